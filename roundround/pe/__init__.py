@@ -1,0 +1,1 @@
+"""Positional encodings: one file each, by the hooks of `base.PositionalEncoding`."""

@@ -1,0 +1,68 @@
+"""The rotation that every RoPE variant shares; a variant only says which frequencies it turns at.
+
+Pairing is half-split, as in Hugging Face's Llama and Gemma's JAX code: of the 2P rotated channels, channel m pairs with
+channel m + P. Channels beyond the first 2P pass through unchanged. Shapes: B, T, H, C head channels, P pairs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.pe.base import PositionalEncoding
+
+
+def ladder(n_pairs: int, width: int, theta: float, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """The first `n_pairs` of RoPE's geometric frequencies theta^(-2k / width), radians per token, fastest first.
+
+    Su et al. 2021, arXiv:2104.09864, equation 15. In float32 the operations and their order are those of Hugging
+    Face's `modeling_rope_utils`, so the results are equal to the last bit.
+    """
+    exponents = torch.arange(0, 2 * n_pairs, 2, dtype=torch.int64, device=device).to(dtype) / width
+    return 1.0 / theta**exponents
+
+
+def apply_rotation(x_BHTC: Tensor, cos_BTP: Tensor, sin_BTP: Tensor) -> Tensor:
+    """Turn channel pairs (m, m + P) of the first 2P channels by the given angles; the rest passes through."""
+    n_pairs = cos_BTP.shape[-1]
+    cos, sin = cos_BTP[:, None].to(x_BHTC.dtype), sin_BTP[:, None].to(x_BHTC.dtype)
+    first, second = x_BHTC[..., :n_pairs], x_BHTC[..., n_pairs : 2 * n_pairs]
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat([*turned, x_BHTC[..., 2 * n_pairs :]], dim=-1)
+
+
+class RotaryEncoding(PositionalEncoding):
+    """Base of the RoPE family: rotates pairs of channels by position times frequency.
+
+    Frequencies are computed where they are used and never stored, so that no cast of the module can round them: in
+    bfloat16 the slowest pairs would be 10 radians off at position 8191.
+    """
+
+    def __init__(self, shape: AttentionShape, *, theta: float) -> None:
+        super().__init__(shape)
+        if shape.head_dim % 2:
+            raise ValueError(f"head_dim={shape.head_dim} is odd; rotary encodings pair channels, so it must be even")
+        if not (theta > 1 and math.isfinite(theta)):
+            raise ValueError(f"theta={theta} must be a finite number above 1")
+        self.theta = theta
+
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
+        """Frequency of each pair, radians per token: [P], the order of the channels."""
+        raise NotImplementedError
+
+    def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [1 or B, T, P] of position times frequency."""
+        # float64 stays float64; everything narrower takes float32 angles, because bfloat16 would be radians off
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        angles_BTP = pos_BT[..., None].to(wide) * self.frequencies(wide, pos_BT.device)
+        return angles_BTP.cos(), angles_BTP.sin()
+
+    def rotate(self, x_BHTC: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return apply_rotation(x_BHTC, *prepared)
+
+    def facts(self) -> dict[str, int]:
+        n_rotated = int(torch.count_nonzero(self.frequencies()))
+        return {"rotated_pairs": n_rotated, "pairs": self.shape.head_dim // 2}

@@ -1,0 +1,1 @@
+"""Attention normalisers: one file each, by the interface of `base.AttentionSoftmax`."""

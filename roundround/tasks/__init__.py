@@ -1,0 +1,1 @@
+"""One function a verb, read top to bottom."""

@@ -1,0 +1,1 @@
+"""Training on Lightning: the module, schedules, checkpoints and the live display."""
