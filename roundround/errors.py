@@ -1,0 +1,18 @@
+"""The one error that is the user's to mend."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Wrong input: one line that says what, where and what to do. The command prints it and exits with 2."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Tail of a message about a wrong name: the nearest right one where there is one, and all of them."""
+    names = sorted(choices)
+    near = difflib.get_close_matches(name, names, n=1)
+    guess = f"; did you mean '{near[0]}'?" if near else ""
+    return f"{guess} (choices: {', '.join(names)})" if names else guess
