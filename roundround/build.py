@@ -1,0 +1,115 @@
+"""From a config node to an object, checked against the constructor it names.
+
+A node is `_target_` (a class) and the values of its keyword-only parameters. Hydra would pass a typo or a wrong type on
+to Python; here both are one-line errors that name the key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roundround.errors import UserError, nearest
+
+T = TypeVar("T")
+NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model
+
+
+def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
+    """The object that `node` describes; `args` and `runtime` are what is known only now.
+
+    Raises UserError where the node is wrong, or where the constructor refuses a value with a ValueError.
+    """
+    values = checked_values(node, family, runtime)
+    try:
+        return target_class(node, family)(*args, **values, **runtime)
+    except ValueError as error:
+        raise UserError(f"{where(node)}: {error}") from error
+
+
+def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
+    """A function that builds the node again and again, such as once a layer."""
+    return lambda *args, **runtime: build(node, family, *args, **runtime)
+
+
+def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
+    """The node's values as plain Python, converted to the types that the constructor asks for."""
+    target = target_class(node, family)
+    fields = constructor_fields(target, set(runtime))
+    for key in node:
+        if key not in NOT_PARAMETERS and key not in fields:
+            raise UserError(f"{where(node)} has no parameter '{key}'{nearest(str(key), fields)}")
+    schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
+    for key in fields:
+        try:
+            if key in node:
+                OmegaConf.update(schema, key, OmegaConf.select(node, key, throw_on_missing=True), force_add=False)
+            elif OmegaConf.is_missing(schema, key):
+                raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
+        except OmegaConfBaseException as error:
+            raise UserError(f"{where(node)}.{key}: {first_line(error)}") from error
+    values = OmegaConf.to_container(schema, throw_on_missing=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def target_class(node: DictConfig, family: type) -> type:
+    """The class that the node names; UserError where there is none, or where it is of another family."""
+    name = node.get("_target_")
+    if not isinstance(name, str):
+        raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
+    try:
+        target = get_class(name)
+    except Exception as error:  # whatever importing somebody's module raises
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {first_line(error)}") from error
+    if not issubclass(target, family):
+        raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
+    return target
+
+
+def constructor_fields(target: type, runtime: set[str]) -> dict[str, Any]:
+    """The constructor's keyword-only parameters as dataclass fields, without those that the caller supplies."""
+    parameters = inspect.signature(target).parameters.values()
+    hints = typing.get_type_hints(target.__init__) if is_ours(target) else {}
+    return {
+        p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default=default_of(p)))
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY and p.name not in runtime
+    }
+
+
+def is_ours(target: type) -> bool:
+    """Whether annotations can be trusted to describe yaml values, which a library's need not."""
+    return not target.__module__.startswith("lightning")
+
+
+def default_of(parameter: inspect.Parameter) -> Any:
+    if parameter.default is parameter.empty:
+        return "???"
+    if isinstance(parameter.default, bool | int | float | str | None):
+        return parameter.default
+    return None
+
+
+def config_type(hint: Any) -> Any:
+    """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
+    simple = {int, float, bool, str, type(None)}
+    return hint if all(part in simple for part in parts) else Any
+
+
+def where(node: DictConfig) -> str:
+    """The node's place in the config, such as `pe`."""
+    return str(node._get_full_key(None)) or "config"
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

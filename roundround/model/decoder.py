@@ -1,0 +1,136 @@
+"""The language model: token embeddings, a stack of layers, a final norm and the output matrix.
+
+Parameter names are those of Hugging Face's `LlamaForCausalLM` without its `model.` prefix, so weights move both ways.
+Shapes: B batch, T tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape, Keys
+from roundround.model.block import Block
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
+
+
+@final
+class Decoder(nn.Module):
+    """Llama's decoder with any positional encoding and any normaliser; Gemma's flavour by two switches.
+
+    h <- h + attention(norm(h)); h <- h + mlp(norm(h)); logits = W norm(h)
+
+    Touvron et al. 2023, arXiv:2302.13971; Gemma Team 2024, arXiv:2403.08295.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_vocab: int,
+        make_encoding: Callable[[AttentionShape], PositionalEncoding],
+        make_softmax: Callable[[AttentionShape], AttentionSoftmax],
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        n_key_heads: int,
+        head_dim: int | None,
+        d_mlp: int,
+        train_length: int,
+        tied_embeddings: bool,
+        geglu: bool,
+        scaled_embeddings: bool,
+        norm_eps: float,
+        initializer_range: float,
+    ) -> None:
+        """`train_length` is the context in tokens that the model is trained on; `head_dim` None is d_model / n_heads."""
+        super().__init__()
+        check_sizes(d_model=d_model, n_layers=n_layers, d_mlp=d_mlp, train_length=train_length, n_vocab=n_vocab)
+        head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim)
+        shapes = [
+            AttentionShape(
+                n_heads=n_heads,
+                n_key_heads=n_key_heads,
+                head_dim=head_dim,
+                d_model=d_model,
+                layer=layer,
+                train_length=train_length,
+            )
+            for layer in range(n_layers)
+        ]
+        self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
+        self.embed_tokens = nn.Embedding(n_vocab, d_model)
+        first = make_encoding(shapes[0])
+        self.encodings = nn.ModuleList(
+            [first, *(make_encoding(shape) for shape in shapes[1:])] if first.per_layer else [first]
+        )
+        self.layers = nn.ModuleList(
+            Block(shape, make_softmax(shape), d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps) for shape in shapes
+        )
+        self.norm = nn.RMSNorm(d_model, eps=norm_eps)
+        self.lm_head = None if tied_embeddings else nn.Linear(d_model, n_vocab, bias=False)
+        self.initialise(initializer_range)
+
+    @property
+    def encoding(self) -> PositionalEncoding:
+        """The encoding that all layers share, or the first layer's."""
+        first = self.encodings[0]
+        assert isinstance(first, PositionalEncoding)
+        return first
+
+    def forward(self, tokens_BT: Tensor, *, step: int | None = None) -> Tensor:
+        """Logits [B, T, V] of the next token; `step` is the optimiser step in training, None otherwise."""
+        return self.unembed(self.hidden(tokens_BT, step=step))
+
+    def hidden(self, tokens_BT: Tensor, *, step: int | None = None) -> Tensor:
+        """Normed output of the last layer, [B, T, D]."""
+        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        pos_BT = self.encoding.positions(pos_1T, step)
+        keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT)
+        x_BTD = self.embed_tokens(tokens_BT)
+        if self.embedding_scale is not None:
+            x_BTD = x_BTD * self.embedding_scale
+        x_BTD = self.encoding.embed(x_BTD, pos_BT)
+        prepared = [encoding.prepare(pos_BT, x_BTD.dtype) for encoding in self.encodings]
+        for i, layer in enumerate(self.layers):
+            own = i if len(self.encodings) > 1 else 0
+            x_BTD = layer(x_BTD, self.encodings[own], prepared[own], keys)
+        out: Tensor = self.norm(x_BTD)
+        return out
+
+    def unembed(self, x_BTD: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., D]."""
+        return F.linear(x_BTD, self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
+
+    def initialise(self, initializer_range: float) -> None:
+        """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding) and not name.startswith("encodings"):
+                writes = name.endswith(("o_proj", "down_proj"))
+                std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
+                nn.init.normal_(module.weight, std=std)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raises ValueError for the first size below 1."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+
+
+def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None) -> int:
+    """Channels of a head. Raises ValueError unless the heads divide the width and the key heads divide the heads."""
+    check_sizes(n_heads=n_heads, n_key_heads=n_key_heads)
+    if n_heads % n_key_heads:
+        raise ValueError(f"n_heads={n_heads} must be a multiple of n_key_heads={n_key_heads}")
+    if head_dim is None:
+        if d_model % n_heads:
+            raise ValueError(f"d_model={d_model} must be a multiple of n_heads={n_heads} (or set head_dim)")
+        return d_model // n_heads
+    check_sizes(head_dim=head_dim)
+    return head_dim
