@@ -17,7 +17,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.errors import UserError, nearest
+from roundround.errors import UserError, nearest, one_line
 
 T = TypeVar("T")
 NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model
@@ -55,7 +55,7 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
             elif OmegaConf.is_missing(schema, key):
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
-            raise UserError(f"{where(node)}.{key}: {first_line(error)}") from error
+            raise UserError(f"{where(node)}.{key}: {one_line(error)}") from error
     values = OmegaConf.to_container(schema, throw_on_missing=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -69,7 +69,7 @@ def target_class(node: DictConfig, family: type) -> type:
     try:
         target = get_class(name)
     except Exception as error:  # whatever importing somebody's module raises
-        raise UserError(f"{where(node)}._target_={name} cannot be imported: {first_line(error)}") from error
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}") from error
     if not issubclass(target, family):
         raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
     return target
@@ -109,7 +109,3 @@ def config_type(hint: Any) -> Any:
 def where(node: DictConfig) -> str:
     """The node's place in the config, such as `pe`."""
     return str(node._get_full_key(None)) or "config"
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -16,3 +16,16 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
+
+
+class Interrupted(BaseException):
+    """A signal asked the process to stop (SIGINT or SIGTERM); the command exits with 128 plus its number."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message as a single line, whatever it was."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,58 @@
+"""Where a result comes from: code, versions, device, command. What the manifest of a run records about its making."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ["torch", "lightning", "hydra-core", "transformers", "tokenizers", "datasets", "safetensors", "numpy", "wandb"]
+
+
+def command_line() -> str:
+    """The command as it would be typed again."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def config_hash(config: Any) -> str:
+    """Hash of a config that is the same for equal configs whatever the order of their keys."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git(*args: str) -> str | None:
+    """What git prints about the checkout that this code runs from; None where it is no checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", "-C", str(here), *args], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def git_state() -> tuple[dict[str, Any] | None, str | None]:
+    """(commit and whether the tree is dirty, the patch against that commit where it is)."""
+    here = Path(__file__).resolve().parent
+    top = git("rev-parse", "--show-toplevel")
+    commit = git("rev-parse", "HEAD")
+    if top is None or commit is None or here.parent != Path(top.strip()).resolve():
+        return None, None  # installed, perhaps inside somebody else's repository
+    patch = git("diff", "HEAD", "--binary", "--", "roundround", "conf")
+    return {"commit": commit.strip(), "dirty": bool(patch)}, patch or None

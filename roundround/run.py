@@ -1,0 +1,280 @@
+"""A run directory and what a command leaves in it: manifest, metrics, results. The only importer of wandb.
+
+run.json        the manifest, written at the start and rewritten at the end, always atomically
+metrics.jsonl   one line per logging step, flushed: the truth even where no logger is on
+results.json    the numbers the run is for: a flat list of records
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, final
+
+from filelock import FileLock, Timeout
+
+from roundround import __version__
+from roundround.directories import MANIFEST, rank, read_manifest
+from roundround.errors import Interrupted, UserError, one_line
+from roundround.files import write_atomically, write_json
+from roundround.provenance import command_line, config_hash, git_state, versions
+
+log = logging.getLogger(__name__)
+
+
+class Logger:
+    """Base of the metric loggers that a run feeds; every hook does nothing unless a subclass says otherwise."""
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        """Begin; returns what the manifest should keep about it."""
+        return None
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """One line of metrics."""
+
+    def finish(self, manifest: dict[str, Any]) -> None:
+        """The run has ended as the manifest's status says."""
+
+
+@final
+class NoLogger(Logger):
+    """Nothing beside metrics.jsonl."""
+
+
+@final
+class WandB(Logger):
+    """Weights & Biases: online where a login exists, else offline in the run directory; never prompts."""
+
+    def __init__(self, *, project: str, entity: str | None, group: str | None, tags: list[str]) -> None:
+        self.project, self.entity, self.group, self.tags = project, entity, group, tags
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # wandb's own deprecations
+            import wandb
+
+        known = manifest["wandb"] or {}
+        sweep = manifest["sweep"]
+        settings = wandb.Settings(console="off", silent=True, init_timeout=30)
+        options: dict[str, Any] = {
+            "project": self.project,
+            "entity": self.entity,
+            "group": self.group or (Path(sweep).name if sweep else None),
+            "tags": self.tags,
+            "dir": str(directory),
+            "name": "/".join(directory.parts[-2:]),
+            "id": known.get("id"),
+            "resume": "allow" if known else None,
+            "config": manifest["config"],
+            "settings": settings,
+        }
+        mode = os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
+        try:
+            self.run = wandb.init(mode=mode, **options)  # type: ignore[arg-type]
+        except (wandb.errors.CommError, wandb.errors.UsageError) as error:
+            log.warning("Weights & Biases cannot be reached (%s); logging offline", one_line(error))
+            self.run = wandb.init(mode="offline", **options)
+        return {"id": self.run.id, "mode": self.run.settings.mode, "url": self.run.url}
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.run.log(dict(metrics), step=step)
+
+    def finish(self, manifest: dict[str, Any]) -> None:
+        self.run.summary.update({"status": manifest["status"], **manifest["headline"]})
+        self.run.finish(exit_code=0 if manifest["status"] == "done" else 1)
+
+
+def has_login() -> bool:
+    """Whether wandb knows an API key, from its variable or from a netrc file."""
+    import netrc
+
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
+    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    try:
+        return netrc.netrc(path).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+class Run:
+    """An open run: what `opened` yields. On every rank but the first it writes nothing."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any], logger: Logger, *, writes: bool) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.logger = logger
+        self.writes = writes
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to the manifest and write it."""
+        self.manifest.update(facts)
+        if self.writes:
+            write_json(self.directory / MANIFEST, self.manifest)
+
+    def log(self, step: int, **metrics: float) -> None:
+        """Append one line to metrics.jsonl and tell the logger. A number that is not finite is written as its name."""
+        if not self.writes:
+            return
+        line = {name: v if math.isfinite(v) else str(v) for name, v in metrics.items()}
+        with open(self.directory / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **line}) + "\n")
+        self.logger.log(metrics, step)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
+        path = self.directory / "metrics.jsonl"
+        if not self.writes or not path.exists():
+            return
+        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if step_of(line) <= step]
+        write_atomically(path, "".join(line + "\n" for line in kept))
+
+    def results(self, records: list[dict[str, Any]], **headline: float) -> None:
+        """Write results.json, the numbers this run is for, and the few that the manifest shows."""
+        self.manifest["headline"] = headline
+        if self.writes:
+            write_json(self.directory / "results.json", records)
+
+
+def step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+@contextmanager
+def opened(
+    directory: Path, *, verb: str, config: dict[str, Any], overrides: list[str], logger: Logger, sweep: str | None
+) -> Iterator[Run]:
+    """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
+
+    A run refused before its first step (UserError) leaves nothing behind. The last line on standard output is the
+    directory. Raises UserError where another process is writing there.
+    """
+    writes = rank() == 0
+    with locked(directory) if writes else nothing():
+        run = Run(directory, new_manifest(directory, verb, config, overrides, sweep), logger, writes=writes)
+        fresh = not (directory / MANIFEST).exists()
+        if not fresh:
+            run.manifest = {**read_manifest(directory), "resumed": now(), "ended": None, "status": "running"}
+        started_logger = False
+        try:
+            begin(run, fresh)
+            started_logger = writes
+            yield run
+            end(run, "done")
+        except UserError as error:
+            if fresh and not (directory / "metrics.jsonl").exists():
+                withdraw(run, started_logger)
+            else:
+                end(run, f"failed: {one_line(error)}")
+            raise
+        except (Interrupted, KeyboardInterrupt):
+            end(run, "interrupted")
+            raise
+        except BaseException as error:
+            end(run, f"failed: {type(error).__name__}: {one_line(error)}")
+            raise
+    if writes:
+        print(directory, flush=True)
+
+
+def begin(run: Run, fresh: bool) -> None:
+    if not run.writes:
+        return
+    patch = git_state()[1] if fresh else None
+    if patch:
+        write_atomically(run.directory / "code.patch", patch)
+    run.note()
+    kept = run.logger.start(run.directory, run.manifest)
+    run.note(wandb=kept)
+
+
+def end(run: Run, status: str) -> None:
+    """Write how the run ended; where even that fails, say so and keep the error that matters."""
+    if not run.writes:
+        return
+    try:
+        run.note(status=status, ended=now())
+        run.logger.finish(run.manifest)
+    except Exception as error:
+        log.warning("the end of the run could not be recorded: %s", one_line(error))
+
+
+def withdraw(run: Run, started_logger: bool) -> None:
+    """Remove a run that never began, and only files that a run writes: the folder may be the user's own."""
+    import shutil
+
+    if not run.writes:
+        return
+    if started_logger:
+        run.logger.finish({**run.manifest, "status": "refused"})
+    for name in (MANIFEST, "code.patch", ".lock", f"{run.manifest['verb']}.log"):
+        (run.directory / name).unlink(missing_ok=True)
+    shutil.rmtree(run.directory / "wandb", ignore_errors=True)
+    if not any(run.directory.iterdir()):
+        run.directory.rmdir()
+
+
+def new_manifest(
+    directory: Path, verb: str, config: dict[str, Any], overrides: list[str], sweep: str | None
+) -> dict[str, Any]:
+    """The manifest as it stands when a run begins."""
+    return {
+        "roundround": __version__,
+        "verb": verb,
+        "status": "running",
+        "started": now(),
+        "ended": None,
+        "command": command_line(),
+        "overrides": overrides,
+        "config": config,
+        "config_hash": config_hash(config),
+        "git": git_state()[0],
+        "versions": versions(),
+        "device": None,
+        "seed": config.get("seed"),
+        "data": None,
+        "facts": {},
+        "headline": {},
+        "wandb": None,
+        "sweep": sweep,
+    }
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="microseconds")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep two processes out of one run directory; the lock falls with its process, however that ends."""
+    lock = FileLock(directory / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+def tell(text: str) -> None:
+    """Show a line to the person at the terminal, on standard error: standard output is for the directory."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,107 @@
+"""The typed config of each verb: what Hydra composed is merged into it once more, because `+typo=1` passes Hydra."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roundround.errors import UserError, nearest, one_line
+
+T = TypeVar("T")
+
+
+@dataclass
+class TrainConfig:
+    """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
+
+    pe: Any = MISSING
+    softmax: Any = MISSING
+    model: Any = MISSING
+    data: Any = MISSING
+    tokenizer: Any = MISSING
+    optim: Any = MISSING
+    schedule: Any = MISSING
+    trainer: Any = MISSING
+    logger: Any = MISSING
+    outputs: str = MISSING
+    seed: int = MISSING
+    batch_size: int = MISSING
+    validate_every: int = MISSING
+    validation_tokens: int = MISSING
+    checkpoint_every: int = MISSING
+    compile: bool = MISSING
+    resume: str | None = MISSING
+
+    def check(self) -> None:
+        at_least_one(
+            batch_size=self.batch_size,
+            validate_every=self.validate_every,
+            validation_tokens=self.validation_tokens,
+            checkpoint_every=self.checkpoint_every,
+        )
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed={self.seed} must lie between 0 and 2^32 - 1")
+
+
+@dataclass
+class EvalConfig:
+    """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
+
+    run: str = MISSING
+    checkpoint: str = MISSING
+    length: list[int] = MISSING
+    max_tokens: int | None = MISSING
+    batch_tokens: int = MISSING
+    device: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    pe: Any = None
+    softmax: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        at_least_one(batch_tokens=self.batch_tokens)
+        if self.checkpoint not in ("best", "last"):
+            raise UserError(f"no checkpoint={self.checkpoint}{nearest(self.checkpoint, ['best', 'last'])}")
+        if not self.length:
+            raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
+        for length in self.length:
+            at_least_one(length=length)
+        if self.max_tokens is not None:
+            at_least_one(max_tokens=self.max_tokens)
+
+
+def at_least_one(**values: int) -> None:
+    """Raises UserError for the first value below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise UserError(f"{name}={value} must be at least 1")
+
+
+def checked(schema: type[T], cfg: DictConfig) -> T:
+    """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
+
+    Raises UserError for an unknown key, a wrong type or a value out of range.
+    """
+    names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
+    for key in cfg:
+        if key not in names:
+            raise UserError(f"no config key '{key}'{nearest(str(key), names)}")
+    typed = OmegaConf.structured(schema)
+    for key in cfg:
+        try:
+            OmegaConf.update(typed, str(key), OmegaConf.select(cfg, str(key), throw_on_missing=True))
+        except OmegaConfBaseException as error:
+            raise UserError(f"{key}: {one_line(error).split(' full_key:')[0]}") from error
+    values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
+    config = schema(**values)
+    config.check()  # type: ignore[attr-defined]
+    return config
+
+
+def plain(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
