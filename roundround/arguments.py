@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from roundround.errors import UserError, nearest
+from roundround.errors import UserError, nearest, one_line
 
 WITH_VALUE = {
     "--cfg": "-c",
@@ -22,6 +22,11 @@ WITH_VALUE = {
     "--info": "-i",
 }
 WITHOUT_VALUE = {"--help": "-h", "--hydra-help": None, "--version": None, "--resolve": None, "--run": "-r", "--multirun": "-m"}
+
+FLAG_CHOICES = {
+    "--cfg": ["job", "hydra", "all"],
+    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+}
 
 
 def conf_dir() -> Path:
@@ -49,6 +54,8 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
             given = value if equals else next(rest, None)
             if given is None:
                 raise UserError(f"{name} needs a value")
+            if given not in FLAG_CHOICES.get(name, [given]):
+                raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
             flags += [name, given]
         else:
             raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
@@ -82,10 +89,12 @@ def quote_odd(override: str) -> str:
     """The override as it is where Hydra can lex it, else with its value in quotes (paths with ~ = ( ) or accents)."""
     try:
         parsed = parse(override)
-    except HydraException:
+    except HydraException as error:
         key, equals, value = override.partition("=")
-        if not equals or value[:1] in ("[", "{", "'", '"'):
-            raise
+        if not equals:
+            raise UserError(f"'{override}' is no override; write key=value") from error
+        if value[:1] in ("[", "{", "'", '"'):
+            raise UserError(f"cannot read '{override}': {one_line(error)}") from error
         quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"

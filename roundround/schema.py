@@ -34,6 +34,7 @@ class TrainConfig:
     checkpoint_every: int = MISSING
     compile: bool = MISSING
     resume: str | None = MISSING
+    trust: bool = MISSING
 
     def check(self) -> None:
         at_least_one(

@@ -1,0 +1,58 @@
+"""How well a decoder predicts text: nats per target, kept by position in the window.
+
+Shapes: B windows, T targets, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from roundround.model.decoder import Decoder
+
+LOGITS_AT_ONCE = 2**24  # 64 MiB of float32: a long window times a large vocabulary would not fit
+
+
+@dataclass(frozen=True)
+class PositionLoss:
+    """Summed nats of each target position over windows: sum_T (float64) and the number of windows."""
+
+    sum_T: Tensor
+    n_windows: int
+
+    @property
+    def nats_per_token(self) -> float:
+        return float(self.sum_T.sum() / (self.n_windows * self.sum_T.numel()))
+
+    @property
+    def by_position(self) -> list[float]:
+        """Mean nats of the target at each position of the window."""
+        return [float(x) for x in self.sum_T / self.n_windows]
+
+
+@torch.no_grad()
+def score(decoder: Decoder, windows: Tensor, *, batch: int, device: torch.device) -> PositionLoss:
+    """Score windows [n, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time."""
+    was_training = decoder.training
+    decoder.eval()
+    sum_T = torch.zeros(windows.shape[1] - 1, dtype=torch.float64)
+    for start in range(0, len(windows), batch):
+        tokens_BT1 = windows[start : start + batch].to(device)
+        sum_T += token_nats(decoder, tokens_BT1).cpu().double().sum(0)
+    decoder.train(was_training)
+    return PositionLoss(sum_T, len(windows))
+
+
+def token_nats(decoder: Decoder, tokens_BT1: Tensor) -> Tensor:
+    """Nats of each target, [B, T], with the logits made for a few rows at a time."""
+    hidden_ND = decoder.hidden(tokens_BT1[:, :-1]).flatten(0, 1)
+    targets_N = tokens_BT1[:, 1:].flatten()
+    rows = max(1, LOGITS_AT_ONCE // decoder.embed_tokens.num_embeddings)
+    nats = [
+        F.cross_entropy(decoder.unembed(hidden_ND[a : a + rows]).float(), targets_N[a : a + rows], reduction="none")
+        for a in range(0, len(targets_N), rows)
+    ]
+    return torch.cat(nats).view(tokens_BT1.shape[0], -1)

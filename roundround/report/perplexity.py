@@ -1,0 +1,68 @@
+"""The figure of an evaluation: perplexity against context length, and loss by position in the window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+BLUE, GREY = "#1f5fa8", "#8a8a8a"
+
+
+def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: str, folder: Path) -> list[Path]:
+    """Save `folder/perplexity.svg` and `.pdf`; `by_length` maps a length in tokens to nats at each position."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    lengths = sorted(by_length)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained")
+    left.plot(lengths, [math.exp(float(np.mean(by_length[n]))) for n in lengths], "o-", color=BLUE)
+    left.set(xscale="log", xlabel="context length (tokens)", ylabel="held-out perplexity")
+    left.set_xticks(lengths, [str(n) for n in lengths])
+    left.minorticks_off()
+    shades = plt.get_cmap("viridis")(np.linspace(0.85, 0.1, len(lengths)))
+    for n, shade in zip(lengths, shades, strict=True):
+        positions, nats = smoothed(by_length[n])
+        right.plot(positions, nats, color=shade, label=str(n))
+    right.set(xscale="log", xlabel="position in the window (tokens)", ylabel="loss (nats a token)")
+    right.legend(title="context length", frameon=False, fontsize="small")
+    for axis in (left, right):
+        axis.axvline(train_length, color=GREY, linestyle="--", linewidth=1)
+        axis.annotate(
+            "trained length",
+            (train_length, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3, -3),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="top",
+            color=GREY,
+            fontsize="small",
+        )
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    folder.mkdir(exist_ok=True)
+    paths = [folder / "perplexity.svg", folder / "perplexity.pdf"]
+    for path in paths:
+        figure.savefig(path)
+    plt.close(figure)
+    return paths
+
+
+def smoothed(nats: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Means over position ranges that double, (position, nats): single positions are noise."""
+    bins = position_bins(len(nats))
+    return [math.sqrt((a + 1) * b) for a, b in bins], [float(np.mean(nats[a:b])) for a, b in bins]
+
+
+def position_bins(length: int) -> list[tuple[int, int]]:
+    """Ranges [a, b) of positions, 0..1, 1..2, 2..4, 4..8, ... up to the length."""
+    edges = [0, 1]
+    while edges[-1] < length:
+        edges.append(min(2 * edges[-1], length))
+    return list(zip(edges[:-1], edges[1:], strict=True))

@@ -1,0 +1,77 @@
+"""What train and eval share: from config nodes to a decoder, and what a run's own config may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.build import build, maker
+from roundround.errors import UserError
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
+
+
+def decoder_of(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int) -> Decoder:
+    """The decoder that the three nodes describe, freshly initialised from torch's global generator."""
+    kind = model.get("kind")
+    if kind != "architecture":
+        raise UserError(f"model is of kind '{kind}'; this verb takes an architecture: see roundround list model")
+    return build(
+        model,
+        Decoder,
+        n_vocab=n_vocab,
+        make_encoding=maker(pe, PositionalEncoding),
+        make_softmax=maker(softmax, AttentionSoftmax),
+    )
+
+
+def check_buildable(model: DictConfig, pe: DictConfig, softmax: DictConfig) -> None:
+    """Raises UserError where the nodes do not fit each other, before minutes go into data; costs no memory."""
+    with torch.device("meta"):
+        decoder_of(model, pe, softmax, n_vocab=2)
+
+
+def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
+    """Raises UserError where a config read from a run names a class from elsewhere: it would run somebody's code."""
+    if trust:
+        return
+    for name, node in config.items():
+        target = node.get("_target_") if isinstance(node, DictConfig) else None
+        if target is not None and not str(target).startswith("roundround.") and target != "lightning.Trainer":
+            raise UserError(f"the run's {name} is {target}, which is not roundround's; trust=true runs it all the same")
+
+
+def as_dict(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved config as plain Python; UserError for a value that is still missing or an interpolation that fails."""
+    resolved = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def n_parameters(decoder: Decoder) -> int:
+    return sum(parameter.numel() for parameter in decoder.parameters())
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a GPU where there is one. UserError for a device that torch does not know or have."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={name} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def describe_device(device: torch.device) -> str:
+    """The device in words, for the manifest."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
+    return f"{device.type}: {names[0] if names else 'unknown'}, {torch.get_num_threads()} threads"

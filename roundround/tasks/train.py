@@ -1,0 +1,235 @@
+"""`roundround train`: from a config to a trained model in its run directory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.build import build
+from roundround.data.batches import TrainingWindows, evaluation_windows
+from roundround.data.corpora import Corpus
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.directories import read_manifest
+from roundround.errors import UserError, one_line
+from roundround.model.decoder import Decoder
+from roundround.run import Logger, Run, opened, tell
+from roundround.schema import TrainConfig, checked
+from roundround.tasks.assembly import (
+    as_dict,
+    check_buildable,
+    decoder_of,
+    describe_device,
+    n_parameters,
+    refuse_foreign,
+)
+from roundround.training import checkpoints
+from roundround.training.conductor import Conductor
+from roundround.training.module import LanguageModel
+from roundround.training.optim import Optimiser
+from roundround.training.schedules import Schedule
+
+OWNED = {  # arguments of Lightning's Trainer that the run decides
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "use_distributed_sampler": False,
+    "limit_val_batches": 0,
+    "val_check_interval": None,
+    "check_val_every_n_epoch": 1,
+    "num_sanity_val_steps": 0,
+    "max_epochs": 1,
+    "max_time": None,
+}
+
+
+def train(cfg: DictConfig) -> None:
+    """Train a decoder as the config says; go on with a run where `resume` names one."""
+    job = HydraConfig.get()
+    directory = Path(job.runtime.output_dir)
+    overrides = list(job.overrides.task)
+    choices = {group: choice for group, choice in job.runtime.choices.items() if not group.startswith("hydra/")}
+    if cfg.resume is not None:
+        if job.mode == RunMode.MULTIRUN:
+            raise UserError("resume= goes on with one run; leave out -m")
+        cfg, choices = resumed_config(cfg, directory, overrides)
+    config = checked(TrainConfig, cfg)
+    check_buildable(config.model, config.pe, config.softmax)
+    sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
+    logger = build(config.logger, Logger)  # type: ignore[type-abstract]
+    with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
+        run.note(choices=choices)
+        corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+        data = prepare(corpus, recipe, default_cache_dir())
+        fit(run, config, data)
+        report(run, config, data)
+
+
+def fit(run: Run, config: TrainConfig, data: TokenData) -> None:
+    """Train from the newest checkpoint, or from the seed where there is none."""
+    n_steps, n_micro = int(config.trainer.max_steps), int(config.trainer.accumulate_grad_batches)
+    if n_steps < 1 or n_micro < 1:
+        raise UserError("trainer.max_steps and trainer.accumulate_grad_batches must be at least 1")
+    torch.manual_seed(config.seed)
+    decoder = decoder_of(config.model, config.pe, config.softmax, data.n_vocab)
+    resumed = newest_checkpoint(run)
+    first_step = resumed.state["step"] if resumed else 0
+    if resumed:
+        decoder.load_state_dict(resumed.weights)
+    length = config.model.train_length
+    windows = evaluation_windows(data.held_out, length=length, longest=length, max_tokens=config.validation_tokens)
+    conductor = Conductor(
+        run,
+        windows=windows[:],
+        tokens_per_step=config.batch_size * length,
+        log_every=int(config.trainer.log_every_n_steps),
+        validate_every=config.validate_every,
+        checkpoint_every=config.checkpoint_every,
+        resumed=resumed,
+    )
+    trainer = trainer_of(config.trainer, conductor, n_steps - first_step)
+    batches = TrainingWindows(
+        data.train,
+        seed=config.seed,
+        length=length,
+        batch_size=config.batch_size,
+        n_micro_batches=n_micro,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+        first_step=first_step,
+        n_steps=n_steps - first_step,
+    )
+    module = LanguageModel(
+        decoder,
+        optimiser=build(config.optim, Optimiser),
+        schedule=build(config.schedule, Schedule),
+        first_step=first_step,
+        n_steps=n_steps,
+    )
+    announce(run, config, data, decoder, trainer, first_step)
+    if config.compile:
+        decoder.compile()
+    if first_step < n_steps:
+        trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+    run.note(seconds_of_training=conductor.training_seconds)
+
+
+def announce(
+    run: Run, config: TrainConfig, data: TokenData, decoder: Decoder, trainer: lightning.Trainer, first_step: int
+) -> None:
+    """Record what is about to be trained, and tell it in two lines."""
+    facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.encoding.facts()}
+    run.note(
+        device=describe_device(trainer.strategy.root_device),
+        facts=facts,
+        data={
+            "corpus_hash": data.corpus_hash,
+            "tokenizer_hash": data.tokenizer_hash,
+            "n_vocab": data.n_vocab,
+            "end_of_document": data.end_of_document,
+            "training_tokens": len(data.train),
+            "held_out_tokens": len(data.held_out),
+            "held_out_bytes_per_token": data.held_out_bytes_per_token,
+        },
+    )
+    if run.writes:
+        data.tokenizer.save(str(run.directory / "tokenizer.json"))
+        choices = run.manifest["choices"]
+        details = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in facts.items())
+        tell(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
+        tell(f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}")
+        if first_step:
+            tell(f"going on after step {first_step}")
+
+
+def newest_checkpoint(run: Run) -> checkpoints.Checkpoint | None:
+    folder = checkpoints.newest(run.directory / "checkpoints")
+    return checkpoints.load(folder) if folder else None
+
+
+def trainer_of(node: DictConfig, conductor: Conductor, n_steps: int) -> lightning.Trainer:
+    """Lightning's Trainer from its node; UserError for what it refuses and for a precision that loses updates."""
+    if node.precision in ("bf16-true", "16-true"):
+        raise UserError(
+            f"trainer.precision={node.precision} keeps the weights themselves in 16 bits, where updates smaller than a "
+            "few thousandths of a weight are rounded away; use trainer.precision=bf16-mixed"
+        )
+    settings = node.copy()
+    accelerator = node.accelerator
+    gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    settings.precision = node.precision or ("bf16-mixed" if gpu else "32-true")
+    del settings["max_steps"]
+    try:
+        return build(settings, lightning.Trainer, callbacks=[conductor], max_steps=n_steps, **OWNED)
+    except (MisconfigurationException, TypeError, RuntimeError) as error:
+        raise UserError(f"trainer: {one_line(error)}") from error
+
+
+def report(run: Run, config: TrainConfig, data: TokenData) -> None:
+    """Write the results of a finished run: its best held-out loss in three units, and what it cost."""
+    folder = checkpoints.newest(run.directory / "checkpoints")
+    assert folder is not None, "a finished run has a checkpoint"
+    state = checkpoints.read_state(folder)
+    nats = state["best"]["nats_per_token"]
+    values = {
+        "perplexity": math.exp(nats),
+        "nats_per_token": nats,
+        "nats_per_byte": nats / data.held_out_bytes_per_token,
+    }
+    choices = run.manifest["choices"]
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
+    records = [
+        {"metric": name, **common, "length": config.model.train_length, "step": state["best"]["step"], "value": value}
+        for name, value in values.items()
+    ]
+    records += [{"metric": name, **common, "value": value} for name, value in run.manifest["facts"].items()]
+    run.results(records, **values, step=state["best"]["step"])
+    if run.writes:
+        tell(
+            f"held-out perplexity {values['perplexity']:.3f} ({nats:.4f} nats a token, "
+            f"{values['nats_per_byte']:.4f} a byte) at step {state['best']['step']}"
+        )
+
+
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
+
+
+def resumed_config(cfg: DictConfig, directory: Path, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
+    """The config and the choices of the run in `directory`; UserError naming every parameter that would change."""
+    manifest = read_manifest(directory)
+    if manifest["verb"] != "train":
+        raise UserError(f"{directory} is a run of {manifest['verb']}; resume takes one of train")
+    own = OmegaConf.create(manifest["config"])
+    assert isinstance(own, DictConfig)
+    refuse_foreign(own, trust=cfg.trust)
+    keys = {override.split("=", 1)[0].lstrip("+~").replace("/", ".") for override in overrides}
+    everything = "experiment" in keys
+    before, after = flat(as_dict(own)), flat(as_dict(cfg))
+    changed = [
+        f"{key} ({before.get(key)} -> {after.get(key)})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+        and (everything or any(key == k or key.startswith(k + ".") for k in keys))
+        and not any(key == free or key.startswith(free + ".") for free in FREE_ON_RESUME)
+    ]
+    if changed:
+        raise UserError(f"resume goes on with a run as it was; leave out what changes: {', '.join(changed)}")
+    own.logger, own.resume, own.trust, own.outputs = cfg.logger, cfg.resume, cfg.trust, cfg.outputs
+    return own, manifest.get("choices", {})
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

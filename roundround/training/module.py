@@ -1,0 +1,69 @@
+"""The LightningModule: one loss, one optimiser, one schedule; it counts optimiser steps from the start of the run."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import lightning
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from roundround.model.decoder import Decoder
+from roundround.training.optim import Optimiser
+from roundround.training.schedules import Schedule
+
+
+class LanguageModel(lightning.LightningModule):
+    """Next-token cross-entropy of a decoder. `first_step` is where a resumed run goes on."""
+
+    def __init__(
+        self, decoder: Decoder, *, optimiser: Optimiser, schedule: Schedule, first_step: int, n_steps: int
+    ) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.optimiser = optimiser
+        self.schedule = schedule
+        self.first_step = first_step
+        self.n_steps = n_steps
+        self.micro_losses: list[Tensor] = []  # of the step under way, for whoever records it
+        self.grad_norm = torch.zeros(())
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps since the run began, those before a resume included."""
+        return self.first_step + int(self.trainer.global_step)
+
+    def training_step(self, tokens_BT1: Tensor, batch_idx: int) -> Tensor:
+        logits_BTV = self.decoder(tokens_BT1[:, :-1], step=self.step)
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT1[:, 1:].flatten())
+        self.micro_losses.append(loss.detach())
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimiser = self.optimiser.create(self.decoder)
+        rate = torch.optim.lr_scheduler.LambdaLR(
+            optimiser, lambda step: self.schedule.factor(self.first_step + step, self.n_steps)
+        )
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Lightning's clipping by norm, kept here because its norm is worth recording."""
+        limit = torch.inf if gradient_clip_val is None else gradient_clip_val
+        gradients = [p.grad for p in self.decoder.parameters() if p.grad is not None]
+        self.grad_norm = torch.nn.utils.get_total_norm(gradients)
+        if limit < torch.inf:
+            torch.nn.utils.clip_grads_with_norm_(self.decoder.parameters(), limit, self.grad_norm)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad(set_to_none=True)
+
+
+def learning_rate(trainer: lightning.Trainer) -> float:
+    """The rate of the next update."""
+    return float(cast(torch.optim.Optimizer, trainer.optimizers[0]).param_groups[0]["lr"])
