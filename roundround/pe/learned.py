@@ -1,0 +1,56 @@
+"""Learned positions, added to the token embeddings."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape
+from roundround.pe.base import PositionalEncoding
+
+
+@final
+class Learned(PositionalEncoding):
+    """Adds to each token a vector learned for its position, and so knows nothing beyond the last one trained.
+
+    x[t] += table[position of t]
+
+    Gehring et al. 2017, arXiv:1705.03122, section 3.1; the table of GPT-2.
+
+    `max_position` is the number of rows; None means the training length. A longer sequence is a ValueError.
+    """
+
+    def __init__(self, shape: AttentionShape, *, max_position: int | None, init_std: float) -> None:
+        super().__init__(shape)
+        self.max_position = shape.train_length if max_position is None else max_position
+        if self.max_position < shape.train_length:
+            raise ValueError(
+                f"max_position={max_position} must be null or at least the training length, {shape.train_length}"
+            )
+        if not init_std >= 0:
+            raise ValueError(f"init_std={init_std} must be 0 or above")
+        self.init_std = init_std
+        self.table = nn.Parameter(torch.empty(self.max_position, shape.d_model))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.init_std)
+
+    def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+        # the largest position is read only on the CPU, where it is free: on a GPU it would stall every step, and there
+        # the number of tokens catches all but a cache that outgrows the table, which the lookup kernel itself refuses
+        n_positions = pos_BT.shape[1]
+        if pos_BT.device.type == "cpu" and pos_BT.numel():
+            n_positions = max(n_positions, int(pos_BT.max()) + 1)
+        if n_positions > self.max_position:
+            raise ValueError(
+                f"{n_positions} positions exceed max_position={self.max_position}, all that the learned table knows: "
+                "shorten the input, or train with a larger max_position"
+            )
+        return x_BTD + F.embedding(pos_BT, self.table).to(x_BTD.dtype)
+
+    def longest(self) -> int | None:
+        return self.max_position

@@ -1,0 +1,41 @@
+"""Sinusoidal positions, added to the token embeddings."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.rotary import ladder
+
+
+@final
+class Sinusoidal(PositionalEncoding):
+    """Adds to each token a fixed vector of sines and cosines of its position, at geometrically spaced frequencies.
+
+    x[2k] += sin(position * g_k), x[2k + 1] += cos(position * g_k), g_k = theta^(-2k / d_model)
+
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+
+    Channels alternate as in the paper's formula; its authors' code put all the sines first, which is the same up to a
+    permutation of channels. The paper multiplies the token embeddings by sqrt(d_model) first; that is the model's part.
+    """
+
+    def __init__(self, shape: AttentionShape, *, theta: float) -> None:
+        super().__init__(shape)
+        if shape.d_model % 2:
+            raise ValueError(f"d_model={shape.d_model} is odd; sines and cosines come in pairs, so it must be even")
+        if not (theta > 1 and math.isfinite(theta)):
+            raise ValueError(f"theta={theta} must be a finite number above 1")
+        self.theta = theta
+
+    def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
+        d_model = self.shape.d_model
+        wide = torch.promote_types(x_BTD.dtype, torch.float32)
+        angles_BTP = pos_BT[..., None].to(wide) * ladder(d_model // 2, d_model, self.theta, wide, pos_BT.device)
+        waves_BTD = torch.stack([angles_BTP.sin(), angles_BTP.cos()], dim=-1).flatten(-2)
+        return x_BTD + waves_BTD.to(x_BTD.dtype)
