@@ -1,0 +1,57 @@
+"""ALiBi."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.interface import AttentionShape, Bias, Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.distance import relative_positions
+
+
+class LinearBias(Bias):
+    """A bias proportional to key position minus query position, with one slope a head."""
+
+    def __init__(self, slopes_H: Tensor) -> None:
+        self.slopes_H: Tensor = slopes_H
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        return self.slopes_H[:, None, None] * relative_positions(keys, a, b)
+
+
+@final
+class ALiBi(PositionalEncoding):
+    """Lowers each logit in proportion to the distance, at a fixed slope a head: steep heads look near, flat ones far.
+
+    b(i, j) = -slope_h * (i - j), slope_h = 2^(-exponent * h / H), h = 1 .. H
+
+    Press et al. 2021, arXiv:2108.12409, section 3; `exponent` is 8.
+
+    Where H is no power of two the slopes are those for the next lower power, then every other one of those for the
+    next higher, as in the authors' code. The bias is linear on both sides (a key of the future would gain), so it is
+    meant for causal attention.
+    """
+
+    def __init__(self, shape: AttentionShape, *, exponent: float) -> None:
+        super().__init__(shape)
+        if not (exponent > 0 and math.isfinite(exponent)):
+            raise ValueError(f"exponent={exponent} must be a finite number above 0")
+        self.exponent = exponent
+        # holds nothing: an encoding without parameters learns from it the device and precision of the model
+        self.register_buffer("like", torch.empty(0), persistent=False)
+
+    def slopes(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
+        """Slope of each head, logits per token: [H]. Computed where used, because bfloat16 would round them."""
+        n_heads = self.shape.n_heads
+        n_lower = 2 ** (n_heads.bit_length() - 1)
+        heads = torch.arange(1, n_lower + 1, dtype=dtype, device=device)
+        between = torch.arange(n_heads - n_lower, dtype=dtype, device=device) + 0.5
+        return torch.exp2(torch.cat([heads, between]) * (-self.exponent / n_lower))
+
+    def bias(self) -> Bias:
+        like = self.get_buffer("like")
+        return LinearBias(self.slopes(torch.promote_types(like.dtype, torch.float32), like.device))

@@ -1,0 +1,72 @@
+"""FIRE."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape, Bias, Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.distance import relative_positions, widen
+
+
+class InterpolatedBias(Bias):
+    """A small network of the distance, log-scaled and divided by the log-scaled query position; blind to the sign."""
+
+    def __init__(self, fire: FIRE) -> None:
+        self.fire = fire
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        c, threshold = widen(self.fire.log_c).exp(), widen(self.fire.log_threshold).exp()
+        distance_B1QK = relative_positions(keys, a, b).abs()
+        query_B1Q1 = keys.q_pos_BQ[:, None, a:b, None].to(threshold.dtype)
+        share_B1QK = torch.log1p(c * distance_B1QK) / torch.log1p(c * torch.maximum(threshold, query_B1Q1))
+        return self.fire.network(share_B1QK[:, 0]).permute(0, 3, 1, 2)
+
+
+@final
+class FIRE(PositionalEncoding):
+    """Learns the bias as a function of distance relative to the query's own position, so that it need not extrapolate.
+
+    b(i, j) = f(psi(|i - j|) / psi(max(L, i))), psi(x) = log(c x + 1), f a network of one hidden ReLU layer
+
+    Li et al. 2023, arXiv:2310.04418, section 3.
+
+    c and the threshold L are learned as logarithms, so both stay positive; they start at `init_c` and
+    `init_threshold`. `hidden` is the width of the network. Up to position L it depends on distance alone; beyond, the
+    span from the query to the first token is squeezed into the range [0, 1] that training has seen.
+    """
+
+    per_layer: ClassVar[bool] = True
+
+    def __init__(self, shape: AttentionShape, *, hidden: int, init_c: float, init_threshold: float) -> None:
+        super().__init__(shape)
+        if hidden < 1:
+            raise ValueError(f"hidden={hidden} must be 1 or more")
+        for name, value in (("init_c", init_c), ("init_threshold", init_threshold)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name}={value} must be a finite number above 0")
+        self.init_c = init_c
+        self.init_threshold = init_threshold
+        self.log_c = nn.Parameter(torch.empty(1))
+        self.log_threshold = nn.Parameter(torch.empty(1))
+        self.enter = nn.Linear(1, hidden)
+        self.leave = nn.Linear(hidden, shape.n_heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.log_c, math.log(self.init_c))
+        nn.init.constant_(self.log_threshold, math.log(self.init_threshold))
+
+    def network(self, share_BQK: Tensor) -> Tensor:
+        """The function f, [B, Q, K] -> [B, Q, K, H], in at least float32 even under autocast."""
+        with torch.autocast(share_BQK.device.type, enabled=False):
+            hidden = F.relu(F.linear(share_BQK[..., None], widen(self.enter.weight), widen(self.enter.bias)))
+            return F.linear(hidden, widen(self.leave.weight), widen(self.leave.bias))
+
+    def bias(self) -> Bias:
+        return InterpolatedBias(self)

@@ -1,0 +1,72 @@
+"""The relative bias of T5."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape, Bias, Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.distance import relative_positions, widen
+
+
+def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
+    """Bucket of each distance (tokens, int64, 0 or above): one a token at first, then ever wider, one beyond the last.
+
+    The float32 operations and their order are those of Hugging Face's T5 with `bidirectional=False`, so that the edges
+    of the buckets are theirs.
+    """
+    n_exact = n_buckets // 2
+    octaves = torch.log(distance.clamp(min=n_exact).float() / n_exact) / math.log(max_distance / n_exact)
+    wide = n_exact + (octaves * (n_buckets - n_exact)).long()
+    return torch.where(distance < n_exact, distance, wide.clamp(max=n_buckets - 1))
+
+
+class BucketBias(Bias):
+    """A bias looked up by the bucket of the distance; keys of the future count as distance 0."""
+
+    def __init__(self, table_NH: Tensor, max_distance: int) -> None:
+        self.table_NH = table_NH
+        self.max_distance = max_distance
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        distance_BQK = relative_positions(keys, a, b)[:, 0].neg().clamp(min=0)
+        bucket_BQK = bucket(distance_BQK, self.table_NH.shape[0], self.max_distance)
+        return F.embedding(bucket_BQK, self.table_NH).permute(0, 3, 1, 2)
+
+
+@final
+class T5Bias(PositionalEncoding):
+    """Adds a number learned for each head and each bucket of distances, the buckets growing wider with distance.
+
+    b(i, j) = table[bucket(max(i - j, 0)), h]
+
+    Raffel et al. 2019, arXiv:1910.10683, section 2.1.
+
+    The first half of the buckets holds one distance each, the second half grows geometrically up to `max_distance`;
+    all beyond shares the last. One table serves all layers, as in T5. This is its unidirectional form: keys of the
+    future, which a causal mask hides, share the bucket of distance 0.
+    """
+
+    def __init__(self, shape: AttentionShape, *, num_buckets: int, max_distance: int) -> None:
+        super().__init__(shape)
+        if num_buckets < 2:
+            raise ValueError(f"num_buckets={num_buckets} must be 2 or more")
+        if max_distance <= num_buckets // 2:
+            raise ValueError(
+                f"max_distance={max_distance} must exceed {num_buckets // 2}, the half of num_buckets={num_buckets} "
+                "that holds one distance each"
+            )
+        self.max_distance = max_distance
+        self.table = nn.Parameter(torch.empty(num_buckets, shape.n_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.shape.d_model**-0.5)  # as T5 does
+
+    def bias(self) -> Bias:
+        return BucketBias(widen(self.table), self.max_distance)
