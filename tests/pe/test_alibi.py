@@ -1,0 +1,56 @@
+"""ALiBi."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers_pe import attention_shape, bias_of, build, golden, keys_at, positions
+
+
+@pytest.mark.parametrize("case", golden("pe_alibi_slopes"), ids=lambda case: str(case["n_heads"]))
+def test_slopes_are_the_published_ones(case: dict[str, object]) -> None:
+    encoding = build("alibi", attention_shape(n_heads=case["n_heads"], n_key_heads=case["n_heads"]))
+    torch.testing.assert_close(encoding.bias().slopes_H, torch.tensor(case["slopes"]), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("n_heads", range(1, 34))
+def test_any_number_of_heads_has_as_many_distinct_slopes(n_heads: int) -> None:
+    slopes = build("alibi", attention_shape(n_heads=n_heads, n_key_heads=n_heads)).bias().slopes_H
+    assert slopes.shape == (n_heads,)
+    assert len(set(slopes.tolist())) == n_heads
+    assert 2**-8 <= slopes.min() <= slopes.max() < 1
+
+
+def test_bias_is_the_formula() -> None:
+    bias_HTT = bias_of(build("alibi").double(), 20, start=5)
+    for h in range(4):
+        for i in range(20):
+            for j in range(20):
+                assert bias_HTT[h, i, j].item() == -(2.0 ** (-8 * (h + 1) / 4)) * (i - j)
+
+
+def test_the_slopes_say_all_that_a_fused_kernel_needs() -> None:
+    bias, keys = build("alibi").bias(), keys_at(positions(9, 30), n_queries=4)
+    from_slopes = bias.slopes_H[:, None, None] * (keys.k_pos_BK[:, None, None] - keys.q_pos_BQ[:, None, :, None])
+    assert torch.equal(bias.block(keys, 0, 4), from_slopes)
+
+
+def test_a_bfloat16_module_keeps_its_slopes() -> None:
+    shape = attention_shape(n_heads=6, n_key_heads=6)
+    exact, cast = build("alibi", shape).bias().slopes_H, build("alibi", shape).bfloat16().bias().slopes_H
+    assert cast.dtype == torch.float32
+    assert torch.equal(cast, exact)
+
+
+def test_a_float64_module_has_float64_slopes() -> None:
+    slopes = build("alibi", attention_shape(n_heads=16, n_key_heads=16)).double().bias().slopes_H
+    expected = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(16)], dtype=torch.float64)
+    torch.testing.assert_close(slopes, expected, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("exponent", [0.0, -8.0, math.inf, math.nan])
+def test_exponent_must_be_positive(exponent: float) -> None:
+    with pytest.raises(ValueError, match=f"^exponent={exponent} must be a finite number above 0$"):
+        build("alibi", exponent=exponent)

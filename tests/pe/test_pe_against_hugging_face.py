@@ -1,0 +1,95 @@
+"""The encodings that Hugging Face has too, against their code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers_pe import attention_shape, bias_of, build, keys_at, noise, positions, rotated
+from transformers import GPTNeoXConfig, LlamaConfig, T5Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
+from transformers.models.gpt_neox import modeling_gpt_neox as neox
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from roundround.pe.t5_bias import bucket
+
+
+def llama_config(head_dim: int, **rope_parameters: object) -> LlamaConfig:
+    parameters = {"rope_theta": 10000.0} | rope_parameters
+    return LlamaConfig(hidden_size=4 * head_dim, num_attention_heads=4, head_dim=head_dim, rope_parameters=parameters)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
+@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 256, 512])
+def test_p_rope_frequencies_are_the_proportional_ones_to_the_last_bit(head_dim: int, p: float) -> None:
+    config = llama_config(head_dim, rope_type="proportional", partial_rotary_factor=p)
+    theirs, scaling = ROPE_INIT_FUNCTIONS["proportional"](config, device=torch.device("cpu"))
+    assert scaling == 1.0
+    assert torch.equal(build("p_rope", attention_shape(head_dim=head_dim), p=p).frequencies(), theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "parameters"),
+    [
+        ("rope", {}, {"rope_type": "default"}),
+        ("rope_500k", {}, {"rope_type": "default", "rope_theta": 500000.0}),
+        ("p_rope", {"p": 0.4}, {"rope_type": "proportional", "partial_rotary_factor": 0.4}),
+    ],
+)
+def test_rotation_is_llamas(name: str, overrides: dict[str, float], parameters: dict[str, object]) -> None:
+    q, k, pos_1T = noise(2, 4, 30, 64).float(), noise(2, 4, 30, 64, seed=1).float(), positions(30, 4000)
+    cos, sin = llama.LlamaRotaryEmbedding(llama_config(64, **parameters))(q, pos_1T)
+    theirs = llama.apply_rotary_pos_emb(q, k, cos, sin)
+    encoding = build(name, attention_shape(head_dim=64), **overrides)
+    ours = rotated(encoding, q, pos_1T), rotated(encoding, k, pos_1T)
+    torch.testing.assert_close(ours, tuple(theirs), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.25, 0.75])
+def test_partial_rotation_is_gpt_neoxs(p: float) -> None:
+    parameters = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": p}
+    config = GPTNeoXConfig(hidden_size=256, num_attention_heads=4, rope_parameters=parameters)
+    q, k, pos_1T = noise(2, 4, 30, 64).float(), noise(2, 4, 30, 64, seed=1).float(), positions(30, 4000)
+    theirs = neox.apply_rotary_pos_emb(q, k, *neox.GPTNeoXRotaryEmbedding(config)(q, pos_1T))
+    encoding = build("partial_rope", attention_shape(head_dim=64), p=p)
+    ours = rotated(encoding, q, pos_1T), rotated(encoding, k, pos_1T)
+    torch.testing.assert_close(ours, tuple(theirs), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("d_model", [6, 64])
+def test_sinusoidal_vectors_are_distilberts(d_model: int) -> None:
+    theirs = torch.empty(50, d_model)
+    create_sinusoidal_embeddings(50, d_model, theirs)
+    encoding = build("sinusoidal", attention_shape(d_model=d_model))
+    ours = encoding.embed(torch.zeros(1, 50, d_model), positions(50))[0]
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 64), (2, 3), (33, 1000), (64, 40)])
+def test_t5_buckets_are_theirs(n_buckets: int, max_distance: int) -> None:
+    distance = torch.arange(3000)
+    theirs = T5Attention._relative_position_bucket(-distance, False, n_buckets, max_distance)
+    assert torch.equal(bucket(distance, n_buckets, max_distance), theirs)
+
+
+def test_t5_bias_is_theirs() -> None:
+    config = T5Config(d_model=64, num_heads=4, d_kv=16, is_decoder=True)
+    attention = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    encoding = build("t5_bias")
+    with torch.no_grad():
+        encoding.table.copy_(attention.relative_attention_bias.weight)
+        theirs = attention.compute_bias(200, 200)
+    assert torch.equal(bias_of(encoding, 200), theirs[0])
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 5, 8, 12, 16, 20, 25])
+def test_alibi_is_blooms_and_mpts(n_heads: int) -> None:
+    encoding = build("alibi", attention_shape(n_heads=n_heads, n_key_heads=n_heads))
+    last_row = encoding.bias().block(keys_at(positions(40), n_queries=1), 0, 1)[0]
+    mpt = build_mpt_alibi_tensor(n_heads, 40)
+    bloom = build_alibi_tensor(torch.ones(1, 40), n_heads, torch.float32)  # up to a constant a row
+    torch.testing.assert_close(last_row, mpt)
+    torch.testing.assert_close(last_row - last_row[..., :1], bloom)

@@ -1,0 +1,219 @@
+"""What every encoding promises, checked for each yaml in conf/pe; a new variant is tested by being there."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+import torch
+from helpers_pe import (
+    NAMES,
+    ROOT,
+    attention_shape,
+    bias_of,
+    build,
+    encoding_class,
+    keys_at,
+    logits,
+    noise,
+    positions,
+    rotated,
+    tunables,
+)
+
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.rotary import RotaryEncoding
+from roundround.softmax import base as softmax_base
+from roundround.softmax.softmax import Softmax
+
+BIASED = [name for name in NAMES if build(name).bias() is not None]
+ROTARY = [name for name in NAMES if isinstance(build(name), RotaryEncoding)]
+ADDED = [name for name in NAMES if encoding_class(name).embed is not PositionalEncoding.embed]
+WITH_PARAMETERS = [name for name in NAMES if list(build(name).parameters())]
+
+every_encoding = pytest.mark.parametrize("name", NAMES)
+
+
+def test_the_kinds_of_encoding_are_all_there() -> None:
+    kinds = (BIASED, ROTARY, ADDED, WITH_PARAMETERS)
+    assert [len(kind) >= 2 for kind in kinds] == [True] * 4
+
+
+@every_encoding
+def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
+    lines = (ROOT / "conf" / "pe" / f"{name}.yaml").read_text().splitlines()
+    assert lines[0] == f"# roundround train pe={name}"
+
+
+@every_encoding
+def test_docstring_is_idea_then_formula_then_reference(name: str) -> None:
+    idea, formula, reference, *_ = inspect.getdoc(encoding_class(name)).split("\n\n")
+    assert idea.endswith(".")
+    assert idea.count(". ") == 0, "one sentence"
+    assert "=" in formula
+    assert len(formula.splitlines()) == 1
+    assert re.search(r"arXiv:\d{4}\.\d{5}", reference)
+
+
+@every_encoding
+def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
+    cls = encoding_class(name)
+    _, *parameters = inspect.signature(cls).parameters.values()
+    assert cls.__dict__.get("__final__") is True
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    assert {p.name for p in parameters} | {"_target_"} == tunables(name).keys()
+
+
+@every_encoding
+@pytest.mark.parametrize("weights", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_hooks_keep_the_shape_and_dtype_of_activations(name: str, weights: torch.dtype, dtype: torch.dtype) -> None:
+    encoding = build(name).to(weights)
+    pos_1T = positions(7)
+    x_BTD, q_BHTC = noise(2, 7, 64, dtype=dtype), noise(2, 4, 7, 16, dtype=dtype)
+    for step in (None, 3):
+        chosen = encoding.positions(pos_1T, step)
+        assert (chosen.shape, chosen.dtype) == (pos_1T.shape, torch.int64)
+    embedded, turned = encoding.embed(x_BTD, pos_1T), rotated(encoding, q_BHTC, pos_1T)
+    assert (embedded.shape, embedded.dtype) == (x_BTD.shape, dtype)
+    assert (turned.shape, turned.dtype) == (q_BHTC.shape, dtype)
+
+
+@pytest.mark.parametrize("name", BIASED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_bias_is_at_least_float32(name: str, dtype: torch.dtype) -> None:
+    block = build(name).to(dtype).bias().block(keys_at(positions(9)), 2, 6)
+    assert block.shape == (1, 4, 4, 6)
+    assert block.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+@pytest.mark.parametrize("name", BIASED)
+@pytest.mark.parametrize("options", [{}, {"window": 3}, {"causal": False}, {"causal": False, "window": 3}], ids=str)
+def test_a_block_of_a_bias_is_that_part_of_the_whole(name: str, options: dict[str, object]) -> None:
+    encoding = build(name).double()
+    whole_HTT = bias_of(encoding, 11, start=600)  # beyond the threshold of FIRE
+    keys = keys_at(positions(11, 600), n_queries=9, **options)
+    first, last = keys.span(4, 7)
+    block = encoding.bias().block(keys, 4, 7)
+    seen = keys.visible(4, 7).expand_as(block)
+    assert torch.equal(block[seen], whole_HTT[None, :, 6:9, first:last][seen])
+
+
+@every_encoding
+def test_a_batch_of_positions_is_each_row_by_itself(name: str) -> None:
+    encoding = build(name).double()
+    pos_BT = torch.tensor([[0, 1, 2, 3, 4], [2, 5, 30, 31, 77]])
+    q, k, x_BTD = noise(2, 4, 5, 16), noise(2, 4, 5, 16, seed=1), noise(2, 5, 64)
+    together, embedded = logits(encoding, q, k, pos_BT), encoding.embed(x_BTD, pos_BT)
+    for row in (0, 1):
+        alone = slice(row, row + 1)
+        torch.testing.assert_close(together[alone], logits(encoding, q[alone], k[alone], pos_BT[alone]))
+        torch.testing.assert_close(embedded[alone], encoding.embed(x_BTD[alone], pos_BT[alone]))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ADDED])
+def test_logits_depend_on_distance_alone(name: str) -> None:
+    # FIRE promises it up to its threshold, position 512
+    encoding = build(name).double()
+    q, k = noise(2, 4, 12, 16), noise(2, 4, 12, 16, seed=1)
+    here, there = (logits(encoding, q, k, positions(12, start)) for start in (0, 131))
+    assert (here - there).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_an_added_encoding_tells_positions_apart(name: str) -> None:
+    encoding = build(name)
+    vectors = encoding.embed(torch.zeros(1, 160, 64), positions(160))[0].detach()
+    assert torch.pdist(vectors).min() > 1e-3
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_a_bfloat16_module_keeps_its_angles(name: str) -> None:
+    shape = attention_shape(head_dim=128)
+    encoding = build(name, shape)
+    cast = build(name, shape).bfloat16()
+    assert torch.equal(cast.frequencies(), encoding.frequencies())
+    cos, sin = cast.prepare(torch.tensor([[8191]]), torch.bfloat16)
+    assert cos.dtype == sin.dtype == torch.float32
+    exact = 8191 * encoding.frequencies(torch.float64)
+    phase_error = torch.atan2(sin * exact.cos() - cos * exact.sin(), cos * exact.cos() + sin * exact.sin())
+    assert phase_error.abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_a_rotation_keeps_the_length_of_every_vector(name: str) -> None:
+    x_BHTC = noise(2, 4, 12, 16)
+    turned = rotated(build(name), x_BHTC, positions(12, 1000))
+    torch.testing.assert_close(turned.norm(dim=-1), x_BHTC.norm(dim=-1))
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_facts_count_the_pairs_that_rotate(name: str) -> None:
+    encoding = build(name)
+    turned = rotated(encoding, torch.ones(1, 1, 1, 16), torch.tensor([[1]]))[0, 0, 0]
+    assert encoding.facts() == {"rotated_pairs": int((turned != 1).sum()) // 2, "pairs": 8}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_autocast_leaves_a_bias_in_float32(name: str) -> None:
+    encoding = build(name)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = bias_of(encoding, 20)
+    assert torch.equal(inside, bias_of(encoding, 20))
+
+
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
+def test_gradients_reach_every_parameter(name: str) -> None:
+    encoding = build(name)
+    out = (encoding.embed(noise(2, 160, 64, dtype=torch.float32), positions(160)) ** 2).sum()
+    if name in BIASED:
+        block = encoding.bias().block(keys_at(positions(160)), 0, 160)
+        out = out + (block * noise(4, 160, 160, dtype=torch.float32).tril()).sum()
+    out.backward()
+    for key, parameter in encoding.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.count_nonzero() > 0, key
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, softmax = build(name).double(), Softmax(attention_shape())
+    q, k, v = (noise(2, 4, 12, 16, seed=seed).requires_grad_() for seed in range(3))
+
+    def gradients(logits_per_block: int) -> list[torch.Tensor]:
+        monkeypatch.setattr(softmax_base, "LOGITS_PER_BLOCK", logits_per_block)
+        keys = keys_at(positions(12))
+        # the definition in blocks, whatever fast form a linear bias may have
+        out = softmax_base.AttentionSoftmax.attend(
+            softmax, q, k, v, scale=0.25, keys=keys, bias=encoding.bias(), rows={}
+        )
+        return list(torch.autograd.grad((out**3).sum(), [q, k, v, *encoding.parameters()]))
+
+    torch.testing.assert_close(gradients(5 * 12 * 2 * 4), gradients(10**9))
+
+
+@every_encoding
+def test_construction_on_the_meta_device_costs_nothing(name: str) -> None:
+    with torch.device("meta"):
+        encoding = build(name)
+    assert all(tensor.is_meta for tensor in encoding.state_dict().values())
+
+
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
+def test_reset_parameters_repeats_the_construction(name: str) -> None:
+    torch.manual_seed(0)
+    built = build(name).state_dict()
+    encoding = build(name).to_empty(device="cpu")
+    torch.manual_seed(0)
+    for module in encoding.modules():
+        if list(module.parameters(recurse=False)):
+            module.reset_parameters()
+    assert all(torch.equal(built[key], value) for key, value in encoding.state_dict().items())
+
+
+@every_encoding
+def test_only_parameters_are_saved(name: str) -> None:
+    encoding = build(name)
+    assert encoding.state_dict().keys() == dict(encoding.named_parameters()).keys()

@@ -1,0 +1,71 @@
+"""RoPE over randomly spaced positions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers_pe import attention_shape, build, noise, positions, rotated
+
+
+def test_evaluation_is_rope() -> None:
+    encoding, x_BHTC = build("rope_random"), noise(2, 4, 50, 16, dtype=torch.float32)
+    assert encoding.positions(positions(50), None).equal(positions(50))
+    assert rotated(encoding, x_BHTC, positions(50)).equal(rotated(build("rope"), x_BHTC, positions(50)))
+
+
+def test_training_positions_are_ordered_distinct_and_in_range() -> None:
+    encoding = build("rope_random", max_position=300)
+    for step in range(50):
+        drawn = encoding.positions(positions(160), step)
+        assert drawn.shape == (1, 160)
+        assert (drawn.diff() > 0).all()
+        assert 0 <= drawn.min() <= drawn.max() < 300
+
+
+def test_every_position_is_drawn_equally_often() -> None:
+    encoding = build("rope_random", attention_shape(train_length=20), max_position=80)
+    n_steps = 2000
+    drawn = torch.cat([encoding.positions(positions(20), step)[0] for step in range(n_steps)])
+    share = torch.bincount(drawn, minlength=80) / n_steps
+    assert (share - 20 / 80).abs().max() < 4.5 * (0.25 * 0.75 / n_steps) ** 0.5  # binomial, 4.5 sigma over 80 counts
+
+
+def test_the_draw_depends_on_seed_and_step_alone() -> None:
+    torch.manual_seed(0)
+    first = build("rope_random", seed=1).positions(positions(40), 7)
+    torch.manual_seed(99)
+    assert build("rope_random", seed=1).positions(positions(40), 7).equal(first)
+    others = [build("rope_random", seed=seed).positions(positions(40), step) for seed, step in [(1, 8), (2, 7), (7, 1)]]
+    assert not any(other.equal(first) for other in others)
+
+
+def test_seeds_are_no_shifted_copies_of_one_another() -> None:
+    draws = {
+        tuple(build("rope_random", seed=seed).positions(positions(40), step)[0].tolist())
+        for seed in range(8)
+        for step in [*range(8), 2**32, 2**32 + 1]
+    }
+    assert len(draws) == 8 * 10
+
+
+def test_the_global_generator_is_not_touched() -> None:
+    before = torch.get_rng_state()
+    build("rope_random").positions(positions(40), 7)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_a_draw_of_the_whole_range_is_the_plain_positions() -> None:
+    assert build("rope_random", max_position=160).positions(positions(160), 3).equal(positions(160))
+
+
+def test_documents_that_restart_share_the_draw() -> None:
+    pos_BT = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]])
+    drawn = build("rope_random").positions(pos_BT, 3)
+    assert drawn[0].tolist() == [drawn[1][i].item() for i in (0, 1, 2, 0, 1)]
+
+
+def test_more_tokens_than_positions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^max_position=159 must be at least the training length, 160: "):
+        build("rope_random", max_position=159)
+    with pytest.raises(ValueError, match=r"^201 tokens exceed max_position=200: "):
+        build("rope_random", max_position=200).positions(positions(201), 0)
