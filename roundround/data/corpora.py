@@ -1,0 +1,75 @@
+"""What a corpus is: a fingerprint and a stream of documents, some of them held out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from roundround.errors import UserError
+
+
+class Corpus(ABC):
+    """A fixed sequence of documents, a fraction of which is held out for evaluation.
+
+    A document is held out where the sha256 of its text, read as a number in [0, 1), is below `held_out`. So a text is
+    on the same side wherever and however often it appears, and one pass over a corpus larger than memory is enough.
+    """
+
+    def __init__(self, *, held_out: float) -> None:
+        if not 0 < held_out < 1:
+            raise ValueError(f"held_out is {held_out}: a fraction of the documents between 0 and 1 is allowed")
+        self.held_out = held_out
+
+    @abstractmethod
+    def identity(self) -> str:
+        """sha256 (hex) of everything that decides `documents`: equal identities give equal documents."""
+
+    @abstractmethod
+    def texts(self) -> Iterator[str]:
+        """The documents' texts, in a fixed order. UserError where they cannot be read."""
+
+    def documents(self) -> Iterator[tuple[bool, str]]:
+        """(is held out, text) of every document that has a visible character, in a fixed order."""
+        for raw in self.texts():
+            text = well_formed(raw)
+            if text and not text.isspace():
+                yield is_held_out(text, self.held_out), text
+
+    def training_texts(self) -> Iterator[str]:
+        """The texts that are not held out."""
+        return (text for held_out, text in self.documents() if not held_out)
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether the text's sha256, read as a number in [0, 1), is below the fraction."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") < fraction * 2.0**64
+
+
+def well_formed(text: str) -> str:
+    """The text with half surrogate pairs, which json can carry and UTF-8 cannot, replaced by U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def fingerprint(**fields: object) -> str:
+    """sha256 (hex) of named values that json can write; the order in which they are named does not matter."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def first_line(error: Exception) -> str:
+    """What another library's error says, in one line."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def compiled(name: str, pattern: str | None) -> re.Pattern[str] | None:
+    """The regular expression that `data.<name>` holds, null for none. UserError where it is not one."""
+    try:
+        return None if pattern is None else re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"data.{name} '{pattern}' is not a regular expression: {error}") from None

@@ -1,0 +1,81 @@
+"""English that ships with every CPython: the language reference's topics and the standard library's docstrings."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from roundround.data.corpora import Corpus, fingerprint
+from roundround.errors import UserError
+
+# Test suites, vendored packages, and what some distributions leave out; site-packages and dist-packages go as well.
+SKIPPED = {"test", "tests", "idle_test", "idlelib", "turtledemo", "lib2to3", "ensurepip", "_vendor", "__pycache__"}
+TOPICS = "pydoc_data"
+
+
+@final
+class PyDoc(Corpus):
+    """About 2 MB of technical English on every machine, with no network: the default corpus.
+
+    Documents: each of `pydoc_data.topics` by name, then for each module of the standard library, by path, its
+    docstrings in source order. Source is parsed, never imported. It differs a little between Python versions, and so
+    does the identity, which hashes the source files (0.1 s); parsing takes seconds and waits until texts are asked for.
+    """
+
+    def __init__(self, *, held_out: float) -> None:
+        super().__init__(held_out=held_out)
+        self._texts: list[str] | None = None
+
+    def identity(self) -> str:
+        contents = [[name, hashlib.sha256(path.read_bytes()).hexdigest()] for name, path in _sources()]
+        return fingerprint(corpus="pydoc", held_out=self.held_out, contents=contents)
+
+    def texts(self) -> Iterator[str]:
+        if self._texts is None:  # training a tokenizer and then encoding need it twice
+            self._texts = [*_topics(), *_docstrings()]
+        return iter(self._texts)
+
+
+def _topics() -> list[str]:
+    from pydoc_data.topics import topics
+
+    return [topics[name] for name in sorted(topics)]
+
+
+def _docstrings() -> Iterator[str]:
+    """One text a module: its docstring, then those of its classes and functions, joined by blank lines."""
+    for name, path in _sources():
+        if name.split("/")[0] == TOPICS:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in old modules are not ours to report
+            tree = ast.parse(path.read_bytes())
+        docstrings = [ast.get_docstring(node) for node in (tree, *_definitions(tree))]
+        yield "\n\n".join(text for text in docstrings if text)
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The classes and functions below a node, in source order; expressions, which hold none, are not entered."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _definitions(child)
+
+
+def _sources() -> list[tuple[str, Path]]:
+    """(posix path below the standard library, file) of every source file, by path."""
+    root = sysconfig.get_path("stdlib")
+    found = []
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in SKIPPED and not name.endswith("-packages")]
+        found += [Path(folder, name) for name in names if name.endswith(".py")]
+    if not found:
+        raise UserError(f"data=pydoc: no standard library source in {root}; use data=text data.path=FILE instead")
+    return sorted((path.relative_to(root).as_posix(), path) for path in found)

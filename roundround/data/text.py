@@ -1,0 +1,104 @@
+"""Local files as a corpus."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from roundround.data.corpora import Corpus, compiled, fingerprint
+from roundround.data.rows import READERS, read_rows
+from roundround.data.split import MARGIN, decoded, split_stream
+from roundround.errors import UserError
+
+PLAIN = (".txt", ".text", ".md")
+ENDINGS = (*PLAIN, *READERS)
+
+
+@final
+class TextFiles(Corpus):
+    """Files, folders (with all below them) and globs, in the order given, each one's files by path.
+
+    Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
+    memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
+    `split_regex` leaves rows whole. Columns that are whole numbers count, from 0, those of a csv or tsv file without
+    a header line. `max_chars` keeps the first characters of each document (null: all). The identity hashes the files'
+    contents, not their names.
+    """
+
+    def __init__(
+        self, *, path: list[str], column: list[str], split_regex: str | None, max_chars: int | None, held_out: float
+    ) -> None:
+        super().__init__(held_out=held_out)
+        if not column:
+            raise ValueError("column is []: at least one column's name is needed")
+        if max_chars is not None and max_chars < 1:
+            raise ValueError(f"max_chars is {max_chars}: a whole number from 1, or null for all, is allowed")
+        self.path, self.column, self.split_regex, self.max_chars = path, column, split_regex, max_chars
+        self._separator = compiled("split_regex", split_regex)
+
+    def identity(self) -> str:
+        contents = [[path.suffix.lower(), _sha256(path)] for path in self.files()]
+        options = [self.column, self.split_regex, self.max_chars]
+        return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
+
+    def texts(self) -> Iterator[str]:
+        for path in self.files():
+            for text in self._texts_of(path):
+                yield text if self.max_chars is None else text[: self.max_chars]
+
+    def files(self) -> list[Path]:
+        """Every file, once. UserError where there is nothing to read."""
+        found = [file for entry in self.path for file in _expand(entry)]
+        if not found:
+            raise UserError("data.path is empty; give files, folders or globs: data.path=a.txt,folder")
+        return list(dict.fromkeys(found))
+
+    def _texts_of(self, path: Path) -> Iterator[str]:
+        if path.suffix.lower() in READERS:
+            return read_rows(path, self.column)
+        if self._separator is None:
+            return iter(["".join(decoded(path))])
+        return split_stream(decoded(path), self._separator, margin=MARGIN)
+
+
+def _expand(entry: str) -> list[Path]:
+    """The files that one entry of `path` stands for; one that is named itself has to have a text."""
+    path = Path(entry).expanduser()
+    if path.is_file():
+        if path.suffix.lower() not in ENDINGS:
+            raise UserError(f"{path}: ending '{path.suffix}' is not supported (supported: {', '.join(ENDINGS)})")
+        if path.stat().st_size == 0:
+            raise UserError(f"{path} is empty; name a file with text in data.path")
+        return [path]
+    if path.is_dir():
+        matches = [path]
+    else:
+        matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+        if not matches:
+            raise UserError(f"data.path: no file, folder or glob match at '{entry}'")
+    files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
+    usable = [file for file in files if file.suffix.lower() in ENDINGS and file.stat().st_size > 0]
+    if not usable:
+        raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
+    return usable
+
+
+def _below(folder: Path) -> list[Path]:
+    """The files below a folder by path, hidden ones and those in hidden folders aside."""
+    found = []
+    for parent, below, names in os.walk(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None

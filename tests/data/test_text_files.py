@@ -1,0 +1,199 @@
+"""Local files: what is found, how it is cut, and what each kind of wrong input is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundround.data.text import TextFiles
+from roundround.errors import UserError
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def corpus(*path: Path | str, **options: Any) -> TextFiles:
+    """conf/data/text.yaml's values, with changes."""
+    given = {"column": ["text"], "split_regex": r"\n\s*\n", "max_chars": None, "held_out": 0.1}
+    return TextFiles(path=[str(entry) for entry in path], **{**given, **options})
+
+
+def texts(*path: Path | str, **options: Any) -> list[str]:
+    return [text for _, text in corpus(*path, **options).documents()]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def shared(name: str) -> Path:
+    if not (SHARED / name).exists():
+        pytest.skip(f"shared {name} is absent")
+    return SHARED / name
+
+
+def test_blank_lines_separate_documents_by_default(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\nstill one\n\n \n\ntwo\r\n\r\nthree\n")
+    assert texts(path) == ["one\nstill one", "two", "three\n"]
+    assert texts(path, split_regex=None) == ["one\nstill one\n\n \n\ntwo\n\nthree\n"]
+
+
+def test_max_chars_keeps_the_beginning_of_each_document(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "abcdef\n\ngh")
+    assert texts(path, max_chars=3) == ["abc", "gh"]
+
+
+def test_the_measured_stories_are_found_again() -> None:
+    path = shared("tinystories/validation.txt")
+    found = list(corpus(path, split_regex=r"\n\n(?=Once upon a time|One day,)", max_chars=230).texts())
+    whole = re.split(r"\n\n(?=Once upon a time|One day,)", path.read_text(encoding="utf-8"))
+    assert found == [story[:230] for story in whole]
+
+
+def test_articles_of_wikitext_begin_at_their_titles() -> None:
+    found = texts(shared("wikitext2/valid.txt"), split_regex=r"\n(?= = [^=\n]+ = \n)")
+    assert len(found) == 60  # as published: 60 articles in the validation split
+    assert found[0].lstrip().startswith("= Homarus gammarus =")
+
+
+def test_folders_globs_and_files_come_in_the_order_given_and_by_path_within(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.md", "sub/c.text", ".hidden/x.txt", "ignored.pdf", "empty.txt"):
+        write(tmp_path / name, "" if "empty" in name else name)
+    assert texts(tmp_path) == ["a.md", "b.txt", "sub/c.text"]
+    assert texts(tmp_path / "b.txt", tmp_path) == ["b.txt", "a.md", "sub/c.text"]
+    assert texts(tmp_path / "*.t*") == ["b.txt"]
+    assert texts(tmp_path / "**" / "*.text") == ["sub/c.text"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "a[1].txt", "here")) == ["here"]
+
+
+def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "a.txt", "at home")
+    assert texts("~/a.txt") == texts("~/*.txt") == ["at home"]
+
+
+def test_json_lines_may_vary_in_the_columns_nobody_asked_for(tmp_path: Path) -> None:
+    rows = [{"text": "one", "meta": 1}, {"meta": "x", "text": "two"}, {"text": None}, {"text": "th\u2028ree"}]
+    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n")
+    assert texts(path) == ["one", "two", "th\u2028ree"]
+
+
+def test_json_may_be_one_array(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", json.dumps([{"text": "p\n\nq"}, {"text": "r"}], indent=1))
+    assert texts(path) == ["p\n\nq", "r"]  # rows stay whole: split_regex is for plain text
+
+
+def test_columns_are_joined_by_a_newline_and_missing_values_left_out(tmp_path: Path) -> None:
+    rows = [{"q": "why", "a": "so"}, {"q": None, "a": "alone"}]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert texts(path, column=["q", "a"]) == ["why\nso", "alone"]
+
+
+def test_csv_keeps_quotes_commas_line_ends_and_na(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '\ufeffn,text\r\n1,"a, ""b"""\r\n2,NA\r\n3,"x\n\ny"\r\n')
+    assert texts(path) == ['a, "b"', "NA", "x\n\ny"]
+
+
+def test_csv_fields_may_be_long(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text\n" + "x" * 300_000 + "\n")
+    assert [len(text) for text in texts(path)] == [300_000]
+
+
+def test_a_tsv_without_a_header_counts_its_columns() -> None:
+    path = shared("flan_cot/creak_train.tsv")
+    found = list(corpus(path, column=["0", "1", "2"]).texts())
+    assert found == [line.replace("\t", "\n") for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(found) == 6915
+    assert next(corpus(path, column=["2"]).texts()).startswith("The rock group would not be as popular")
+
+
+def test_a_tsv_without_a_header_says_so_when_asked_by_name() -> None:
+    with pytest.raises(
+        UserError, match=r"creak_train.tsv: no column 'text'.*data.column \(there are: Claim: .{33}\.\.\.,"
+    ):
+        texts(shared("flan_cot/creak_train.tsv"))
+
+
+def test_parquet_is_read_by_column(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "a [1]*.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a\n\nb", None, "c"], "n": [1, 2, 3]}), path)
+    assert texts(path) == ["a\n\nb", "c"]
+    with pytest.raises(UserError, match=r"parquet: no column 'tex'.*there are: text, n\)$"):
+        texts(path, column=["tex"])
+    with pytest.raises(UserError, match=r"column 'n' holds int, not text"):
+        texts(path, column=["n"])
+
+
+def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\n\ntwo")
+    first = corpus(path).identity()
+    assert corpus(path).identity() == corpus(write(tmp_path / "moved" / "b.txt", "one\n\ntwo")).identity() == first
+    changed = [
+        corpus(path, split_regex=None),
+        corpus(path, max_chars=9),
+        corpus(path, held_out=0.2),
+        corpus(path, path),
+        corpus(write(tmp_path / "c.txt", "one\n\ntwp")),
+        corpus(write(tmp_path / "d.md", "one\n\ntwo"), path),
+        corpus(write(tmp_path / "e.tsv", "one\n\ntwo")),
+    ]
+    others = [other.identity() for other in changed]
+    assert others[3] == first  # the same file twice is read once
+    assert first not in others[:3] + others[4:]
+    assert len(set(others)) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"text": "b"\n', r"a.jsonl, line 2: not valid JSON \(Expecting"),
+        ("a.json", '[{"text": "a"},\n {"text" "b"}]', r"a.json, line 2: not valid JSON"),
+        ("a.jsonl", '{"text": "a"}\n["b"]\n', r"a.jsonl, line 2: list, where an object"),
+        ("a.jsonl", '{"text": "a"}\n{"tex": "b", "n": 1}\n', r"a.jsonl, line 2: no column 'text'.*: tex, n\)"),
+        ("a.jsonl", '{"text": ["a"]}\n', r"a.jsonl, line 1: column 'text' holds list, not text"),
+        ("a.jsonl", b'{"text": "caf\xe9"}\n', r"a.jsonl: byte 13 \(0xe9\) is not UTF-8"),
+        ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: 3 fields, where the first row has 2"),
+        ("a.csv", 'text\n"a\n', r"a.csv, line 2: not a valid table \(unexpected end of data\)"),
+        ("a.csv", "txt\na\n", r"a.csv: no column 'text'.*: txt\)"),
+        ("a.parquet", b"PAR1 nonsense", r"a.parquet: not a readable parquet file \(Parquet magic bytes"),
+        ("a.txt", b"ok\xff", r"a.txt: byte 2 \(0xff\) is not UTF-8"),
+        ("a.txt", "", r"a.txt is empty"),
+        ("a.pdf", "x", r"a.pdf: ending '.pdf' is not supported \(supported: .txt, .text, .md, .jsonl"),
+    ],
+)
+def test_broken_files_are_named_in_one_line(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        texts(write(tmp_path / name, content))
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> None:
+    write(tmp_path / "folder" / "a.pdf", "x")
+    with pytest.raises(UserError, match=r"no file, folder or glob match at '.*absent.txt'"):
+        texts(tmp_path / "absent.txt")
+    with pytest.raises(UserError, match=r"match at '.*\*.txt'"):
+        texts(tmp_path / "*.txt")
+    with pytest.raises(UserError, match=r"nothing to read in '.*folder' \(supported"):
+        texts(tmp_path / "folder")
+    with pytest.raises(UserError, match=r"data.path is empty"):
+        texts()
+
+
+def test_wrong_options_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data.split_regex '\(' is not a regular expression: missing \)"):
+        corpus("a.txt", split_regex="(")
+    with pytest.raises(ValueError, match="max_chars is 0"):
+        corpus("a.txt", max_chars=0)
+    with pytest.raises(ValueError, match=r"column is \[\]"):
+        corpus("a.txt", column=[])
