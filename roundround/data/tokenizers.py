@@ -1,0 +1,207 @@
+"""Tokenizers: raw bytes, byte-level BPE learnt from the corpus, or one from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from roundround.data.corpora import fingerprint, first_line
+from roundround.data.network import hub_is_reachable
+from roundround.errors import UserError
+
+END_OF_DOCUMENT = "<|endoftext|>"
+N_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer with the id of the token that closes every document.
+
+    Special tokens are never read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters.
+    """
+
+    tokenizer: Tokenizer
+    end_of_document: int
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id, in case a vocabulary has holes."""
+        return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+
+
+class TokenizerRecipe(ABC):
+    """How to get a tokenizer for a corpus."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """sha256 (hex) of everything, the corpus aside, that decides what `build` returns."""
+
+    @abstractmethod
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        """The tokenizer; `texts`, the training documents, are only read by one that learns."""
+
+
+@final
+class Bytes(TokenizerRecipe):
+    """Every UTF-8 byte is a token with its value as id; 256 ends a document. Lossless; nothing is learnt."""
+
+    def identity(self) -> str:
+        return fingerprint(tokenizer="bytes")
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        vocabulary = {character: value for value, character in enumerate(byte_characters())}
+        tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=[]), words=False)
+        tokenizer.add_special_tokens([AddedToken(END_OF_DOCUMENT, special=True, normalized=False)])
+        return open_vocabulary(tokenizer, tokenizer.get_vocab()[END_OF_DOCUMENT])
+
+
+@final
+class BPE(TokenizerRecipe):
+    """Byte-level byte-pair encoding learnt from the first `max_train_bytes` of the training documents. Lossless.
+
+    Sennrich et al. 2016, arXiv:1508.07909; on bytes: Radford et al. 2019 (GPT-2), whose splitting pattern it uses.
+    """
+
+    def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
+        if vocab_size <= N_BYTES:
+            raise ValueError(f"vocab_size is {vocab_size}: at least {N_BYTES + 1} is allowed (bytes, end of document)")
+        if max_train_bytes < 1:
+            raise ValueError(f"max_train_bytes is {max_train_bytes}: a whole number from 1 is allowed")
+        self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
+
+    def identity(self) -> str:
+        return fingerprint(tokenizer="bpe", vocab_size=self.vocab_size, max_train_bytes=self.max_train_bytes)
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        tokenizer = _byte_level(models.BPE(), words=True)
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            special_tokens=[END_OF_DOCUMENT],
+            initial_alphabet=byte_characters(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(_first_bytes(texts, self.max_train_bytes), trainer=trainer)
+        return open_vocabulary(tokenizer, tokenizer.get_vocab()[END_OF_DOCUMENT])
+
+
+@final
+class HuggingFace(TokenizerRecipe):
+    """The tokenizer of a model on the hub or in a folder; its end-of-sequence token ends a document.
+
+    Files in the local cache are taken as they are; code from a repository is never run.
+    """
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+        self._vocabulary: Vocabulary | None = None
+
+    def identity(self) -> str:
+        return content_identity(self._loaded())
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        return self._loaded()
+
+    def _loaded(self) -> Vocabulary:
+        if self._vocabulary is None:
+            from transformers import PreTrainedTokenizerFast
+
+            found = self._find()
+            if not isinstance(found, PreTrainedTokenizerFast):
+                raise UserError(
+                    f"tokenizer '{self.name}' has no fast form (tokenizer.json); choose another tokenizer.name"
+                )
+            if found.eos_token_id is None:
+                raise UserError(f"tokenizer '{self.name}' has no end-of-sequence token; choose another tokenizer.name")
+            self._vocabulary = open_vocabulary(Tokenizer.from_str(found.backend_tokenizer.to_str()), found.eos_token_id)
+        return self._vocabulary
+
+    def _find(self) -> Any:
+        """From a folder or the local cache, else from the hub. UserError."""
+        from transformers import AutoTokenizer
+
+        folder = Path(self.name).expanduser()
+        name = str(folder) if folder.is_dir() else self.name
+        try:
+            return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # not cached, or broken: transformers raises OSError, ValueError, KeyError, ...
+            if folder.is_dir():
+                raise UserError(
+                    f"no tokenizer in the folder {folder} ({first_line(error)}); set tokenizer.name"
+                ) from None
+        if not hub_is_reachable():
+            raise UserError(
+                f"tokenizer '{self.name}' is no folder and not cached here, and the Hugging Face hub cannot be "
+                f"reached; set tokenizer.name to a folder, or use tokenizer=bpe or tokenizer=bytes"
+            )
+        try:
+            return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        except Exception as error:
+            raise UserError(
+                f"tokenizer '{self.name}' cannot be loaded ({first_line(error)}); set tokenizer.name"
+            ) from None
+
+
+@final
+class Saved(TokenizerRecipe):
+    """The tokenizer that a run kept, a tokenizer.json with the id of its end-of-document token. UserError if broken."""
+
+    def __init__(self, path: Path, end_of_document: int) -> None:
+        try:
+            self._vocabulary = open_vocabulary(Tokenizer.from_str(path.read_text(encoding="utf-8")), end_of_document)
+        except Exception as error:  # OSError, or the library's plain Exception where the json is not a tokenizer
+            raise UserError(f"{path}: not a readable tokenizer ({first_line(error)})") from None
+
+    def identity(self) -> str:
+        return content_identity(self._vocabulary)
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        return self._vocabulary
+
+
+def open_vocabulary(tokenizer: Tokenizer, end_of_document: int) -> Vocabulary:
+    """The vocabulary as it is used: nothing cut, nothing padded, no special token read out of a text."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # not saved in tokenizer.json, so set at each loading
+    return Vocabulary(tokenizer, end_of_document)
+
+
+def content_hash(tokenizer: Tokenizer) -> str:
+    """sha256 (hex) of the tokenizer's json."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def content_identity(vocabulary: Vocabulary) -> str:
+    """The identity of a tokenizer that is there already: where it came from does not matter."""
+    return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document)
+
+
+def byte_characters() -> list[str]:
+    """The printable character that byte-level models write for each byte, in the order of the bytes (GPT-2's table)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = itertools.count(N_BYTES)
+    return [chr(value) if value in printable else chr(next(others)) for value in range(N_BYTES)]
+
+
+def _byte_level(model: Any, *, words: bool) -> Tokenizer:
+    """A tokenizer of UTF-8 bytes; `words`: merges stay within what GPT-2's pattern calls a word."""
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
+    """Texts up to and with the one that reaches the number of UTF-8 bytes."""
+    for text in texts:
+        yield text
+        n_bytes -= len(text.encode())
+        if n_bytes <= 0:
+            return

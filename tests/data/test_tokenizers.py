@@ -1,0 +1,124 @@
+"""Three tokenizers, one thing: lossless where ours, faithful to the library where not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from roundround.data import tokenizers
+from roundround.data.tokenizers import BPE, Bytes, HuggingFace, Vocabulary, byte_characters
+from roundround.errors import UserError
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
+
+
+def random_texts() -> list[str]:
+    """Every plane of Unicode, controls and white space included; half surrogates, which UTF-8 lacks, left out."""
+    rng = random.Random(1)
+    planes = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
+    texts = ["".join(chr(rng.randint(*rng.choice(planes))) for _ in range(rng.randrange(80))) for _ in range(200)]
+    return [*texts, "", " ", "\r\n\t  x  ", "<|endoftext|>", "a<|endoftext|>b", "don't  STOP 123\u00a0\u3000"]
+
+
+def bpe(vocab_size: int = 300) -> BPE:
+    return BPE(vocab_size=vocab_size, max_train_bytes=10**6)
+
+
+def ids(vocabulary: Vocabulary, text: str) -> list[int]:
+    return list(vocabulary.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("recipe", [Bytes(), bpe()], ids=["bytes", "bpe"])
+def test_any_text_comes_back_and_never_ends_a_document(recipe: Bytes | BPE) -> None:
+    vocabulary = recipe.build(LETTERS)
+    for text in random_texts():
+        tokens = ids(vocabulary, text)
+        assert vocabulary.tokenizer.decode(tokens) == text
+        assert vocabulary.end_of_document not in tokens
+        assert max(tokens, default=0) < vocabulary.size
+
+
+def test_a_byte_is_its_own_id() -> None:
+    vocabulary = Bytes().build([])
+    for text in random_texts():
+        assert ids(vocabulary, text) == list(text.encode())
+    assert (vocabulary.end_of_document, vocabulary.size) == (256, 257)
+
+
+def test_the_byte_table_is_that_of_the_library() -> None:
+    from tokenizers import pre_tokenizers
+
+    assert sorted(byte_characters()) == sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def test_bpe_learns_the_most_frequent_pair_first() -> None:
+    vocabulary = bpe(258).build(["ababab ab"] * 3 + ["c"])
+    assert vocabulary.size == 258
+    assert vocabulary.tokenizer.id_to_token(257) == "ab"
+    assert len(ids(vocabulary, "abcab")) == 3
+
+
+def test_bpe_is_smaller_where_the_text_has_no_more_pairs() -> None:
+    assert bpe(4096).build(["ab"]).size == 258
+
+
+def test_bpe_learns_the_same_twice_and_shorter_than_bytes() -> None:
+    one, two = bpe().build(LETTERS), bpe().build(iter(LETTERS))
+    assert one.tokenizer.to_str() == two.tokenizer.to_str()
+    assert len(ids(one, LETTERS[0])) < len(LETTERS[0]) / 3
+
+
+def test_bpe_reads_no_further_than_it_may() -> None:
+    read = []
+
+    def texts() -> Iterator[str]:
+        for n in range(100):
+            read.append(n)
+            yield "\u00e9" * 50  # 100 bytes
+
+    BPE(vocab_size=300, max_train_bytes=950).build(texts())
+    assert len(read) == 10
+
+
+@pytest.mark.parametrize(("vocab_size", "max_train_bytes", "name"), [(256, 1, "vocab_size"), (257, 0, "max_train")])
+def test_impossible_sizes_are_refused(vocab_size: int, max_train_bytes: int, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.* is .* allowed"):
+        BPE(vocab_size=vocab_size, max_train_bytes=max_train_bytes)
+
+
+def test_identities_differ_where_recipes_do() -> None:
+    recipes = [Bytes(), bpe(300), bpe(301), BPE(vocab_size=300, max_train_bytes=5)]
+    assert len({recipe.identity() for recipe in recipes}) == len(recipes)
+
+
+def test_a_folder_gives_what_transformers_gives() -> None:
+    folder = SHARED / "models" / "stories260K"
+    if not folder.exists():
+        pytest.skip("shared model stories260K is absent")
+    from transformers import AutoTokenizer
+
+    recipe = HuggingFace(name=str(folder))
+    vocabulary = recipe.build([])
+    theirs = AutoTokenizer.from_pretrained(folder)
+    text = "Once upon a time, there was a little car named Beep. \u00e9"
+    assert ids(vocabulary, text) == theirs(text, add_special_tokens=False)["input_ids"]
+    assert (vocabulary.end_of_document, vocabulary.size) == (theirs.eos_token_id, 512)
+    assert vocabulary.end_of_document not in ids(vocabulary, "no control </s> from a text")
+    assert recipe.identity() == HuggingFace(name=str(folder)).identity()
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"no tokenizer in the folder {tmp_path} .*; set tokenizer.name"):
+        HuggingFace(name=str(tmp_path)).build([])
+
+
+def test_without_a_network_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizers, "hub_is_reachable", lambda: False)
+    with pytest.raises(
+        UserError, match=r"'nobody/none' is no folder and not cached.*cannot be reached; .*tokenizer=bpe"
+    ):
+        HuggingFace(name="nobody/none").identity()
