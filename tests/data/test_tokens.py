@@ -1,0 +1,344 @@
+"""Token files: right, made once whatever happens, and never half there."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+
+from roundround.data import tokens
+from roundround.data.corpora import Corpus, fingerprint, is_held_out
+from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe, Vocabulary, open_vocabulary
+from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.errors import UserError
+
+TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
+
+
+@final
+class Listed(Corpus):
+    """Given texts; counts how often it was read and may fail at the end."""
+
+    def __init__(self, texts: list[str], *, held_out: float = 0.1, error: Exception | None = None) -> None:
+        super().__init__(held_out=held_out)
+        self.listed, self.error, self.n_reads = texts, error, 0
+
+    def identity(self) -> str:
+        return fingerprint(texts=self.listed, held_out=self.held_out)
+
+    def texts(self) -> Iterator[str]:
+        self.n_reads += 1
+        yield from self.listed
+        if self.error is not None:
+            raise self.error
+
+
+@final
+class Wide(TokenizerRecipe):
+    """A vocabulary of any size, of which a text uses one token."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def identity(self) -> str:
+        return fingerprint(wide=self.size)
+
+    def build(self, texts: object) -> Vocabulary:
+        from tokenizers import Tokenizer, models
+
+        vocabulary = {f"w{n}": n for n in range(self.size)}
+        return open_vocabulary(Tokenizer(models.WordLevel(vocabulary, unk_token="w0")), self.size - 1)
+
+
+def entry(cache: Path) -> Path:
+    (folder,) = (path for path in cache.iterdir() if path.is_dir())
+    return folder
+
+
+def names(cache: Path) -> set[str]:
+    return {path.suffix for path in cache.iterdir()}
+
+
+def test_every_token_of_every_document_is_in_its_split_in_order(tmp_path: Path) -> None:
+    data = prepare(Listed(TEXTS), Bytes(), tmp_path)
+    expected: dict[bool, list[int]] = {True: [], False: []}
+    for text in TEXTS:
+        expected[is_held_out(text, 0.1)] += [*text.encode(), 256]
+    assert data.train.tolist() == expected[False]
+    assert data.held_out.tolist() == expected[True]
+    assert (data.train.dtype, data.n_vocab, data.end_of_document) == (np.uint16, 257, 256)
+    n_held_out = sum(is_held_out(text, 0.1) for text in TEXTS)
+    assert data.held_out_bytes_per_token == pytest.approx(1 - n_held_out / len(expected[True]))
+
+
+def test_small_batches_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path / "a")
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 50)
+    again = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path / "b")
+    assert np.array_equal(once.train, again.train)
+    assert once.tokenizer_hash == again.tokenizer_hash
+
+
+def test_bpe_learns_from_training_documents_alone(tmp_path: Path) -> None:
+    corpus = Listed(TEXTS, held_out=0.5)
+    data = prepare(corpus, BPE(vocab_size=400, max_train_bytes=10**6), tmp_path)
+    alone = BPE(vocab_size=400, max_train_bytes=10**6).build(t for t in TEXTS if not is_held_out(t, 0.5))
+    assert data.tokenizer.to_str() == alone.tokenizer.to_str()
+
+
+def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
+    first = prepare(Listed(TEXTS), Bytes(), tmp_path)
+    corpus = Listed(TEXTS)
+    second = prepare(corpus, Bytes(), tmp_path)
+    assert corpus.n_reads == 0
+    assert isinstance(second.train, np.memmap)
+    assert np.array_equal(first.train, second.train)
+    for field in ("n_vocab", "end_of_document", "corpus_hash", "tokenizer_hash", "held_out_bytes_per_token"):
+        assert getattr(first, field) == getattr(second, field)
+    text = "a <|endoftext|>"
+    assert second.tokenizer.decode(second.tokenizer.encode(text).ids) == text
+
+
+def test_other_corpora_and_tokenizers_have_entries_of_their_own(tmp_path: Path) -> None:
+    for corpus in (Listed(TEXTS), Listed(TEXTS[1:]), Listed(TEXTS, held_out=0.2)):
+        for recipe in (Bytes(), BPE(vocab_size=300, max_train_bytes=1000)):
+            prepare(corpus, recipe, tmp_path)
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 6
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
+def test_ids_take_two_bytes_as_long_as_they_fit(tmp_path: Path, size: int, dtype: str) -> None:
+    data = prepare(Listed(TEXTS), Wide(size), tmp_path)
+    assert data.train.dtype == dtype
+    assert data.train[:2].tolist() == [0, size - 1]
+    assert (data.n_vocab, data.end_of_document) == (size, size - 1)
+
+
+def test_a_saved_tokenizer_gives_the_same_tokens_and_hash(tmp_path: Path) -> None:
+    data = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path)
+    data.tokenizer.save(str(tmp_path / "kept.json"))
+    saved = prepare(Listed(TEXTS), Saved(tmp_path / "kept.json", data.end_of_document), tmp_path)
+    assert np.array_equal(saved.train, data.train)
+    assert saved.tokenizer_hash == data.tokenizer_hash
+    (tmp_path / "kept.json").write_text("{}")
+    with pytest.raises(UserError, match=r"kept.json: not a readable tokenizer"):
+        Saved(tmp_path / "kept.json", 0)
+
+
+def test_meta_counts_documents_tokens_and_bytes(tmp_path: Path) -> None:
+    data = prepare(Listed(TEXTS), Bytes(), tmp_path)
+    meta = json.loads((entry(tmp_path) / "meta.json").read_text())
+    for split, stream in ("train", data.train), ("held_out", data.held_out):
+        texts = [text for text in TEXTS if is_held_out(text, 0.1) == (split == "held_out")]
+        n_bytes = sum(len(text.encode()) for text in texts)
+        assert meta[split] == {"documents": len(texts), "tokens": len(stream), "bytes": n_bytes}
+    assert meta["corpus_hash"] == Listed(TEXTS).identity()
+
+
+def test_two_lines_tell_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="roundround.data"):
+        prepare(Listed(TEXTS), Bytes(), tmp_path)
+        prepare(Listed(TEXTS), Bytes(), tmp_path)
+    assert [record.message.split(":")[0].split(";")[0] for record in caplog.records] == [
+        "tokenising the corpus once",
+        "tokenised",
+    ]
+    assert str(entry(tmp_path)) in caplog.records[0].message
+
+
+@pytest.mark.parametrize("damage", ["shorten", "empty meta", "other tokenizer", "no held_out", "meta of a list"])
+def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+    before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
+    folder = entry(tmp_path)
+    if damage == "shorten":
+        (folder / "train.bin").write_bytes((folder / "train.bin").read_bytes()[:-1])
+    elif damage == "empty meta":
+        (folder / "meta.json").write_text("")
+    elif damage == "other tokenizer":
+        (folder / "tokenizer.json").write_text("{}")
+    elif damage == "no held_out":
+        (folder / "held_out.bin").unlink()
+    else:
+        (folder / "meta.json").write_text("[]")
+    corpus = Listed(TEXTS)
+    assert prepare(corpus, Bytes(), tmp_path).train.tolist() == before
+    assert corpus.n_reads == 1
+    assert names(tmp_path) <= {"", ".lock"}
+
+
+def test_a_failing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="line 3"):
+        prepare(Listed(TEXTS, error=UserError("a.jsonl, line 3: broken")), Bytes(), tmp_path)
+    assert names(tmp_path) <= {".lock"}
+    assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
+
+
+@pytest.mark.parametrize("call", ["write", "flush", "rename", "mkdir"])
+def test_a_full_disk_leaves_nothing_and_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if call == "write":
+            real = Path.open
+            patch.setattr(Path, "open", lambda path, *a, **k: FullFile(real(path, *a, **k), path.suffix == ".bin"))
+        elif call == "flush":
+            patch.setattr(os, "fsync", full)
+        elif call == "rename":
+            patch.setattr(os, "rename", full)
+        else:
+            patch.setattr(Path, "mkdir", full)
+        with pytest.raises(UserError, match=rf"no space left for tokens in {tmp_path}: .*ROUNDROUND_CACHE=FOLDER"):
+            prepare(Listed(TEXTS), Bytes(), tmp_path)
+    assert names(tmp_path) <= {".lock"}
+    assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
+
+
+class FullFile:
+    """A file on a disk with no space left."""
+
+    def __init__(self, file: Any, full: bool) -> None:
+        self.file, self.full = file, full
+
+    def write(self, content: Any) -> Any:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.write(content)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> FullFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"tokens cannot be written in .*file/cache .*ROUNDROUND_CACHE=FOLDER"):
+        prepare(Listed(TEXTS), Bytes(), tmp_path / "file" / "cache")
+
+
+@pytest.mark.parametrize(
+    ("texts", "held_out", "message"),
+    [
+        ([], 0.1, "the corpus holds no text: check data.path or data.column"),
+        (["only one"], 0.001, r"has 1 documents and none to hold out at data.held_out=0.001; .*data.split_regex"),
+        (["only one"], 0.999, r"has 1 documents and none to train on at data.held_out=0.999"),
+    ],
+)
+def test_a_corpus_too_small_to_split_is_told(tmp_path: Path, texts: list[str], held_out: float, message: str) -> None:
+    for recipe in (Bytes(), BPE(vocab_size=300, max_train_bytes=1000)):
+        with pytest.raises(UserError, match=message):
+            prepare(Listed(texts, held_out=held_out), recipe, tmp_path)
+    assert names(tmp_path) <= {".lock"}
+
+
+SLOW = """
+import pathlib, sys, time
+from roundround.data.corpora import Corpus, fingerprint
+from roundround.data.tokenizers import Bytes
+from roundround.data.tokens import prepare
+
+folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+
+class Slow(Corpus):
+    def identity(self):
+        return fingerprint(slow=1)
+    def texts(self):
+        with (folder / "reads").open("a") as file:
+            file.write("x")
+        for n in range(40):
+            time.sleep(pause)
+            yield f"text {n}"
+
+data = prepare(Slow(held_out=0.3), Bytes(), folder / "cache")
+print(len(data.train), data.tokenizer_hash)
+"""
+
+
+def slowly(folder: Path, pause: float) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", SLOW, str(folder), str(pause)], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not list(path.parent.glob(path.name)):
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.01)
+
+
+def test_three_processes_at_once_do_the_work_once(tmp_path: Path) -> None:
+    processes = [slowly(tmp_path, 0.02) for _ in range(3)]
+    outputs = {process.communicate(timeout=60)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(outputs) == 1
+    assert (tmp_path / "reads").read_text() == "x"
+
+
+def test_a_killed_process_blocks_nobody_and_is_cleaned_up_after(tmp_path: Path) -> None:
+    process = slowly(tmp_path, 10)
+    wait_for(tmp_path / "reads")
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert ".tmp" in names(tmp_path / "cache")
+    after = slowly(tmp_path, 0)
+    assert after.communicate(timeout=20)[0]
+    assert (tmp_path / "reads").read_text() == "xx"
+    assert names(tmp_path / "cache") <= {"", ".lock"}
+
+
+def test_a_waiting_process_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from roundround.data.disk import claimed
+
+    process = slowly(tmp_path, 0.05)
+    wait_for(tmp_path / "cache" / "*.tmp")
+    folder = next((tmp_path / "cache").glob("*.tmp")).with_suffix("")
+    with caplog.at_level(logging.INFO, logger="roundround.data"), claimed(folder):
+        assert (folder / "meta.json").exists()
+    process.communicate(timeout=20)
+    assert "another process is tokenising this corpus" in caplog.text
+
+
+def test_the_cache_moves_with_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ROUNDROUND_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_cache_dir() == tmp_path / ".cache" / "roundround"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/shared/cache")
+    assert default_cache_dir() == Path("/shared/cache/roundround")
+    monkeypatch.setenv("ROUNDROUND_CACHE", "~/mine")
+    assert default_cache_dir() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(("chosen", "after"), [(None, "false"), ("true", "true"), ("0", "0")])
+def test_tokenizer_threads_stop_before_anyone_forks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: str | None, after: str
+) -> None:
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "restored after the test")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    if chosen is not None:
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", chosen)
+    prepare(Listed(TEXTS), Bytes(), tmp_path)
+    assert os.environ["TOKENIZERS_PARALLELISM"] == after
+
+
+def test_token_data_cannot_be_changed(tmp_path: Path) -> None:
+    data: TokenData = prepare(Listed(TEXTS), Bytes(), tmp_path)
+    with pytest.raises(ValueError, match="read-only"):
+        data.train[0] = 1
