@@ -1,0 +1,170 @@
+"""Batches depend on seed and step alone; every target is used as often as its neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from roundround.data.batches import TrainingWindows, evaluation_windows, global_batch
+from roundround.errors import UserError
+
+TOKENS = np.arange(1003, dtype=np.uint16)  # a token is its own place in the stream
+LENGTH, BATCH = 16, 12
+PLAN = {"seed": 5, "length": LENGTH, "batch_size": BATCH, "first_step": 0, "n_steps": 7}
+
+
+def windows(rank: int = 0, world_size: int = 1, n_micro_batches: int = 1, **changes: int) -> TrainingWindows:
+    plan = PLAN | changes
+    return TrainingWindows(TOKENS, rank=rank, world_size=world_size, n_micro_batches=n_micro_batches, **plan)
+
+
+def naive_windows(seed: int, n_items: int) -> list[int]:
+    """First token of each item of a run: epoch after epoch, written as a loop."""
+    n_windows, starts, epoch = len(TOKENS) // LENGTH - 1, [], 0
+    while len(starts) < n_items:
+        rng = np.random.default_rng([seed, epoch])
+        offset = rng.integers(LENGTH)
+        starts += [int(offset + window * LENGTH) for window in rng.permutation(n_windows)]
+        epoch += 1
+    return starts[:n_items]
+
+
+def test_batches_walk_one_permutation_after_another() -> None:
+    n_steps = 14  # 168 items: almost three epochs of 61, so some batches straddle two
+    starts = naive_windows(5, n_steps * BATCH)
+    for step in range(n_steps):
+        batch = global_batch(TOKENS, seed=5, step=step, batch_size=BATCH, length=LENGTH)
+        expected = [list(range(start, start + LENGTH + 1)) for start in starts[step * BATCH : (step + 1) * BATCH]]
+        assert batch.tolist() == expected
+        assert batch.dtype == torch.int64
+
+
+def test_an_epoch_scores_no_target_twice() -> None:
+    n_windows = len(TOKENS) // LENGTH - 1
+    batch = global_batch(TOKENS, seed=3, step=0, batch_size=n_windows, length=LENGTH)
+    assert len(set(batch[:, 1:].flatten().tolist())) == n_windows * LENGTH
+
+
+def test_epochs_start_at_different_offsets() -> None:
+    n_windows = len(TOKENS) // LENGTH - 1
+    batches = [global_batch(TOKENS, seed=3, step=e, batch_size=n_windows, length=LENGTH) for e in range(8)]
+    assert len({int(batch[0, 0]) % LENGTH for batch in batches}) > 3
+
+
+def test_seeds_differ_and_repeat() -> None:
+    one, again, other = (global_batch(TOKENS, seed=s, step=2, batch_size=BATCH, length=LENGTH) for s in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_a_batch_larger_than_the_corpus_goes_round() -> None:
+    batch = global_batch(TOKENS, seed=5, step=1, batch_size=200, length=LENGTH)
+    assert batch[:, 0].tolist() == naive_windows(5, 400)[200:]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("n_micro_batches", [1, 2])
+def test_ranks_and_micro_batches_in_order_are_the_global_batch(world_size: int, n_micro_batches: int) -> None:
+    streams = [iter(windows(rank, world_size, n_micro_batches)) for rank in range(world_size)]
+    for step in range(PLAN["n_steps"]):
+        parts = [next(stream) for stream in streams for _ in range(n_micro_batches)]
+        assert {len(part) for part in parts} == {BATCH // (world_size * n_micro_batches)}
+        assert torch.equal(torch.cat(parts), global_batch(TOKENS, seed=5, step=step, batch_size=BATCH, length=LENGTH))
+    assert all(next(stream, None) is None for stream in streams)
+
+
+def test_resuming_needs_only_the_step() -> None:
+    whole = list(windows(n_micro_batches=2))
+    rest = list(windows(n_micro_batches=2, first_step=4, n_steps=3))
+    assert len(windows(n_micro_batches=2)) == len(whole) == 14
+    assert all(torch.equal(a, b) for a, b in zip(whole[8:], rest, strict=True))
+
+
+def test_loader_workers_share_the_work_and_keep_the_order() -> None:
+    own = list(windows(n_micro_batches=3))
+    shared = list(DataLoader(windows(n_micro_batches=3), batch_size=None, num_workers=2))
+    assert len(own) == len(shared)
+    assert all(torch.equal(a, b) for a, b in zip(own, shared, strict=True))
+
+
+@pytest.mark.parametrize("n_tokens", [17, 18, 31, 32, 33, 48])
+def test_few_tokens_still_make_whole_windows(n_tokens: int) -> None:
+    few = TOKENS[:n_tokens]
+    batch = global_batch(few, seed=0, step=0, batch_size=50, length=LENGTH)
+    assert batch.shape == (50, 17)
+    assert int(batch.max()) < n_tokens
+    if n_tokens <= 2 * LENGTH:  # one window at every offset there is room for: every token is reached
+        assert set(batch.flatten().tolist()) == set(range(n_tokens))
+
+
+def test_fewer_tokens_than_a_window_are_counted_in_the_error() -> None:
+    for make in (
+        lambda: global_batch(TOKENS[:16], seed=0, step=0, batch_size=1, length=LENGTH),
+        lambda: TrainingWindows(TOKENS[:16], rank=0, world_size=1, n_micro_batches=1, **PLAN),
+    ):
+        with pytest.raises(UserError, match="16 tokens, fewer than the 17 of one window"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"world_size": 5}, "batch_size is 12: a multiple of 5 = 5 ranks x 1 micro-batches"),
+        ({"world_size": 2, "n_micro_batches": 4}, "batch_size is 12: a multiple of 8 = 2 ranks x 4"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"rank": 2, "world_size": 2}, "rank is 2: 0 to 1"),
+        ({"length": 0}, "length is 0"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_named(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        windows(**changes)
+
+
+@pytest.mark.parametrize("length", [8, 16, 32, 64])
+def test_every_length_scores_the_same_targets_once(length: int) -> None:
+    found = evaluation_windows(TOKENS, length=length, longest=64)
+    n_targets = 1002 // 64 * 64
+    assert len(found) == n_targets // length
+    assert found[:][:, 1:].flatten().tolist() == list(range(1, n_targets + 1))
+    assert found[:][:, :-1].flatten().tolist() == list(range(n_targets))
+    assert found[:].dtype == torch.int64
+
+
+def test_evaluation_windows_can_be_sliced_indexed_and_loaded() -> None:
+    found = evaluation_windows(TOKENS, length=16, longest=64)
+    assert torch.equal(found[3:5], found[:][3:5])
+    assert torch.equal(found[3], found[:][3])
+    assert torch.equal(torch.cat(list(DataLoader(found, batch_size=7))), found[:])
+
+
+def test_the_last_token_can_be_the_last_target() -> None:
+    assert len(evaluation_windows(TOKENS[:129], length=64, longest=64)) == 2
+    assert len(evaluation_windows(TOKENS[:128], length=64, longest=64)) == 1
+
+
+def test_max_tokens_is_rounded_down_to_whole_longest_windows() -> None:
+    assert len(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=200)) == 3 * 4
+    assert len(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=10**9)) == 15 * 4
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "numbers", "message"),
+    [
+        (64, {"length": 16, "longest": 64}, "64 tokens, fewer than the 65 of one longest window"),
+        (999, {"length": 48, "longest": 64}, "length=48 does not divide the longest length, 64"),
+        (999, {"length": 16, "longest": 64, "max_tokens": 63}, "63 tokens to evaluate are fewer than .* 64"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_told(n_tokens: int, numbers: dict[str, int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        evaluation_windows(TOKENS[:n_tokens], **numbers)
+
+
+def test_nothing_is_read_before_it_is_asked_for() -> None:
+    huge = np.lib.stride_tricks.as_strided(TOKENS, shape=(10**11,), strides=(0,))  # 200 GB, were it copied
+    assert len(evaluation_windows(huge, length=1000, longest=1000)) == 10**8 - 1
+    assert evaluation_windows(huge, length=1000, longest=1000)[5:7].shape == (2, 1001)

@@ -1,0 +1,69 @@
+"""Every yaml of data and tokenizer builds what it names, from its numbers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.build import build
+from roundround.data.corpora import Corpus
+from roundround.data.hub import Hub
+from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
+from roundround.errors import UserError
+
+CONF = Path(__file__).parents[2] / "conf"
+DATA, TOKENIZER = sorted((CONF / "data").glob("*.yaml")), sorted((CONF / "tokenizer").glob("*.yaml"))
+REQUIRED = {"hub": ["name"], "hf": ["name"]}
+
+
+def node(yaml: Path, /, **changes: Any) -> DictConfig:
+    """The yaml as part of a config, so that errors name its place."""
+    config = OmegaConf.create({yaml.parent.name: OmegaConf.load(yaml)})
+    config[yaml.parent.name].update(changes)
+    return config[yaml.parent.name]
+
+
+@pytest.mark.parametrize("path", DATA + TOKENIZER, ids=lambda path: path.stem)
+def test_it_builds_with_nothing_but_what_only_the_user_knows(path: Path) -> None:
+    family: Any = Corpus if path in DATA else TokenizerRecipe
+    missing = [str(key) for key in OmegaConf.load(path) if OmegaConf.is_missing(OmegaConf.load(path), key)]
+    assert missing == REQUIRED.get(path.stem, [])
+    assert isinstance(build(node(path, **dict.fromkeys(missing, "given")), family), family)
+    with pytest.raises(UserError, match="has no parameter 'typo'"):
+        build(node(path, typo=1), family)
+
+
+@pytest.mark.parametrize("path", DATA + TOKENIZER, ids=lambda path: path.stem)
+def test_its_first_lines_are_the_command_and_the_idea(path: Path) -> None:
+    command, idea = path.read_text().splitlines()[:2]
+    assert command.startswith(f"# roundround train {path.parent.name}={path.stem}")
+    assert idea.startswith("# ")
+    assert idea.endswith(".")
+
+
+def test_ready_data_sets_differ_from_hub_in_values_only() -> None:
+    own = {path.stem: list(OmegaConf.load(path)) for path in DATA if "Hub" in path.read_text()}
+    assert len(own) == 6
+    assert all(keys == own["hub"] for keys in own.values())
+
+
+def test_columns_may_be_numbers_or_one_name() -> None:
+    text = CONF / "data" / "text.yaml"
+    assert build(node(text, path="a.tsv", column=[0, 2]), Corpus).column == ["0", "2"]
+    assert build(node(text, path="a.tsv", column="name"), Corpus).column == ["name"]
+    assert build(node(text, path="a.tsv", column="name"), Corpus).path == ["a.tsv"]
+
+
+def test_a_value_that_is_not_allowed_is_told_with_its_place() -> None:
+    with pytest.raises(UserError, match=r"data: held_out is 2.0: a fraction"):
+        build(node(CONF / "data" / "pydoc.yaml", held_out=2), Corpus)
+    with pytest.raises(UserError, match=r"tokenizer: vocab_size is 100: at least 257"):
+        build(node(CONF / "tokenizer" / "bpe.yaml", vocab_size=100), TokenizerRecipe)
+
+
+def test_building_touches_neither_disk_nor_network() -> None:
+    assert isinstance(build(node(CONF / "data" / "wikipedia.yaml"), Corpus), Hub)
+    assert isinstance(build(node(CONF / "tokenizer" / "hf.yaml", name="absent"), TokenizerRecipe), HuggingFace)
