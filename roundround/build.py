@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roundround.errors import UserError, nearest, one_line
@@ -51,14 +51,30 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
     for key in fields:
         try:
             if key in node:
-                OmegaConf.update(schema, key, OmegaConf.select(node, key, throw_on_missing=True), force_add=False)
+                assign(schema, str(key), OmegaConf.select(node, key, throw_on_missing=True))
             elif OmegaConf.is_missing(schema, key):
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
-            raise UserError(f"{where(node)}.{key}: {one_line(error)}") from error
+            raise UserError(f"{where(node)}.{key}: {without_place(error)}") from error
     values = OmegaConf.to_container(schema, throw_on_missing=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def assign(typed: DictConfig, key: str, value: Any) -> None:
+    """Put a value into a typed config; a single value is a list of one where a list is asked for (length=512).
+
+    Raises OmegaConfBaseException where the type is wrong.
+    """
+    wanted: Any = typed._get_node(key)
+    is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
+    single = isinstance(value, bool | int | float | str)
+    OmegaConf.update(typed, key, [value] if single and is_list else value, force_add=False)
+
+
+def without_place(error: OmegaConfBaseException) -> str:
+    """OmegaConf's message in one line, without its own way of saying where."""
+    return one_line(error).split(" full_key:")[0]
 
 
 def target_class(node: DictConfig, family: type) -> type:

@@ -75,4 +75,4 @@ def root(
 
 
 def main() -> None:
-    app()
+    app(prog_name="roundround")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from roundround.arguments import config_loader, config_name, flag_value, split_flags
 from roundround.errors import UserError
 
@@ -13,9 +15,9 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
     """
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
+    if incomplete == "" and under_cursor() == "=":
+        words = [*words, "="]
     words, prefix = joined(words)
-    if incomplete == "=":
-        prefix, incomplete = f"{words.pop() if words else ''}=", ""
     try:
         overrides, flags = split_flags(words)
     except UserError:  # a flag still being typed
@@ -24,6 +26,12 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
     line = " ".join([*overrides, prefix + incomplete])
     found = DefaultCompletionPlugin(loader)._query(config_name=config_name(verb), line=line)
     return [word.removeprefix(prefix) for word in found]
+
+
+def under_cursor() -> str:
+    """The word under the cursor as bash has it: Typer passes a lone `=` on as nothing."""
+    words, place = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
+    return words[int(place)] if place.isdigit() and int(place) < len(words) else ""
 
 
 def joined(words: list[str]) -> tuple[list[str], str]:

@@ -83,6 +83,7 @@ class Job:
             module, _, name = self.target.partition(":")
             getattr(importlib.import_module(module), name)(cfg)
         except UserError as error:
+            leave_nothing(Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log")
             return complain(self.verb, one_line(error), 2)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -101,6 +102,13 @@ class Job:
         path = Path(job.runtime.output_dir) / f"{job.job.name}.log"
         log.debug("the task failed", exc_info=error)
         return complain(self.verb, f"failed: {type(error).__name__}: {one_line(error)} (traceback in {path})", 1)
+
+
+def leave_nothing(directory: Path, log_name: str) -> None:
+    """Remove the directory of a job that was refused before it wrote anything but its log."""
+    if {path.name for path in directory.iterdir()} <= {log_name}:
+        (directory / log_name).unlink(missing_ok=True)
+        directory.rmdir()
 
 
 @contextmanager

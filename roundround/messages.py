@@ -9,6 +9,8 @@ from hydra.errors import MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from roundround.arguments import conf_dir
+from roundround.build import without_place
 from roundround.errors import UserError, nearest, one_line
 
 
@@ -39,11 +41,16 @@ def causes(error: BaseException | None) -> list[BaseException]:
 
 
 def missing_choice(error: MissingConfigException) -> str:
-    """A choice that a group does not have; Hydra lists the group's choices only for some, and we for all."""
-    group, _, name = (error.missing_cfg_file or "").rpartition("/")
-    if error.options:
-        return f"no {group}={name}{nearest(name, error.options)}"
-    return without_advice(one_line(error))
+    """A choice that a group does not have, with the group's choices, those in its folders included."""
+    missing = error.missing_cfg_file or ""
+    group, _, name = missing.partition("/")
+    folder = conf_dir() / group
+    if not name or not folder.is_dir():
+        return without_advice(one_line(error))
+    choices = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
+    if name.count("/") == 0:
+        choices |= set(error.options or [])
+    return f"no {group}={name}{nearest(name, choices)}"
 
 
 def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
@@ -52,7 +59,7 @@ def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
     if "not in struct" in str(cause) and parent is not None:
         choices = [str(name) for name in parent if name not in ("_target_", "kind", "hydra")]
         return f"no config key '{key}'{nearest(key.rpartition('.')[2], choices)}"
-    text = one_line(cause).split(" full_key:")[0]
+    text = without_place(cause)
     return f"{key}: {text}" if key not in text else text
 
 

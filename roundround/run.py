@@ -219,11 +219,9 @@ def withdraw(run: Run, started_logger: bool) -> None:
         return
     if started_logger:
         run.logger.finish({**run.manifest, "status": "refused"})
-    for name in (MANIFEST, "code.patch", ".lock", f"{run.manifest['verb']}.log"):
+    for name in (MANIFEST, "code.patch", "tokenizer.json", ".lock"):
         (run.directory / name).unlink(missing_ok=True)
     shutil.rmtree(run.directory / "wandb", ignore_errors=True)
-    if not any(run.directory.iterdir()):
-        run.directory.rmdir()
 
 
 def new_manifest(

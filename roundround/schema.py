@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.errors import UserError, nearest, one_line
+from roundround.build import assign, without_place
+from roundround.errors import UserError, nearest
 
 T = TypeVar("T")
 
@@ -95,9 +96,9 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
     typed = OmegaConf.structured(schema)
     for key in cfg:
         try:
-            OmegaConf.update(typed, str(key), OmegaConf.select(cfg, str(key), throw_on_missing=True))
+            assign(typed, str(key), OmegaConf.select(cfg, str(key), throw_on_missing=True))
         except OmegaConfBaseException as error:
-            raise UserError(f"{key}: {one_line(error).split(' full_key:')[0]}") from error
+            raise UserError(f"{key}: {without_place(error)}") from error
     values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]

@@ -5,14 +5,13 @@ B batch, T tokens. A window holds length + 1 tokens: T inputs and, one further, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset
 
 from roundround.errors import UserError
 
@@ -69,13 +68,13 @@ def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
     return torch.from_numpy(tokens[starts[:, None] + np.arange(n)].astype(np.int64))
 
 
-class TrainingWindows(IterableDataset[Tensor]):
+class TrainingWindows(Dataset[Tensor]):
     """One rank's micro-batches, in order: for each step n_micro_batches tensors of the rank's share of `global_batch`.
 
     Each is [batch_size / (world_size * n_micro_batches), length + 1]. The global batch is rank 0's micro-batches in
     order, then rank 1's, and so on, so results do not depend on how a batch is spread over ranks and micro-batches.
-    Steps first_step to first_step + n_steps - 1 are given. Use a DataLoader with batch_size=None; several of its
-    workers share the micro-batches out and keep their order.
+    Steps first_step to first_step + n_steps - 1 are given. Use a DataLoader with batch_size=None, which keeps the
+    order with any number of workers.
     """
 
     def __init__(
@@ -94,30 +93,27 @@ class TrainingWindows(IterableDataset[Tensor]):
         super().__init__()
         if batch_size < 1 or batch_size % (world_size * n_micro_batches):
             n = world_size * n_micro_batches
-            raise ValueError(
-                f"batch_size is {batch_size}: a multiple of {n} = {world_size} ranks x {n_micro_batches} micro-batches "
-                f"is allowed"
+            raise UserError(
+                f"batch_size={batch_size} must be a multiple of {n} = {world_size} ranks x {n_micro_batches} micro-batches"
             )
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}: 0 to {world_size - 1} is allowed with {world_size} ranks")
-        WindowSampler(len(tokens), seed=seed, length=length)  # says at once where the corpus is too short
-        self.tokens, self.seed, self.length, self.batch_size = tokens, seed, length, batch_size
+        self.sampler = WindowSampler(len(tokens), seed=seed, length=length)
+        self.tokens, self.length, self.batch_size = tokens, length, batch_size
         self.n_micro_batches, self.rank, self.world_size = n_micro_batches, rank, world_size
         self.first_step, self.n_steps = first_step, n_steps
 
     def __len__(self) -> int:
         return self.n_steps * self.n_micro_batches
 
-    def __iter__(self) -> Iterator[Tensor]:
-        sampler = WindowSampler(len(self.tokens), seed=self.seed, length=self.length)
+    def __getitem__(self, index: int) -> Tensor:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        step, micro_batch = divmod(index, self.n_micro_batches)
         n_rows = self.batch_size // (self.world_size * self.n_micro_batches)
-        worker = get_worker_info()
-        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        for index in range(first, len(self), stride):
-            step, micro_batch = divmod(index, self.n_micro_batches)
-            row = (self.rank * self.n_micro_batches + micro_batch) * n_rows
-            starts = sampler.starts(self.first_step + step, self.batch_size)[row : row + n_rows]
-            yield gather(self.tokens, starts, self.length + 1)
+        row = (self.rank * self.n_micro_batches + micro_batch) * n_rows
+        starts = self.sampler.starts(self.first_step + step, self.batch_size)[row : row + n_rows]
+        return gather(self.tokens, starts, self.length + 1)
 
 
 class EvaluationWindows(Dataset[Tensor]):

@@ -63,6 +63,7 @@ class Decoder(nn.Module):
             )
             for layer in range(n_layers)
         ]
+        seed = int(torch.randint(2**62, (), device="cpu"))  # drawn first: what a variant draws moves no other weight
         self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
         first = make_encoding(shapes[0])
@@ -74,7 +75,7 @@ class Decoder(nn.Module):
         )
         self.norm = nn.RMSNorm(d_model, eps=norm_eps)
         self.lm_head = None if tied_embeddings else nn.Linear(d_model, n_vocab, bias=False)
-        self.initialise(initializer_range)
+        self.initialise(initializer_range, torch.Generator().manual_seed(seed))
 
     @property
     def encoding(self) -> PositionalEncoding:
@@ -107,13 +108,17 @@ class Decoder(nn.Module):
         """Logits [..., V] of hidden states [..., D]."""
         return F.linear(x_BTD, self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
 
-    def initialise(self, initializer_range: float) -> None:
-        """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2."""
+    def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
+        """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
+
+        Encodings and normalisers have initialised their own.
+        """
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear | nn.Embedding) and not name.startswith("encodings"):
+            own = name.startswith("encodings.") or ".softmax." in name
+            if isinstance(module, nn.Linear | nn.Embedding) and not own:
                 writes = name.endswith(("o_proj", "down_proj"))
                 std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
-                nn.init.normal_(module.weight, std=std)
+                nn.init.normal_(module.weight, std=std, generator=generator)
 
 
 def check_sizes(**sizes: int) -> None:

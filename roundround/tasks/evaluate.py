@@ -121,8 +121,13 @@ def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str])
 def measure(
     config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device
 ) -> dict[int, PositionLoss]:
-    """Losses at each length over the same targets: the stream cut to a multiple of the largest length."""
-    longest = max(config.length)
+    """Losses at each length over the same targets: the stream is cut to a multiple of every length."""
+    longest = math.lcm(*config.length)
+    if len(data.held_out) <= longest and len(data.held_out) > max(config.length):
+        raise UserError(
+            f"length={','.join(map(str, config.length))}: {len(data.held_out):,} held-out tokens are fewer than a "
+            f"stretch that all of them divide, {longest:,}; choose lengths that divide the largest"
+        )
     losses = {}
     for length in sorted(set(config.length)):
         windows = evaluation_windows(data.held_out, length=length, longest=longest, max_tokens=config.max_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hydra.types import RunMode
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.build import build
+from roundround.build import build, checked_values
 from roundround.data.batches import TrainingWindows, evaluation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import TokenizerRecipe
@@ -64,17 +65,19 @@ def train(cfg: DictConfig) -> None:
         cfg, choices = resumed_config(cfg, directory, overrides)
     config = checked(TrainConfig, cfg)
     check_buildable(config.model, config.pe, config.softmax)
+    checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
+    corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+    optimiser, schedule = build(config.optim, Optimiser), build(config.schedule, Schedule)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     logger = build(config.logger, Logger)  # type: ignore[type-abstract]
     with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
         run.note(choices=choices)
-        corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
         data = prepare(corpus, recipe, default_cache_dir())
-        fit(run, config, data)
+        fit(run, config, data, optimiser, schedule)
         report(run, config, data)
 
 
-def fit(run: Run, config: TrainConfig, data: TokenData) -> None:
+def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, schedule: Schedule) -> None:
     """Train from the newest checkpoint, or from the seed where there is none."""
     n_steps, n_micro = int(config.trainer.max_steps), int(config.trainer.accumulate_grad_batches)
     if n_steps < 1 or n_micro < 1:
@@ -109,11 +112,7 @@ def fit(run: Run, config: TrainConfig, data: TokenData) -> None:
         n_steps=n_steps - first_step,
     )
     module = LanguageModel(
-        decoder,
-        optimiser=build(config.optim, Optimiser),
-        schedule=build(config.schedule, Schedule),
-        first_step=first_step,
-        n_steps=n_steps,
+        decoder, optimiser=optimiser, schedule=schedule, first_step=first_step, n_steps=n_steps
     )
     announce(run, config, data, decoder, trainer, first_step)
     if config.compile:
@@ -163,6 +162,9 @@ def trainer_of(node: DictConfig, conductor: Conductor, n_steps: int) -> lightnin
             f"trainer.precision={node.precision} keeps the weights themselves in 16 bits, where updates smaller than a "
             "few thousandths of a weight are rounded away; use trainer.precision=bf16-mixed"
         )
+    for name in ("lightning.pytorch", "lightning.fabric"):  # what it has to say goes to the run's log
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
     settings = node.copy()
     accelerator = node.accelerator
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())

@@ -1,0 +1,144 @@
+"""What all tests share: a command line that runs inside the test process, and a model small enough to train in a second."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+
+# eight thousand parameters on bytes of a small text: a run takes about a second
+FAST = [
+    "logger=none",
+    "tokenizer=bytes",
+    "model.d_model=16",
+    "model.n_layers=2",
+    "model.n_heads=2",
+    "model.n_key_heads=1",
+    "model.d_mlp=24",
+    "model.train_length=32",
+    "batch_size=4",
+    "trainer.max_steps=4",
+    "trainer.accelerator=cpu",
+    "trainer.devices=1",
+    "trainer.log_every_n_steps=1",
+    "validation_tokens=256",
+    "validate_every=2",
+    "checkpoint_every=2",
+]
+
+
+@dataclass
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def directory(self) -> Path:
+        """The run directory, from the last line of standard output as a script would take it."""
+        return Path(self.out.splitlines()[-1])
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return json.loads((self.directory / "run.json").read_text())
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return json.loads((self.directory / "results.json").read_text())
+
+    def value(self, metric: str, **where: Any) -> float:
+        """The one result of this metric, name and place."""
+        found = [r for r in self.results if r["metric"] == metric and all(r.get(k) == v for k, v in where.items())]
+        assert len(found) == 1, found
+        return found[0]["value"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One token cache for the whole session, and no word to Weights & Biases."""
+    kept = dict(os.environ)
+    os.environ["ROUNDROUND_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["WANDB_MODE"] = "offline"
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of two hundred paragraphs whose order a model can learn something from."""
+    path = tmp_path_factory.mktemp("corpus") / "fables.txt"
+    animals, deeds = ["fox", "crow", "stork", "ass", "hare"], ["ran home", "sang", "slept", "lost the cheese"]
+    tales = [f"The {animals[i % 5]} number {i} {deeds[i % 4]} and met the {animals[(i * 3) % 5]}." for i in range(200)]
+    path.write_text("\n\n".join(tales))
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def roundround(here: Path) -> Callable[..., Done]:
+    """`roundround("train", "pe=rope")` as a person would type it, inside this process, in an empty folder."""
+
+    def call(*args: str) -> Done:
+        from roundround.cli import app
+
+        out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+        sys.argv = ["roundround", *args]
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                app(list(args), prog_name="roundround")
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            sys.argv = argv
+        return Done(code, out.getvalue(), err.getvalue())
+
+    return call
+
+
+@pytest.fixture
+def train(roundround: Callable[..., Done], corpus: Path) -> Callable[..., Done]:
+    """A training run of the fast model on the small text; what is given comes last and wins."""
+    return lambda *args: roundround("train", *FAST, "data=text", f"data.path={corpus}", *args)
+
+
+@pytest.fixture
+def fast(corpus: Path) -> list[str]:
+    """The overrides of the fast model on the small text."""
+    return [*FAST, "data=text", f"data.path={corpus}"]
+
+
+def shell(*args: str, cwd: Path, timeout: float = 240) -> Done:
+    """The command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "roundround", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    return Done(done.returncode, done.stdout, done.stderr)

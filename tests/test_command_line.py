@@ -1,0 +1,301 @@
+"""The command line, by what a person types and reads: exit codes, one-line errors, sweeps, help, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Done, shell
+
+
+def assert_refused(done: Done, *parts: str) -> None:
+    """One line on standard error that says what is wrong, exit code 2, and nothing half-written."""
+    assert done.code == 2, done
+    lines = done.err.strip().splitlines()
+    assert [line for line in lines if line.startswith("roundround ")] == lines[-1:], done.err
+    for part in parts:
+        assert part in lines[-1]
+    assert done.out == ""
+    left = [path for path in Path("outputs").rglob("*") if path.is_file()] if Path("outputs").exists() else []
+    assert left == []
+
+
+# -- help
+
+
+def test_help_imports_neither_torch_nor_hydra() -> None:
+    code = (
+        "import sys; from roundround.cli import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'hydra', 'lightning', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+    assert "eval" in done.stdout
+
+
+def test_cfg_job_imports_no_torch() -> None:
+    code = (
+        "import sys; from roundround.cli import app\n"
+        "try: app(['train', '--cfg', 'job'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'lightning', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "_target_: roundround.pe.p_rope.PRoPE" in done.stdout
+
+
+@pytest.mark.parametrize("args", [["--help"], ["-h"], ["pe=rope", "--help"]])
+def test_help_of_a_verb_lists_groups_and_options(roundround: Callable[..., Done], args: list[str]) -> None:
+    done = roundround("train", *args)
+    assert done.code == 0
+    assert "p_rope_reversed" in done.out
+    assert "tokenizer: bpe, bytes, hf" in done.out
+
+
+def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Done]) -> None:
+    done = roundround("list", "pe")
+    assert done.code == 0
+    for name in (path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml")):
+        assert name in done.out
+    assert "arXiv:2410.06205" in done.out
+    assert "p=0.75" in done.out
+
+
+@pytest.mark.parametrize("group", [path.name for path in (ROOT / "conf").iterdir() if path.is_dir()])
+def test_every_option_of_every_group_states_its_idea(group: str) -> None:
+    from roundround.catalogue import entries
+
+    for entry in entries(group, None):
+        assert entry.idea, f"{group}={entry.name} has no idea in docstring or comment"
+        if group in ("pe", "softmax"):
+            assert "arXiv:" in entry.paper, entry
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_the_first_line_of_every_yaml_is_the_command_that_uses_it(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    first = lines[1] if lines[0].startswith("# @package") else lines[0]
+    assert first.startswith("# roundround ") or path.name == "run.yaml", first
+
+
+# -- wrong input
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["pe=prope"], ["pe=prope", "did you mean 'p_rope'?"]),
+        (["seeed=1"], ["'seeed'", "did you mean 'seed'?"]),
+        (["pe.tehta=1"], ["'pe.tehta'", "did you mean 'theta'?"]),
+        (["trainer.max_step=1"], ["did you mean 'max_steps'?"]),
+        (["experiment=rope/table3"], ["did you mean 'rope/table2'?"]),
+        (["+typo=1"], ["'typo'"]),
+        (["+pe.tehta=1"], ["pe has no parameter 'tehta'", "did you mean 'theta'?"]),
+        (["+trainer.acumulate_grad_batches=1"], ["did you mean 'accumulate_grad_batches'?"]),
+        (["+trainer.val_check_interval=5"], ["'val_check_interval'"]),
+        (["seed=abc"], ["seed", "abc"]),
+        (["pe.p=high"], ["pe.p", "'high'"]),
+        (["pe.p=1.5"], ["pe", "p=1.5"]),
+        (["pe.p=-0.1"], ["pe", "p=-0.1"]),
+        (["model.d_model=31"], ["model", "d_model=31", "n_heads=2"]),
+        (["model.head_dim=31"], ["head_dim=31", "even"]),
+        (["model.n_key_heads=3"], ["n_heads=2", "n_key_heads=3"]),
+        (["batch_size=0"], ["batch_size=0"]),
+        (["seed=-1"], ["seed=-1"]),
+        (["trainer.max_steps=0"], ["max_steps"]),
+        (["trainer.precision=bf16-true"], ["bf16-mixed"]),
+        (["trainer.precision=half"], ["half"]),
+        (["trainer.accelerator=tpuu"], ["tpuu"]),
+        (["optim.lr=-1"], ["optim", "lr=-1"]),
+        (["optim.betas=0.9"], ["betas"]),
+        (["schedule.final_fraction=2"], ["final_fraction=2"]),
+        (["data.path=nowhere.txt"], ["nowhere.txt"]),
+        (["data.column=body", "data.path=rows.csv"], ["body", "text"]),
+        (["resume=nowhere"], ["nowhere", "not a run directory"]),
+        (["resume=last"], ["no train run"]),
+        (["batch_size=3", "trainer.accumulate_grad_batches=2"], ["batch_size=3"]),
+        (["pe._target_=roundround.pe.rope.Rope"], ["pe._target_"]),
+        (["pe._target_=roundround.softmax.softmax.Softmax"], ["not a PositionalEncoding"]),
+        (["nonsense"], ["'nonsense'", "key=value"]),
+        (["--config-dir", "nowhere"], ["nowhere"]),
+        (["logger=wand"], ["did you mean 'wandb'?"]),
+        (["model.train_length=100000"], ["tokens"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_costs_one_line(train: Callable[..., Done], args: list[str], parts: list[str]) -> None:
+    Path("rows.csv").write_text("text,label\nhello,1\n")
+    assert_refused(train(*args), *parts)
+
+
+def test_an_undecodable_file_is_named(train: Callable[..., Done]) -> None:
+    Path("latin.txt").write_bytes(b"caf\xe9 au lait")
+    assert_refused(train("data.path=latin.txt"), "latin.txt", "UTF-8")
+
+
+def test_an_empty_file_is_named(train: Callable[..., Done]) -> None:
+    Path("empty.txt").touch()
+    assert_refused(train("data.path=empty.txt"), "empty")
+
+
+def test_a_hub_dataset_without_network_names_the_alternative(roundround: Callable[..., Done]) -> None:
+    assert_refused(roundround("train", "data=wikitext103", "logger=none"), "Salesforce/wikitext", "data=pydoc")
+
+
+def test_a_typo_inside_the_users_own_yaml_is_named(train: Callable[..., Done]) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text("_target_: roundround.pe.rope.RoPE\ntehta: 100.0\n")
+    assert_refused(train("--config-dir", "mine", "pe=mine"), "'tehta'", "did you mean 'theta'?")
+
+
+def test_a_broken_yaml_is_named_with_its_line(train: Callable[..., Done]) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text("_target_: roundround.pe.rope.RoPE\ntheta: [1\n")
+    assert_refused(train("--config-dir", "mine", "pe=mine"), "mine.yaml", "line 3")
+
+
+def test_a_missing_value_is_named(train: Callable[..., Done]) -> None:
+    assert_refused(train("pe.p=???"), "pe.p")
+
+
+def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    from roundround.training import checkpoints
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
+
+    monkeypatch.setattr(checkpoints, "write_tensors", full)
+    done = train()
+    assert done.code == 2
+    assert done.err.strip().splitlines()[-1].endswith("free some, or give outputs=DIR")
+    run = next(Path("outputs/train").glob("*/*"))
+    assert list((run / "checkpoints").iterdir()) == []
+
+
+# -- what works
+
+
+def test_outputs_moves_the_root(train: Callable[..., Done]) -> None:
+    done = train("outputs=elsewhere", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert done.directory.is_relative_to(Path("elsewhere").absolute())
+    assert done.manifest["status"] == "done"
+
+
+def test_a_users_variant_lives_in_their_own_folder(train: Callable[..., Done]) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/half.yaml").write_text("# roundround train pe=half\n_target_: half_rope.Half\nfactor: 0.5\n")
+    Path("mine/half_rope.py").write_text(
+        "from roundround.pe.base import PositionalEncoding\n"
+        "class Half(PositionalEncoding):\n"
+        '    """Halves what it embeds."""\n'
+        "    def __init__(self, shape, *, factor: float):\n"
+        "        super().__init__(shape)\n"
+        "        self.factor = factor\n"
+        "    def embed(self, x_BTD, pos_BT):\n"
+        "        return x_BTD * self.factor\n"
+    )
+    done = train("pe=half", "--config-dir", "mine", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert done.manifest["config"]["pe"] == {"_target_": "half_rope.Half", "factor": 0.5}
+
+
+def test_a_sweep_runs_every_combination_in_its_own_directory(train: Callable[..., Done]) -> None:
+    done = train("pe=nope,rope", "-m", "seed=1,2", "trainer.max_steps=1", "optim.betas=0.8,0.9")
+    assert done.code == 0, done.err
+    sweep = done.directory
+    assert sweep.name.endswith("-sweep")
+    manifests = [json.loads((sweep / str(i) / "run.json").read_text()) for i in range(4)]
+    assert [(m["choices"]["pe"], m["seed"]) for m in manifests] == [
+        ("nope", 1),
+        ("nope", 2),
+        ("rope", 1),
+        ("rope", 2),
+    ]
+    assert {m["sweep"] for m in manifests} == {str(sweep)}
+    assert {tuple(m["config"]["optim"]["betas"]) for m in manifests} == {(0.8, 0.9)}
+
+
+def test_one_failing_job_of_a_sweep_does_not_stop_the_others(train: Callable[..., Done]) -> None:
+    done = train("-m", "pe.p=0.5,7,0.75", "trainer.max_steps=1")
+    assert done.code == 2
+    assert "p=7" in done.err
+    runs = sorted(Path("outputs/train").glob("*/*-sweep/*/run.json"))
+    assert [json.loads(run.read_text())["status"] for run in runs] == ["done", "done"]
+
+
+def test_a_task_that_fails_exits_with_1_and_keeps_its_traceback(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roundround.training.module import LanguageModel
+
+    def explode(*args: object) -> None:
+        raise RuntimeError("a tensor has\nthe wrong shape")
+
+    monkeypatch.setattr(LanguageModel, "training_step", explode)
+    done = train()
+    assert done.code == 1
+    last = done.err.strip().splitlines()[-1]
+    assert "RuntimeError: a tensor has the wrong shape" in last
+    run = next(Path("outputs/train").glob("*/*"))
+    assert json.loads((run / "run.json").read_text())["status"].startswith("failed: RuntimeError")
+    assert "Traceback" in (run / "train.log").read_text()
+    assert str(run / "train.log") in last
+
+
+def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the joblib extra is not installed")
+    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    done = shell("train", *fast, "-m", "pe=nope,rope", "trainer.max_steps=1", *launcher, cwd=here)
+    assert done.code == 0, done.err
+    assert {json.loads(p.read_text())["status"] for p in done.directory.glob("*/run.json")} == {"done"}
+    assert len(list(done.directory.glob("*/run.json"))) == 2
+
+
+def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
+    from datetime import datetime
+
+    from roundround.directories import claim
+
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    paths = [claim(here, now) for _ in range(3)]
+    assert [path.name for path in paths] == ["03-04-05", "03-04-05-2", "03-04-05-3"]
+
+
+def complete(line: str, env: dict[str, str]) -> list[str]:
+    """The completions of a command line in bash, its last word being the one under the cursor."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [sys.executable, "-m", "roundround"],
+        env=os.environ | {"_ROUNDROUND_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)} | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("roundround tr", "train"),
+        ("roundround train see", "seed="),
+        ("roundround train pe=p_r", "pe=p_rope"),
+        ("roundround train pe = p_r", "p_rope"),
+        ("roundround train pe =", "p_rope"),
+        ("roundround train pe=rope pe.th", "pe.theta="),
+        ("roundround train pe = rope softmax = so", "softmax"),
+        ("roundround list p", "pe"),
+    ],
+)
+def test_the_shell_completes_groups_options_and_keys(line: str, expected: str) -> None:
+    assert expected in complete(line, {})
