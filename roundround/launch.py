@@ -163,6 +163,7 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     """Run a verb through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
+    claimed.clear()
     try:
         overrides, flags = split_flags(args)
         config_dir = checked_config_dir(flag_value(flags, "--config-dir"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -67,8 +68,9 @@ class EvalConfig:
 
     def check(self) -> None:
         at_least_one(batch_tokens=self.batch_tokens)
-        if self.checkpoint not in ("best", "last"):
-            raise UserError(f"no checkpoint={self.checkpoint}{nearest(self.checkpoint, ['best', 'last'])}")
+        if not re.fullmatch(r"best|last|step-\d+", self.checkpoint):
+            names = ["best", "last", "step-00000100"]
+            raise UserError(f"no checkpoint={self.checkpoint}{nearest(self.checkpoint, names)}")
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
         for length in self.length:

@@ -144,7 +144,10 @@ def evaluation_windows(
     if length < 1 or longest % length:
         raise UserError(f"length={length} does not divide the longest length, {longest}; choose lengths that do")
     if max_tokens is not None and max_tokens < longest:
-        raise UserError(f"{max_tokens} tokens to evaluate are fewer than the longest length, {longest}; allow more")
+        raise UserError(
+            f"{max_tokens} tokens to score are fewer than one window of {longest}; raise max_tokens (validation_tokens "
+            f"in training)"
+        )
     if len(tokens) < longest + 1:
         raise UserError(
             f"the held-out documents make {len(tokens):,} tokens, fewer than the {longest + 1:,} of one longest "

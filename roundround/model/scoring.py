@@ -6,6 +6,7 @@ Shapes: B windows, T targets, D model width, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,14 @@ from torch import Tensor
 from roundround.model.decoder import Decoder
 
 LOGITS_AT_ONCE = 2**24  # 64 MiB of float32: a long window times a large vocabulary would not fit
+
+
+class Windows(Protocol):
+    """Rows of token ids [n, T + 1], in memory or on disk."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -34,11 +43,11 @@ class PositionLoss:
 
 
 @torch.no_grad()
-def score(decoder: Decoder, windows: Tensor, *, batch: int, device: torch.device) -> PositionLoss:
+def score(decoder: Decoder, windows: Windows, *, batch: int, device: torch.device) -> PositionLoss:
     """Score windows [n, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time."""
     was_training = decoder.training
     decoder.eval()
-    sum_T = torch.zeros(windows.shape[1] - 1, dtype=torch.float64)
+    sum_T = torch.zeros(windows[:1].shape[1] - 1, dtype=torch.float64)
     for start in range(0, len(windows), batch):
         tokens_BT1 = windows[start : start + batch].to(device)
         sum_T += token_nats(decoder, tokens_BT1).cpu().double().sum(0)

@@ -156,7 +156,7 @@ def test_max_tokens_is_rounded_down_to_whole_longest_windows() -> None:
     [
         (64, {"length": 16, "longest": 64}, "64 tokens, fewer than the 65 of one longest window"),
         (999, {"length": 48, "longest": 64}, "length=48 does not divide the longest length, 64"),
-        (999, {"length": 16, "longest": 64, "max_tokens": 63}, "63 tokens to evaluate are fewer than .* 64"),
+        (999, {"length": 16, "longest": 64, "max_tokens": 63}, "63 tokens to score are fewer than .* 64"),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_told(n_tokens: int, numbers: dict[str, int], message: str) -> None:

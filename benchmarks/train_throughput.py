@@ -1,0 +1,216 @@
+"""Training throughput against two other implementations of the same model, turn about in one process.
+
+    python benchmarks/train_throughput.py                    # tiny and small, float32 and bf16-mixed
+    python benchmarks/train_throughput.py --sizes tiny --rounds 9
+
+Same architecture, batch, precision, loss, clipping and optimiser (fused AdamW) for all; a round times a few steps of
+each in turn, and the median over rounds is printed, so a machine whose speed drifts is fair to all. A second table
+gives the share of a real `roundround train` step that is spent outside forward, backward and optimiser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from roundround.tasks.assembly import decoder_of, describe_device, n_parameters
+from roundround.training.optim import AdamW
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+N_VOCAB = 4096
+BATCH = {"tiny": 16, "small": 4, "base": 8}
+STEPS = {"tiny": 4, "small": 2, "base": 4}
+
+
+def read(group: str, name: str) -> DictConfig:
+    config = OmegaConf.load(CONF / group / f"{name}.yaml")
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def ours(model: DictConfig) -> nn.Module:
+    return decoder_of(model, read("pe", "rope"), read("softmax", "softmax"), N_VOCAB)
+
+
+def hugging_face(model: DictConfig) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=N_VOCAB,
+        hidden_size=model.d_model,
+        intermediate_size=model.d_mlp,
+        num_hidden_layers=model.n_layers,
+        num_attention_heads=model.n_heads,
+        num_key_value_heads=model.n_key_heads,
+        max_position_embeddings=model.train_length,
+        tie_word_embeddings=model.tied_embeddings,
+        rms_norm_eps=model.norm_eps,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = LlamaForCausalLM(config)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.model(input_ids=tokens).logits
+
+    return Logits()
+
+
+def x_transformers(model: DictConfig) -> nn.Module:
+    from x_transformers import Decoder, TransformerWrapper
+
+    return TransformerWrapper(
+        num_tokens=N_VOCAB,
+        max_seq_len=model.train_length,
+        use_abs_pos_emb=False,
+        tie_embedding=model.tied_embeddings,
+        attn_layers=Decoder(
+            dim=model.d_model,
+            depth=model.n_layers,
+            heads=model.n_heads,
+            attn_dim_head=model.d_model // model.n_heads,
+            attn_kv_heads=model.n_key_heads,
+            attn_flash=True,
+            rotary_pos_emb=True,
+            rotary_emb_dim=model.d_model // model.n_heads,
+            use_rmsnorm=True,
+            ff_glu=True,
+            ff_swish=True,
+            ff_no_bias=True,
+            ff_mult=model.d_mlp / model.d_model,
+        ),
+    )
+
+
+IMPLEMENTATIONS: dict[str, Callable[[DictConfig], nn.Module]] = {
+    "roundround": ours,
+    "transformers": hugging_face,
+    "x-transformers": x_transformers,
+}
+
+
+def stepper(module: nn.Module, tokens: Tensor, precision: str) -> Callable[[], None]:
+    """One optimiser step of the module on the tokens."""
+    adam = AdamW(lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1).create(module)
+    mixed = precision == "bf16-mixed"
+
+    def step() -> None:
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=mixed):
+            loss = F.cross_entropy(module(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad()
+
+    return step
+
+
+def compare(size: str, precision: str, rounds: int, device: torch.device) -> None:
+    model = read("model", size)
+    torch.manual_seed(0)
+    tokens = torch.randint(N_VOCAB, (BATCH[size], model.train_length + 1), device=device)
+    n_tokens = tokens[:, 1:].numel() * STEPS[size]
+    modules = {name: make(model).to(device) for name, make in IMPLEMENTATIONS.items()}
+    steps = {name: stepper(module, tokens, precision) for name, module in modules.items()}
+    for step in steps.values():
+        step(), step()
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            seconds[name].append(timed(step, STEPS[size], device))
+    base = statistics.median(seconds["roundround"])
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        ratio = statistics.median(a / b for a, b in zip(values, seconds["roundround"], strict=True))
+        print(
+            f"{size:6} {precision:11} {name:15} {n_parameters(modules[name]):>12,} parameters  "  # type: ignore[arg-type]
+            f"{n_tokens / median:>10,.0f} tokens/s  roundround is {ratio:.2f} times as fast"
+            + mfu(modules[name], n_tokens / median, device),
+            flush=True,
+        )
+    assert base > 0
+
+
+def timed(step: Callable[[], None], n: int, device: torch.device) -> float:
+    start = time.perf_counter()
+    for _ in range(n):
+        step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def mfu(module: nn.Module, tokens_per_second: float, device: torch.device) -> str:
+    """Share of an H100's or H200's dense bf16 peak (989 TFLOP/s) by six operations a parameter and token."""
+    if device.type != "cuda":
+        return ""
+    return f"  MFU {6 * n_parameters(module) * tokens_per_second / 989e12:.1%}"  # type: ignore[arg-type]
+
+
+def overhead(size: str) -> None:
+    """Share of a step of the real command outside forward, backward and optimiser: data, logging, display, saving."""
+    import lightning
+
+    from roundround.launch import dispatch
+    from roundround.training.module import LanguageModel
+
+    marks: list[tuple[float, float]] = []
+    plain = LanguageModel.optimizer_step
+
+    def measured(self: LanguageModel, *args: object, **kwargs: object) -> None:
+        start = time.perf_counter()
+        plain(self, *args, **kwargs)  # type: ignore[arg-type]
+        marks.append((start, time.perf_counter()))
+
+    LanguageModel.optimizer_step = measured  # type: ignore[method-assign, assignment]
+    os.environ["WANDB_MODE"] = "offline"
+    n_steps = {"tiny": 220, "small": 40}[size]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        batch = [f"model={size}", f"batch_size={BATCH[size]}", f"trainer.max_steps={n_steps}"]
+        code = dispatch("train", "roundround.tasks.train:train", [*batch, "validate_every=100000"])
+        os.chdir("/")
+    assert code == 0
+    LanguageModel.optimizer_step = plain  # type: ignore[method-assign]
+    first = 10  # warm-up
+    wall = marks[-1][1] - marks[first][0]
+    inside = sum(end - start for start, end in marks[first:])
+    print(
+        f"{size}: {wall / (len(marks) - first) * 1e3:.1f} ms a step, {(wall - inside) / wall:.2%} of it outside forward, "
+        f"backward and optimiser (lightning {lightning.__version__}, W&B offline, a checkpoint every 100 steps)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], choices=list(BATCH))
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bf16-mixed"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--skip-overhead", action="store_true")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"{describe_device(device)}, torch {torch.__version__}")
+    for size in options.sizes:
+        for precision in options.precisions:
+            compare(size, precision, options.rounds, device)
+    if not options.skip_overhead:
+        for size in options.sizes:
+            overhead(size)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Every shipped experiment runs two steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from conftest import ROOT, Done
+
+EXPERIMENTS = ROOT / "conf" / "experiment"
+NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in sorted(EXPERIMENTS.rglob("*.yaml"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_steps_of_every_job(train: Callable[..., Done], name: str) -> None:
+    small = ["trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "compile=false", "model.head_dim=8"]
+    one_seed = [] if name.endswith("paper") else ["seed=1"]
+    done = train(f"experiment={name}", "tokenizer=bytes", "data=text", *one_seed, *small)
+    assert done.code == 0, done.err
+    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
+    assert {run["status"] for run in runs} == {"done"}
+    assert [run["choices"]["pe"] for run in runs] == [
+        "nope",
+        "rope",
+        "rope_500k",
+        "p_rope_reversed",
+        "partial_rope",
+        "p_rope_25",
+        "p_rope",
+    ]
+    assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
+
+
+def test_table2_is_seven_encodings_times_three_seeds() -> None:
+    from omegaconf import OmegaConf
+
+    params = OmegaConf.load(EXPERIMENTS / "rope" / "table2.yaml").hydra.sweeper.params
+    assert len(params.pe.split(",")) == 7
+    assert params.seed == "1,2,3"

@@ -1,0 +1,341 @@
+"""`roundround train`: what a run leaves behind, and that stopping it at any moment changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Done, shell
+from safetensors.torch import load_file
+
+LONG = ["trainer.max_steps=60", "validate_every=20", "checkpoint_every=7", "trainer.log_every_n_steps=5"]
+
+
+def weights(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / name / "model.safetensors")
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def lines(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_clock(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{key: value for key, value in row.items() if key != "tokens_per_second"} for row in rows]
+
+
+def measured(run: Path, step: int) -> dict[str, float]:
+    """What metrics.jsonl says of one step; `loss` is left out, a mean over steps since the last line."""
+    rows = [row for row in without_clock(lines(run)) if row["step"] == step]
+    return {key: value for row in rows for key, value in row.items() if key != "loss"}
+
+
+# -- what a run leaves behind
+
+
+def test_a_run_tells_how_it_came_to_be(train: Callable[..., Done]) -> None:
+    done = train("pe=p_rope", "seed=3")
+    assert done.code == 0, done.err
+    manifest = done.manifest
+    assert manifest["status"] == "done"
+    assert manifest["seed"] == 3
+    assert manifest["choices"]["pe"] == "p_rope"
+    assert manifest["config"]["pe"]["p"] == 0.75
+    assert manifest["command"].startswith("roundround train ")
+    assert {"torch", "lightning", "python"} <= manifest["versions"].keys()
+    assert len(manifest["data"]["corpus_hash"]) == 64
+    assert manifest["facts"]["rotated_pairs"] == 3
+    assert manifest["facts"]["pairs"] == 4
+    assert manifest["started"] < manifest["ended"]
+    assert (done.directory / "checkpoints" / "best" / "model.safetensors").exists()
+    assert (done.directory / "tokenizer.json").exists()
+
+
+def test_results_hold_perplexity_in_three_units(train: Callable[..., Done]) -> None:
+    done = train()
+    nats = done.value("nats_per_token", length=32)
+    assert done.value("perplexity", length=32) == pytest.approx(math.exp(nats))
+    per_byte = nats / done.manifest["data"]["held_out_bytes_per_token"]
+    assert done.value("nats_per_byte", length=32) == pytest.approx(per_byte)
+    assert done.value("rotated_pairs") == 3
+
+
+def test_metrics_hold_every_logging_step(train: Callable[..., Done]) -> None:
+    rows = lines(train().directory)
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
+    assert [row["step"] for row in rows if "held_out_nats_per_token" in row] == [2, 4]
+    assert all(row["tokens"] == row["step"] * 4 * 32 for row in rows if "loss" in row)
+
+
+def test_the_first_loss_is_that_of_a_uniform_guess(train: Callable[..., Done]) -> None:
+    rows = lines(train("trainer.max_steps=1").directory)
+    assert rows[0]["loss"] == pytest.approx(math.log(257), abs=0.05)
+
+
+def test_training_learns(train: Callable[..., Done]) -> None:
+    done = train("trainer.max_steps=150", "trainer.log_every_n_steps=10", "optim.lr=0.02", "validate_every=150")
+    assert done.value("nats_per_token") < 3.0  # from ln 257 = 5.55; the letters' own entropy is about 2.9
+
+
+def test_wsd_ends_where_it_says(train: Callable[..., Done]) -> None:
+    done = train("schedule=wsd", "schedule.warmup_steps=2", "trainer.max_steps=10", "optim.lr=0.5")
+    rates = {row["step"]: row["lr"] for row in lines(done.directory) if "lr" in row}
+    assert rates[1] == pytest.approx(0.5 * 2 / 3)  # the rate of the next, second update
+    assert rates[5] == 0.5
+    assert rates[10] == pytest.approx(0.0)
+
+
+# -- the same data whatever the split
+
+
+def test_accumulation_changes_nothing_but_rounding(train: Callable[..., Done]) -> None:
+    one, two = train("optim.eps=1e-3"), train("optim.eps=1e-3", "trainer.accumulate_grad_batches=2")
+    a, b = weights(one.directory), weights(two.directory)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6)
+
+
+def ddp(here: Path, fast: list[str], *more: str) -> Done:
+    # a larger eps keeps Adam from blowing rounding up to whole steps
+    two = ["trainer.devices=2", "trainer.strategy=ddp", "optim.eps=1e-3"]
+    return shell("train", *fast, *two, *more, cwd=here)
+
+
+def test_two_processes_see_the_data_of_one(here: Path, fast: list[str], train: Callable[..., Done]) -> None:
+    both = ddp(here, fast)
+    assert both.code == 0, both.err
+    alone = train("optim.eps=1e-3")
+    a, b = weights(alone.directory), weights(both.directory)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6)
+    for x, y in zip(lines(alone.directory), lines(both.directory), strict=True):
+        assert x.get("loss", 0) == pytest.approx(y.get("loss", 0), rel=1e-5)
+        assert x.get("held_out_nats_per_token", 0) == pytest.approx(y.get("held_out_nats_per_token", 0), rel=1e-5)
+    assert len(list(Path("outputs/train").glob("*/*/run.json"))) == 2
+
+
+def test_a_sweep_of_two_processes_each_with_the_users_own_conf(here: Path, fast: list[str]) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/mine.yaml").write_text("_target_: my_pe.Mine\n")
+    Path("mine/my_pe.py").write_text(
+        "from roundround.pe.base import PositionalEncoding\nclass Mine(PositionalEncoding):\n    '''No more.'''\n"
+    )
+    done = ddp(here, fast, "--config-dir", "mine", "-m", "pe=mine,rope", "trainer.max_steps=2")
+    assert done.code == 0, done.err
+    manifests = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
+    assert [(m["status"], m["choices"]["pe"]) for m in manifests] == [("done", "mine"), ("done", "rope")]
+
+
+# -- stopping and going on
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    from conftest import FAST
+
+    done = shell("train", *FAST, "data=text", f"data.path={corpus}", *LONG, cwd=tmp_path_factory.mktemp("whole"))
+    assert done.code == 0, done.err
+    return done.directory
+
+
+def stopped_at(here: Path, fast: list[str], signum: int, after_step: int) -> tuple[int, Path]:
+    """Start a run in another process, send the signal once metrics show the step, and wait; (exit code, directory)."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roundround", "train", *fast, *LONG],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list(here.glob("outputs/train/*/*/metrics.jsonl"))
+        if found and lines_so_far(found[0]) >= after_step:
+            break
+        time.sleep(0.002)
+    process.send_signal(signum)
+    process.communicate(timeout=60)
+    return process.returncode, next(here.glob("outputs/train/*/*"))
+
+
+def lines_so_far(path: Path) -> int:
+    steps = [json.loads(line)["step"] for line in path.read_text().splitlines() if line.endswith("}")]
+    return max(steps, default=0)
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "status"),
+    [
+        (signal.SIGTERM, 143, "interrupted"),
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGKILL, -9, "running"),
+    ],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(
+    here: Path,
+    fast: list[str],
+    roundround: Callable[..., Done],
+    uninterrupted: Path,
+    signum: int,
+    code: int,
+    status: str,
+) -> None:
+    returned, directory = stopped_at(here, fast, signum, after_step=15)
+    assert returned == code
+    assert json.loads((directory / "run.json").read_text())["status"] == status
+    done = roundround("train", f"resume={directory}", "logger=none")
+    assert done.code == 0, done.err
+    assert done.directory == directory
+    assert done.manifest["status"] == "done"
+    assert_same_weights(directory, uninterrupted)
+    assert weights(directory, "best").keys() == weights(uninterrupted, "best").keys()
+    for step in (20, 40, 60):
+        assert measured(directory, step) == measured(uninterrupted, step)
+    assert len(list(here.glob("outputs/train/*/*"))) == 1
+
+
+def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
+    train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roundround.training import checkpoints
+
+    whole = train("trainer.max_steps=6").directory
+    write, calls = checkpoints.write_tensors, []
+
+    class Killed(BaseException):
+        pass
+
+    def die_halfway(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        calls.append(path)
+        if len(calls) == 4:  # the second file of the second checkpoint
+            path.write_bytes(b"half")
+            raise Killed
+        write(path, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_tensors", die_halfway)
+        patch.setattr(checkpoints.shutil, "rmtree", lambda *args, **kwargs: None)  # nobody tidies up after kill -9
+        with pytest.raises(Killed):
+            train("trainer.max_steps=6")
+    directory = max(Path("outputs/train").glob("*/*"))
+    assert len(list((directory / "checkpoints").glob(".step-*"))) == 1
+    done = roundround("train", f"resume={directory}", "logger=none")
+    assert done.code == 0, done.err
+    assert_same_weights(directory, whole)
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_again(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    import shutil
+
+    whole = train().directory
+    torn = whole.with_name("torn")
+    shutil.copytree(whole, torn, symlinks=True)
+    shutil.rmtree(torn / "checkpoints")
+    done = roundround("train", f"resume={torn}", "logger=none")
+    assert done.code == 0, done.err
+    assert_same_weights(torn, whole)
+    assert without_clock(lines(torn)) == without_clock(lines(whole))
+
+
+def test_resuming_with_other_parameters_names_them(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
+    run = train().directory
+    done = roundround("train", f"resume={run}", "optim.lr=0.5", "pe=rope", "logger=none")
+    assert done.code == 2
+    assert "optim.lr (0.003 -> 0.5)" in done.err
+    assert "pe.p (0.75 -> None)" in done.err
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    run = train().directory
+    damaged = run / "checkpoints" / "step-00000004" / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    for args in (["train", f"resume={run}"], ["eval", f"run={run}", "length=32", "checkpoint=last"]):
+        done = roundround(*args, "logger=none")
+        assert done.code == 2
+        assert "model.safetensors is damaged" in done.err
+        assert "step-00000002" in done.err
+    done = roundround("eval", f"run={run}", "length=32", "checkpoint=step-00000002", "logger=none")
+    assert done.code == 0, done.err
+
+
+def test_a_finished_run_resumed_is_still_finished(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
+    run = train().directory
+    before = (run / "metrics.jsonl").read_text()
+    done = roundround("train", f"resume={run}", "logger=none")
+    assert done.code == 0, done.err
+    assert (run / "metrics.jsonl").read_text() == before
+    assert done.manifest["status"] == "done"
+
+
+def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
+    from roundround.run import locked
+
+    run = train().directory
+    with locked(run):
+        code = "from roundround.cli import app; import sys; app(sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "train", f"resume={run}", "logger=none"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "another process" in done.stderr
+
+
+# -- what goes wrong
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roundround.training.module import LanguageModel
+
+    sound = LanguageModel.training_step
+
+    def poisoned(self: LanguageModel, batch: torch.Tensor, index: int) -> torch.Tensor:
+        loss = sound(self, batch, index)
+        return loss * torch.nan if self.step == 4 else loss
+
+    def noted(self: LanguageModel, batch: torch.Tensor, index: int) -> torch.Tensor:
+        loss = poisoned(self, batch, index)
+        self.micro_losses[-1] = loss.detach()
+        return loss
+
+    monkeypatch.setattr(LanguageModel, "training_step", noted)
+    done = train("trainer.max_steps=10", "trainer.log_every_n_steps=7", "checkpoint_every=3")
+    assert done.code == 1
+    assert "the loss is nan" in done.err
+    assert "at step 5" in done.err
+    run = next(Path("outputs/train").glob("*/*"))
+    assert json.loads((run / "run.json").read_text())["status"].startswith("failed: NotFinite: the loss is nan")
+    for tensor in weights(run).values():
+        assert tensor.isfinite().all()
+    assert (run / "checkpoints" / "last").resolve().name == "step-00000004"
+
+
+def test_weights_read_from_elsewhere_are_never_unpickled() -> None:
+    import roundround
+
+    sources = [path.read_text() for path in Path(roundround.__file__).parent.rglob("*.py")]
+    assert not any("torch.load" in text or "import pickle" in text for text in sources)
