@@ -94,7 +94,8 @@ class TrainingWindows(Dataset[Tensor]):
         if batch_size < 1 or batch_size % (world_size * n_micro_batches):
             n = world_size * n_micro_batches
             raise UserError(
-                f"batch_size={batch_size} must be a multiple of {n} = {world_size} ranks x {n_micro_batches} micro-batches"
+                f"batch_size={batch_size} must be a multiple of {n} = {world_size} ranks x {n_micro_batches} "
+                f"micro-batches"
             )
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}: 0 to {world_size - 1} is allowed with {world_size} ranks")

@@ -78,6 +78,7 @@ def online(home: Path) -> tuple[str, dict[str, Any]]:
         "streamed": {"document_start": TITLE, "streaming": True},
         "pinned": {"revision": COMMIT},
         "first": {"document_start": TITLE, "max_documents": 3, "streaming": True},
+        "first rows": {"max_documents": 3},
         "shuffled": {"shuffle_seed": 1},
         "shuffled again": {"shuffle_seed": 1},
         "no name": {"name": "nobody/none"},
@@ -96,6 +97,7 @@ def online(home: Path) -> tuple[str, dict[str, Any]]:
 
 def test_rows_are_documents(online: tuple[str, dict[str, Any]]) -> None:
     assert online[1]["rows"][1] == [row for row in story_rows() if row]
+    assert online[1]["first rows"][1] == [row for row in story_rows() if row][:3]
 
 
 def test_rows_join_into_documents_streamed_or_not(online: tuple[str, dict[str, Any]]) -> None:
@@ -158,7 +160,13 @@ def test_with_the_hub_gone_the_cached_copy_serves_and_the_rest_fails_in_seconds(
 
 def test_rows_before_the_first_beginning_are_a_document() -> None:
     assert list(join_rows(["x\n", "# a", "b\n", "# c"], re.compile("^#"))) == ["x", "# a\nb", "# c"]
+    assert list(join_rows(["# a\n", "b"], re.compile("^#"))) == ["# a\nb"]
     assert list(join_rows([], re.compile("^#"))) == []
+
+
+def test_a_commit_needs_no_network_and_is_part_of_the_identity() -> None:
+    one, same, other = (Hub(**SETTINGS | {"revision": letter * 40}).identity() for letter in "aab")
+    assert one == same != other
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ PATTERNS = [
     r"(?m)^a",
     r"a{1,3}$",
     r"\bb+?",
+    r"abO|b",
     r"zzz",
 ]
 
@@ -53,6 +54,11 @@ def test_a_stream_is_split_as_the_whole_text_is(pattern: str) -> None:
         text = re.sub(r"b{4,}|a{4,}", "ba", text)
         expected = whole_split(pattern, text)
         assert list(split_stream(in_pieces(text, rng), re.compile(pattern), margin=MARGIN)) == expected, repr(text)
+
+
+def test_a_separator_may_be_longer_than_the_margin() -> None:
+    text = "a" + "\n" * 50 + "b\n \nc"
+    assert list(split_stream(text, re.compile(r"\n\s*\n"), margin=2)) == ["a", "b", "c"]
 
 
 def test_groups_add_nothing() -> None:

@@ -186,6 +186,9 @@ def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> N
         texts(tmp_path / "*.txt")
     with pytest.raises(UserError, match=r"nothing to read in '.*folder' \(supported"):
         texts(tmp_path / "folder")
+    write(tmp_path / "empty" / "a.txt", "")
+    with pytest.raises(UserError, match=r"nothing to read in '.*empty'"):
+        texts(tmp_path / "empty")
     with pytest.raises(UserError, match=r"data.path is empty"):
         texts()
 
