@@ -190,8 +190,8 @@ def overhead(size: str) -> None:
     wall = marks[-1][1] - marks[first][0]
     inside = sum(end - start for start, end in marks[first:])
     print(
-        f"{size}: {wall / (len(marks) - first) * 1e3:.1f} ms a step, {(wall - inside) / wall:.2%} of it outside forward, "
-        f"backward and optimiser (lightning {lightning.__version__}, W&B offline, a checkpoint every 100 steps)"
+        f"{size}: {wall / (len(marks) - first) * 1e3:.1f} ms a step, {(wall - inside) / wall:.2%} of it outside "
+        f"forward, backward and optimiser (lightning {lightning.__version__}, W&B offline, a checkpoint every 100 steps)"
     )
 
 

@@ -21,7 +21,14 @@ WITH_VALUE = {
     "--experimental-rerun": None,
     "--info": "-i",
 }
-WITHOUT_VALUE = {"--help": "-h", "--hydra-help": None, "--version": None, "--resolve": None, "--run": "-r", "--multirun": "-m"}
+WITHOUT_VALUE = {
+    "--help": "-h",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+    "--run": "-r",
+    "--multirun": "-m",
+}
 
 FLAG_CHOICES = {
     "--cfg": ["job", "hydra", "all"],
@@ -156,9 +163,9 @@ def compose(verb: str, overrides: list[str], config_dir: str | None) -> DictConf
     """The verb's config with these overrides, without running anything."""
     from hydra.types import RunMode
 
-    return config_loader(config_dir).load_configuration(
-        config_name=config_name(verb), overrides=overrides, run_mode=RunMode.RUN
-    )
+    loader = config_loader(config_dir)
+    config: DictConfig = loader.load_configuration(config_name(verb), overrides=overrides, run_mode=RunMode.RUN)
+    return config
 
 
 def config_loader(config_dir: str | None):  # type: ignore[no-untyped-def]  # Hydra's class is internal

@@ -30,9 +30,10 @@ def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
     """
     values = checked_values(node, family, runtime)
     try:
-        return target_class(node, family)(*args, **values, **runtime)
+        built: T = target_class(node, family)(*args, **values, **runtime)
     except ValueError as error:
         raise UserError(f"{where(node)}: {error}") from error
+    return built
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
@@ -44,9 +45,9 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
     """The node's values as plain Python, converted to the types that the constructor asks for."""
     target = target_class(node, family)
     fields = constructor_fields(target, set(runtime))
-    for key in node:
+    for key in map(str, node):
         if key not in NOT_PARAMETERS and key not in fields:
-            raise UserError(f"{where(node)} has no parameter '{key}'{nearest(str(key), fields)}")
+            raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
     schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
     for key in fields:
         try:
@@ -94,7 +95,8 @@ def target_class(node: DictConfig, family: type) -> type:
 def constructor_fields(target: type, runtime: set[str]) -> dict[str, Any]:
     """The constructor's keyword-only parameters as dataclass fields, without those that the caller supplies."""
     parameters = inspect.signature(target).parameters.values()
-    hints = typing.get_type_hints(target.__init__) if is_ours(target) else {}
+    constructor: Any = target.__init__  # type: ignore[misc]
+    hints = typing.get_type_hints(constructor) if is_ours(target) else {}
     return {
         p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default=default_of(p)))
         for p in parameters

@@ -31,7 +31,11 @@ def group_names() -> list[str]:
 def entries(group: str, config_dir: str | None) -> list[Entry]:
     """The options of a group, those of the user's own conf folder included, by name."""
     folders = [conf_dir() / group, *([Path(config_dir).expanduser() / group] if config_dir else [])]
-    found = {path.relative_to(folder).with_suffix("").as_posix(): path for folder in folders for path in folder.rglob("*.yaml")}
+    found = {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for folder in folders
+        for path in folder.rglob("*.yaml")
+    }
     return [entry_of(name, path, config_dir) for name, path in sorted(found.items())]
 
 
@@ -39,7 +43,9 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     text = path.read_text(encoding="utf-8")
     values = yaml.safe_load(text) or {}
     idea, paper = docstring_parts(str(values.get("_target_", "")), config_dir)
-    remarks = [line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line]
+    remarks = [
+        line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
+    ]
     own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
     numbers = ", ".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
     return Entry(name, own_idea or idea, paper, numbers)

@@ -1,4 +1,4 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: the table of verbs. Imports no torch and no Hydra, so --help is instant."""
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: the table of verbs. No torch, no Hydra: --help is instant."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def own_process_state(job: Job) -> Iterator[None]:
     also leaves LOCAL_RANK, WORLD_SIZE and a process group behind.
     """
     config = HydraConfig.get()
-    with read_write(config):
+    with read_write(config):  # type: ignore[arg-type]  # it is a DictConfig underneath
         config.run.dir = config.runtime.output_dir
     environ, argv, path = dict(os.environ), sys.argv, list(sys.path)
     again = ["--config-dir", job.config_dir] if job.config_dir else []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hydra.core.override_parser.overrides_parser import OverrideParseException
-from hydra.errors import MissingConfigException
+from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 

@@ -12,7 +12,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ["torch", "lightning", "hydra-core", "transformers", "tokenizers", "datasets", "safetensors", "numpy", "wandb"]
+PACKAGES = [
+    "torch",
+    "lightning",
+    "hydra-core",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "safetensors",
+    "numpy",
+    "wandb",
+]
 
 
 def command_line() -> str:

@@ -92,13 +92,13 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
     Raises UserError for an unknown key, a wrong type or a value out of range.
     """
     names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
-    for key in cfg:
+    for key in map(str, cfg):
         if key not in names:
-            raise UserError(f"no config key '{key}'{nearest(str(key), names)}")
+            raise UserError(f"no config key '{key}'{nearest(key, names)}")
     typed = OmegaConf.structured(schema)
-    for key in cfg:
+    for key in map(str, cfg):
         try:
-            assign(typed, str(key), OmegaConf.select(cfg, str(key), throw_on_missing=True))
+            assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
         except OmegaConfBaseException as error:
             raise UserError(f"{key}: {without_place(error)}") from error
     values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}

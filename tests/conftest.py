@@ -1,4 +1,4 @@
-"""What all tests share: a command line that runs inside the test process, and a model small enough to train in a second."""
+"""What all tests share: a command line that runs inside the test process, and a model that trains in a second."""
 
 from __future__ import annotations
 

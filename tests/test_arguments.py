@@ -68,7 +68,9 @@ def test_odd_strings_arrive_as_typed(value: str) -> None:
     assert value_of(quote_odd(f"data.path={value}")) == value
 
 
-@pytest.mark.parametrize("override", ["a=1", "a=true", "a=[1,2]", "a={b:1}", "a='q'", "a=null", "a=1.5", "~pe", "+a.b=2", "a="])
+@pytest.mark.parametrize(
+    "override", ["a=1", "a=true", "a=[1,2]", "a={b:1}", "a='q'", "a=null", "a=1.5", "~pe", "+a.b=2", "a="]
+)
 def test_what_hydra_can_read_is_left_alone(override: str) -> None:
     assert quote_odd(override) == override
 

@@ -276,7 +276,9 @@ def complete(line: str, env: dict[str, str]) -> list[str]:
     words = line.split(" ")
     done = subprocess.run(
         [sys.executable, "-m", "roundround"],
-        env=os.environ | {"_ROUNDROUND_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)} | env,
+        env=os.environ
+        | {"_ROUNDROUND_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        | env,
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""Self-attention: projections, the encoding's rotation, and the normaliser's `attend`. It never asks which variant it has.
+"""Self-attention: projections, the encoding's rotation, the normaliser's `attend`; it never asks which variant it has.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 """
@@ -15,7 +15,7 @@ from roundround.softmax.base import AttentionSoftmax
 
 
 class Attention(nn.Module):
-    """Grouped-query attention without biases (Ainslie et al. 2023, arXiv:2305.13245); names as in Hugging Face's Llama."""
+    """Grouped-query attention without biases (Ainslie et al. 2023, arXiv:2305.13245); Hugging Face's names."""
 
     def __init__(self, shape: AttentionShape, softmax: AttentionSoftmax) -> None:
         super().__init__()
@@ -40,4 +40,4 @@ class Attention(nn.Module):
 
     def heads(self, x_BTD: Tensor) -> Tensor:
         """[B, T, heads * C] -> [B, heads, T, C]."""
-        return x_BTD.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.shape.head_dim).transpose(1, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import final
+from typing import cast, final
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +48,7 @@ class Decoder(nn.Module):
         norm_eps: float,
         initializer_range: float,
     ) -> None:
-        """`train_length` is the context in tokens that the model is trained on; `head_dim` None is d_model / n_heads."""
+        """`train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads."""
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, d_mlp=d_mlp, train_length=train_length, n_vocab=n_vocab)
         head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim)
@@ -97,10 +97,11 @@ class Decoder(nn.Module):
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale
         x_BTD = self.encoding.embed(x_BTD, pos_BT)
-        prepared = [encoding.prepare(pos_BT, x_BTD.dtype) for encoding in self.encodings]
+        encodings = cast("list[PositionalEncoding]", list(self.encodings))  # one, or one a layer
+        prepared = [encoding.prepare(pos_BT, x_BTD.dtype) for encoding in encodings]
         for i, layer in enumerate(self.layers):
-            own = i if len(self.encodings) > 1 else 0
-            x_BTD = layer(x_BTD, self.encodings[own], prepared[own], keys)
+            own = i % len(encodings)
+            x_BTD = layer(x_BTD, encodings[own], prepared[own], keys)
         out: Tensor = self.norm(x_BTD)
         return out
 

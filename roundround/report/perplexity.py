@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,4 +66,4 @@ def position_bins(length: int) -> list[tuple[int, int]]:
     edges = [0, 1]
     while edges[-1] < length:
         edges.append(min(2 * edges[-1], length))
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))

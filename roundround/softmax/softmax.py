@@ -44,6 +44,4 @@ class Softmax(AttentionSoftmax):
             return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
         causal = not keys.is_unmasked
-        return F.scaled_dot_product_attention(
-            q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped
-        )
+        return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)

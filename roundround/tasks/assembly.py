@@ -42,11 +42,13 @@ def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
     for name, node in config.items():
         target = node.get("_target_") if isinstance(node, DictConfig) else None
         if target is not None and not str(target).startswith("roundround.") and target != "lightning.Trainer":
-            raise UserError(f"the run's {name} is {target}, which is not roundround's; trust=true runs it all the same")
+            raise UserError(
+                f"the run's {name!s} is {target}, which is not roundround's; trust=true runs it all the same"
+            )
 
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved config as plain Python; UserError for a value that is still missing or an interpolation that fails."""
+    """The resolved config as plain Python."""
     resolved = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
@@ -73,5 +75,9 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
+    names = (
+        [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        if cpuinfo.exists()
+        else []
+    )
     return f"{device.type}: {names[0] if names else 'unknown'}, {torch.get_num_threads()} threads"

@@ -47,7 +47,7 @@ def evaluate(cfg: DictConfig) -> None:
     check_lengths(config, decoder, choices)
     overrides = list(job.overrides.task)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
-    logger = build(config.logger, Logger)  # type: ignore[type-abstract]
+    logger = build(config.logger, Logger)
     with opened(directory, verb="eval", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
         data = held_out_text(own, manifest, source)
         run.note(
@@ -85,7 +85,9 @@ def load_decoder(config: EvalConfig, own: DictConfig, manifest: dict[str, Any], 
         weights = {name: value for name, value in weights.items() if not name.startswith("encodings.")}
         own_state = {name for name in decoder.state_dict() if name.startswith("encodings.")}
         if own_state:
-            raise UserError(f"pe has parameters that the checkpoint lacks: {', '.join(sorted(own_state))}; train with it")
+            raise UserError(
+                f"pe has parameters that the checkpoint lacks: {', '.join(sorted(own_state))}; train with it"
+            )
     if config.softmax is not None:
         weights = {name: value for name, value in weights.items() if ".softmax." not in name}
         own_state = {name for name in decoder.state_dict() if ".softmax." in name}
@@ -118,9 +120,7 @@ def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str])
         )
 
 
-def measure(
-    config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device
-) -> dict[int, PositionLoss]:
+def measure(config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device) -> dict[int, PositionLoss]:
     """Losses at each length over the same targets: the stream is cut to a multiple of every length."""
     longest = math.lcm(*config.length)
     if len(data.held_out) <= longest and len(data.held_out) > max(config.length):
@@ -136,7 +136,9 @@ def measure(
     return losses
 
 
-def report(run: Run, own: DictConfig, losses: dict[int, PositionLoss], data: TokenData, choices: dict[str, str]) -> None:
+def report(
+    run: Run, own: DictConfig, losses: dict[int, PositionLoss], data: TokenData, choices: dict[str, str]
+) -> None:
     """Write results and figure, and show the table."""
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": own.seed}
     records: list[dict[str, Any]] = []
@@ -167,9 +169,9 @@ def report(run: Run, own: DictConfig, losses: dict[int, PositionLoss], data: Tok
     run.results(records, **{f"perplexity_{length}": math.exp(loss.nats_per_token) for length, loss in losses.items()})
     if run.writes:
         write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
-        nats = {length: loss.by_position for length, loss in losses.items()}
+        curves = {length: loss.by_position for length, loss in losses.items()}
         perplexity.draw(
-            nats, train_length=own.model.train_length, title=title(choices), folder=run.directory / "figures"
+            curves, train_length=own.model.train_length, title=title(choices), folder=run.directory / "figures"
         )
         n_targets = next(iter(losses.values())).n_windows * next(iter(losses))
         table.caption = f"the same {n_targets:,} targets at each length; * trained length"

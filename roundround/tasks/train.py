@@ -69,7 +69,7 @@ def train(cfg: DictConfig) -> None:
     corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
     optimiser, schedule = build(config.optim, Optimiser), build(config.schedule, Schedule)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
-    logger = build(config.logger, Logger)  # type: ignore[type-abstract]
+    logger = build(config.logger, Logger)
     with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
         run.note(choices=choices)
         data = prepare(corpus, recipe, default_cache_dir())
@@ -111,9 +111,7 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
         first_step=first_step,
         n_steps=n_steps - first_step,
     )
-    module = LanguageModel(
-        decoder, optimiser=optimiser, schedule=schedule, first_step=first_step, n_steps=n_steps
-    )
+    module = LanguageModel(decoder, optimiser=optimiser, schedule=schedule, first_step=first_step, n_steps=n_steps)
     announce(run, config, data, decoder, trainer, first_step)
     if config.compile:
         decoder.compile()

@@ -32,10 +32,10 @@ def evaluated(roundround: Callable[..., Done], run: Path | str, *args: str) -> D
 
 def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Done], run: Path) -> None:
     """Every target of the stream, cut to a multiple of the longest, predicted from its own window alone."""
+    from roundround.build import build
     from roundround.data.corpora import Corpus
     from roundround.data.tokenizers import TokenizerRecipe
     from roundround.data.tokens import default_cache_dir, prepare
-    from roundround.build import build
     from roundround.tasks.assembly import decoder_of
 
     done = evaluated(roundround, run, LENGTHS)
@@ -123,13 +123,13 @@ def test_a_learned_encoding_says_how_many_positions_it_has(
     assert len(done.err.splitlines()) == 1
 
 
-def test_other_text_is_scored_in_the_runs_own_tokens(
-    roundround: Callable[..., Done], run: Path, corpus: Path
-) -> None:
+def test_other_text_is_scored_in_the_runs_own_tokens(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:
     other = Path("other.txt")
     other.write_text(corpus.read_text().replace("fox", "owl"))
     done = evaluated(roundround, run, "length=32", "data=text", f"data.path={other}")
-    assert done.manifest["data"]["tokenizer_hash"] == json.loads((run / "run.json").read_text())["data"]["tokenizer_hash"]
+    assert (
+        done.manifest["data"]["tokenizer_hash"] == json.loads((run / "run.json").read_text())["data"]["tokenizer_hash"]
+    )
     assert "not the corpus" in done.err
 
 
