@@ -191,7 +191,7 @@ def overhead(size: str) -> None:
     inside = sum(end - start for start, end in marks[first:])
     print(
         f"{size}: {wall / (len(marks) - first) * 1e3:.1f} ms a step, {(wall - inside) / wall:.2%} of it outside "
-        f"forward, backward and optimiser (lightning {lightning.__version__}, W&B offline, a checkpoint every 100 steps)"
+        f"forward, backward and optimiser (lightning {lightning.__version__}, W&B offline, checkpoints every 100)"
     )
 
 

@@ -27,7 +27,7 @@ PACKAGES = [
 
 def command_line() -> str:
     """The command as it would be typed again."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([Path(sys.argv[0]).name, *(arg for arg in sys.argv[1:] if arg != "hydra.mode=RUN")])
 
 
 def config_hash(config: Any) -> str:

@@ -82,7 +82,8 @@ class WandB(Logger):
         except (wandb.errors.CommError, wandb.errors.UsageError) as error:
             log.warning("Weights & Biases cannot be reached (%s); logging offline", one_line(error))
             self.run = wandb.init(mode="offline", **options)
-        return {"id": self.run.id, "mode": self.run.settings.mode, "url": self.run.url}
+        offline = self.run.settings.mode == "offline"
+        return {"id": self.run.id, "mode": self.run.settings.mode, "url": None if offline else self.run.url}
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.run.log(dict(metrics), step=step)

@@ -48,7 +48,8 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
     for name in columns:
         if name not in present:
             names = ", ".join(column if len(column) <= SHOWN else f"{column[:SHOWN]}..." for column in present)
-            raise UserError(f"{where}: no column '{name}'; choose with data.column (there are: {names})")
+            numbers = "; where the first line is no header, data.column=0" if where.endswith(("csv", "tsv")) else ""
+            raise UserError(f"{where}: no column '{name}'; choose with data.column (there are: {names}{numbers})")
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -33,6 +33,8 @@ class TextFiles(Corpus):
         self, *, path: list[str], column: list[str], split_regex: str | None, max_chars: int | None, held_out: float
     ) -> None:
         super().__init__(held_out=held_out)
+        if not path:
+            raise ValueError("path is empty; give files, folders or globs: data.path=a.txt,folder")
         if not column:
             raise ValueError("column is []: at least one column's name is needed")
         if max_chars is not None and max_chars < 1:
@@ -53,8 +55,6 @@ class TextFiles(Corpus):
     def files(self) -> list[Path]:
         """Every file, once. UserError where there is nothing to read."""
         found = [file for entry in self.path for file in _expand(entry)]
-        if not found:
-            raise UserError("data.path is empty; give files, folders or globs: data.path=a.txt,folder")
         return list(dict.fromkeys(found))
 
     def _texts_of(self, path: Path) -> Iterator[str]:

@@ -45,11 +45,11 @@ def evaluate(cfg: DictConfig) -> None:
     directory = Path(job.runtime.output_dir)
     decoder = load_decoder(config, own, manifest, source).to(device)
     check_lengths(config, decoder, choices)
+    data = held_out_text(own, manifest, source)
     overrides = list(job.overrides.task)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     logger = build(config.logger, Logger)
     with opened(directory, verb="eval", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
-        data = held_out_text(own, manifest, source)
         run.note(
             choices=choices,
             seed=own.seed,
@@ -174,8 +174,8 @@ def report(
             curves, train_length=own.model.train_length, title=title(choices), folder=run.directory / "figures"
         )
         n_targets = next(iter(losses.values())).n_windows * next(iter(losses))
-        table.caption = f"the same {n_targets:,} targets at each length; * trained length"
         Console(stderr=True).print(table)
+        tell(f"the same {n_targets:,} targets at each length; * is the trained length")
 
 
 def title(choices: dict[str, str]) -> str:

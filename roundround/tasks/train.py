@@ -68,11 +68,11 @@ def train(cfg: DictConfig) -> None:
     checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
     corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
     optimiser, schedule = build(config.optim, Optimiser), build(config.schedule, Schedule)
+    data = prepare(corpus, recipe, default_cache_dir())
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     logger = build(config.logger, Logger)
     with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
         run.note(choices=choices)
-        data = prepare(corpus, recipe, default_cache_dir())
         fit(run, config, data, optimiser, schedule)
         report(run, config, data)
 
@@ -160,7 +160,7 @@ def trainer_of(node: DictConfig, conductor: Conductor, n_steps: int) -> lightnin
             f"trainer.precision={node.precision} keeps the weights themselves in 16 bits, where updates smaller than a "
             "few thousandths of a weight are rounded away; use trainer.precision=bf16-mixed"
         )
-    for name in ("lightning.pytorch", "lightning.fabric"):  # what it has to say goes to the run's log
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):  # what it has to say goes to the run's log
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     settings = node.copy()

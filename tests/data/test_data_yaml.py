@@ -16,7 +16,7 @@ from roundround.errors import UserError
 
 CONF = Path(__file__).parents[2] / "conf"
 DATA, TOKENIZER = sorted((CONF / "data").glob("*.yaml")), sorted((CONF / "tokenizer").glob("*.yaml"))
-REQUIRED = {"hub": ["name"], "hf": ["name"]}
+REQUIRED = {"hub": ["name"], "hf": ["name"], "text": ["path"]}  # missing, or a list that is empty
 
 
 def node(yaml: Path, /, **changes: Any) -> DictConfig:
@@ -29,7 +29,8 @@ def node(yaml: Path, /, **changes: Any) -> DictConfig:
 @pytest.mark.parametrize("path", DATA + TOKENIZER, ids=lambda path: path.stem)
 def test_it_builds_with_nothing_but_what_only_the_user_knows(path: Path) -> None:
     family: Any = Corpus if path in DATA else TokenizerRecipe
-    missing = [str(key) for key in OmegaConf.load(path) if OmegaConf.is_missing(OmegaConf.load(path), key)]
+    yaml: Any = OmegaConf.load(path)
+    missing = [str(key) for key in yaml if OmegaConf.is_missing(yaml, key) or yaml[key] == []]
     assert missing == REQUIRED.get(path.stem, [])
     assert isinstance(build(node(path, **dict.fromkeys(missing, "given")), family), family)
     with pytest.raises(UserError, match="has no parameter 'typo'"):
