@@ -20,7 +20,7 @@ from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import read_manifest
-from roundround.errors import UserError, one_line
+from roundround.errors import Interrupted, UserError, one_line
 from roundround.model.decoder import Decoder
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import TrainConfig, checked
@@ -115,8 +115,13 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
     announce(run, config, data, decoder, trainer, first_step)
     if config.compile:
         decoder.compile()
-    if first_step < n_steps:
-        trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+    try:
+        if first_step < n_steps:
+            trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+    except Interrupted:
+        if run.writes:
+            tell(f"go on with: roundround train resume={run.directory}")
+        raise
     run.note(seconds_of_training=conductor.training_seconds)
 
 

@@ -55,6 +55,7 @@ class Conductor(lightning.Callback):
         self.asked_to_stop: int | None = None
         self.handlers: dict[int, Any] = {}
         self.training_seconds = 0.0
+        self.display: Display | None = None
 
     # -- the start and the end
 
@@ -69,6 +70,11 @@ class Conductor(lightning.Callback):
         if threading.current_thread() is threading.main_thread():
             self.handlers = {s: signal.signal(s, self.ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)}
 
+    @property
+    def shown(self) -> Display:
+        assert self.display is not None, "training has started"
+        return self.display
+
     def ask_to_stop(self, signum: int, frame: FrameType | None) -> None:
         if self.asked_to_stop is not None:
             raise Interrupted(signum)  # asked twice: do not wait for the step
@@ -78,8 +84,13 @@ class Conductor(lightning.Callback):
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         self.handlers = {}
-        if hasattr(self, "display"):
+        if self.display is not None:
             self.display.close()
+
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        self.teardown(trainer, pl_module, "fit")  # Lightning calls that only after a fit that went well
 
     # -- between two steps
 
@@ -99,7 +110,7 @@ class Conductor(lightning.Callback):
         save = step % self.checkpoint_every == 0 or last or stop is not None
         if step % self.log_every == 0 or validate or save:
             self.record(trainer, step)
-        self.display.advance(step)
+        self.shown.advance(step)
         if validate and self.validate(trainer, module, step):
             save = True
         if save:
@@ -141,7 +152,7 @@ class Conductor(lightning.Callback):
             tokens=step * self.tokens_per_step,
             tokens_per_second=speed,
         )
-        self.display.metrics(step, loss, speed)
+        self.shown.metrics(step, loss, speed)
 
     def what_is_left(self, step: int, loss: float, norm: float) -> str:
         kept = checkpoints.newest(self.folder)
@@ -158,7 +169,7 @@ class Conductor(lightning.Callback):
         nats = float(total) / self.windows[:, 1:].numel()
         self.validated = {"step": step, "nats_per_token": nats}
         self.run.log(step, held_out_nats_per_token=nats)
-        self.display.say(f"step {step}/{module.n_steps}  held-out perplexity {math.exp(min(nats, 700)):.3f}")
+        self.shown.say(f"step {step}/{module.n_steps}  held-out perplexity {math.exp(min(nats, 700)):.3f}")
         if nats < self.best["nats_per_token"]:
             self.best = self.validated
             return True
