@@ -1,0 +1,124 @@
+"""Nats of each target, however windows are batched and logits chunked."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from roundround.model import scoring
+from roundround.model.decoder import Decoder
+from roundround.model.scoring import PositionLoss, score
+from roundround.tasks.assembly import decoder_of
+
+CPU = torch.device("cpu")
+N_VOCAB = 53
+WINDOWS = torch.randint(N_VOCAB, (7, 13), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    """A small decoder that is far from indifferent between tokens."""
+    sizes = {"d_model": 32, "n_layers": 2, "d_mlp": 40, "train_length": 12, "initializer_range": 0.4}
+    model = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "model" / "tiny.yaml"), sizes)
+    pe, softmax = (OmegaConf.load(ROOT / "conf" / path) for path in ("pe/rope.yaml", "softmax/softmax.yaml"))
+    torch.manual_seed(0)
+    return decoder_of(model, pe, softmax, N_VOCAB)
+
+
+def nats_by_loop(decoder: Decoder, windows: Tensor) -> list[list[float]]:
+    """-log p(target) of each target of each window: one window at a time, float64, by the formula."""
+    found = []
+    for window in windows:
+        with torch.no_grad():
+            logits_TV = decoder(window[None, :-1])[0].double()
+        rows = zip(logits_TV.tolist(), window[1:].tolist(), strict=True)
+        found.append([math.log(sum(math.exp(x) for x in row)) - row[target] for row, target in rows])
+    return found
+
+
+def test_scores_are_the_mean_nats_of_each_target_by_its_place_in_the_window(decoder: Decoder) -> None:
+    expected = nats_by_loop(decoder, WINDOWS)
+    loss = score(decoder, WINDOWS, batch=3, device=CPU)
+    assert loss.n_windows == 7
+    assert loss.by_position == pytest.approx([sum(column) / 7 for column in zip(*expected, strict=True)], rel=1e-5)
+    assert loss.nats_per_token == pytest.approx(sum(map(sum, expected)) / (7 * 12), rel=1e-6)
+    assert max(loss.by_position) > 1.2 * min(loss.by_position), "positions that cannot be told apart prove nothing"
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6, 7, 100])
+def test_the_batch_does_not_change_the_score(decoder: Decoder, batch: int) -> None:
+    whole, batched = (score(decoder, WINDOWS, batch=b, device=CPU) for b in (7, batch))
+    assert batched.n_windows == whole.n_windows
+    torch.testing.assert_close(batched.sum_T, whole.sum_T, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 12, 1000])
+def test_chunks_of_logits_stay_within_their_bound_and_do_not_change_the_score(
+    decoder: Decoder, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = score(decoder, WINDOWS, batch=4, device=CPU)
+    sizes, unembed = [], decoder.unembed
+
+    def recorded(x_ND: Tensor) -> Tensor:
+        sizes.append(len(x_ND))
+        return unembed(x_ND)
+
+    monkeypatch.setattr(decoder, "unembed", recorded)
+    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", rows * N_VOCAB + N_VOCAB - 1)
+    chunked = score(decoder, WINDOWS, batch=4, device=CPU)
+    assert max(sizes) == min(rows, 4 * 12)
+    assert sum(sizes) == 7 * 12
+    torch.testing.assert_close(chunked.sum_T, whole.sum_T, rtol=1e-5, atol=0)
+
+
+def test_a_vocabulary_beyond_the_bound_is_scored_a_row_at_a_time(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = score(decoder, WINDOWS, batch=4, device=CPU)
+    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 1)
+    torch.testing.assert_close(score(decoder, WINDOWS, batch=4, device=CPU).sum_T, whole.sum_T, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_scoring_leaves_the_model_in_the_mode_it_was_in_and_makes_no_graph(decoder: Decoder, training: bool) -> None:
+    decoder.train(training)
+    modes: list[tuple[bool, bool]] = []
+    decoder.layers[0].register_forward_hook(lambda layer, _args, out: modes.append((layer.training, out.requires_grad)))
+    score(decoder, WINDOWS, batch=7, device=CPU)
+    assert modes == [(False, False)]
+    assert [module.training for module in decoder.modules()] == [training] * len(list(decoder.modules()))
+
+
+def test_windows_may_lie_on_disk(decoder: Decoder, tmp_path: Path) -> None:
+    class OnDisk:
+        def __init__(self) -> None:
+            np.save(tmp_path / "windows.npy", WINDOWS.numpy())
+            self.mapped = np.load(tmp_path / "windows.npy", mmap_mode="r")
+
+        def __len__(self) -> int:
+            return len(self.mapped)
+
+        def __getitem__(self, rows: slice, /) -> Tensor:
+            return torch.from_numpy(np.array(self.mapped[rows]))
+
+    in_memory = score(decoder, WINDOWS, batch=3, device=CPU)
+    on_disk = score(decoder, OnDisk(), batch=3, device=CPU)
+    assert torch.equal(on_disk.sum_T, in_memory.sum_T)
+
+
+def test_an_indifferent_model_is_off_by_the_logarithm_of_the_vocabulary(decoder: Decoder) -> None:
+    torch.nn.init.zeros_(decoder.embed_tokens.weight)  # also the output matrix
+    assert score(decoder, WINDOWS, batch=3, device=CPU).nats_per_token == pytest.approx(math.log(N_VOCAB), rel=1e-6)
+
+
+def test_position_loss_means_over_windows_and_over_targets() -> None:
+    loss = PositionLoss(torch.tensor([8.0, 2.0, 5.0], dtype=torch.float64), n_windows=4)
+    assert loss.by_position == [2.0, 0.5, 1.25]
+    assert loss.nats_per_token == 1.25
