@@ -1,0 +1,387 @@
+"""The plain softmax by its formula, and attention in all its paths: fused, masked, biased, in blocks of queries.
+
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import scipy.special
+import torch
+import torch.nn.functional as F
+from conftest import ROOT
+from omegaconf import OmegaConf
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from roundround.interface import AttentionShape, Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax import base
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.softmax import Softmax
+
+N_BATCH, N_HEADS, N_KEYS, HEAD_DIM, SCALE = 3, 4, 11, 8, 0.3
+BIASES = ["alibi", "t5_bias", "kerple", "fire"]
+VALID_BK = torch.ones(N_BATCH, N_KEYS, dtype=torch.bool)
+VALID_BK[0, :3] = False  # padded on the left: the first causal rows see nothing
+VALID_BK[1, -4:] = False  # on the right
+
+
+def shape_of(n_key_heads: int = N_HEADS, n_heads: int = N_HEADS) -> AttentionShape:
+    return AttentionShape(
+        n_heads=n_heads, n_key_heads=n_key_heads, head_dim=HEAD_DIM, d_model=32, layer=0, train_length=N_KEYS
+    )
+
+
+def keys_of(n_queries: int = N_KEYS, n_keys: int = N_KEYS, **options: Any) -> Keys:
+    pos_1K = torch.arange(n_keys)[None]
+    return Keys(q_pos_BQ=pos_1K[:, n_keys - n_queries :], k_pos_BK=pos_1K, **options)
+
+
+KEYS = {
+    "plain causal": keys_of(),
+    "one query and its cache": keys_of(1),
+    "three queries and their cache": keys_of(3),
+    "both ways": keys_of(causal=False),
+    "padded": keys_of(valid_BK=VALID_BK),
+    "padded, both ways": keys_of(causal=False, valid_BK=VALID_BK),
+    "padded, one query and its cache": keys_of(1, valid_BK=VALID_BK),
+    "window": keys_of(window=4),
+    "window, both ways": keys_of(causal=False, window=4),
+    "window, padded, with a cache": keys_of(5, window=4, valid_BK=VALID_BK),
+}
+each_keys = pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS.keys())
+each_bias = pytest.mark.parametrize("bias", [None, *BIASES])
+
+
+def encoding_of(name: str | None, n_heads: int = N_HEADS, seed: int = 0) -> PositionalEncoding:
+    """The encoding of a yaml, or the base that has no bias."""
+    torch.manual_seed(seed)
+    if name is None:
+        return PositionalEncoding(shape_of())
+    values = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "pe" / f"{name}.yaml"))
+    module, _, attribute = values.pop("_target_").rpartition(".")
+    encoding = getattr(importlib.import_module(module), attribute)(shape_of(n_heads=n_heads), **values)
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            parameter += torch.randn_like(parameter) * 0.3
+    return encoding
+
+
+def inputs(keys: Keys, n_key_heads: int = N_HEADS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Queries, keys, values and a direction in which to differentiate the output."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = [
+        (N_HEADS, keys.n_queries),
+        (n_key_heads, keys.n_keys),
+        (n_key_heads, keys.n_keys),
+        (N_HEADS, keys.n_queries),
+    ]
+    q, k, v, cotangent = (
+        torch.randn(N_BATCH, *size, HEAD_DIM, dtype=torch.float64, generator=generator).to(dtype) for size in sizes
+    )
+    return [q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), cotangent]
+
+
+def mask_by_loop(keys: Keys) -> Tensor:
+    """[B, 1, Q, K], True where visible: queries are the last Q of the K tokens."""
+    mask = torch.ones(N_BATCH, 1, keys.n_queries, keys.n_keys, dtype=torch.bool)
+    for i in range(keys.n_queries):
+        token = keys.n_keys - keys.n_queries + i
+        for j in range(keys.n_keys):
+            hidden = (keys.causal and j > token) or (keys.window is not None and abs(token - j) >= keys.window)
+            mask[:, 0, i, j] = False if hidden else (True if keys.valid_BK is None else keys.valid_BK[:, j])
+    return mask
+
+
+def attention_by_formula(q: Tensor, k: Tensor, v: Tensor, keys: Keys, encoding: PositionalEncoding) -> Tensor:
+    """sum_j exp(e_j) v_j / sum_j exp(e_j) over the visible keys, e = scale q . k + bias; 0 where none is visible."""
+    group = q.shape[1] // k.shape[1]
+    k = torch.stack([k[:, h // group] for h in range(q.shape[1])], dim=1)
+    v = torch.stack([v[:, h // group] for h in range(q.shape[1])], dim=1)
+    logits = SCALE * torch.einsum("bhqc,bhkc->bhqk", q, k)
+    bias = encoding.bias()
+    if bias is not None:
+        everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
+        logits = logits + bias.block(everything, 0, keys.n_queries)
+    powers = logits.exp() * mask_by_loop(keys)
+    total = powers.sum(-1, keepdim=True)
+    return torch.einsum("bhqk,bhkc->bhqc", powers / total.where(total > 0, 1.0), v)
+
+
+def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    return [out.detach(), *torch.autograd.grad((out * cotangent).sum(), leaves)]
+
+
+def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **options: Any) -> list[Tensor]:
+    """Output of `attend`, and its gradients with respect to q, k, v and the parameters of the bias."""
+    q, k, v, cotangent = tensors
+    softmax = options.get("softmax") or Softmax(shape_of(k.shape[1]))
+    out = softmax.attend(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=options.get("rows", {}))
+    assert (out.shape, out.dtype) == (q.shape, q.dtype)
+    return with_gradients(out, cotangent, [q, k, v, *encoding.parameters()])
+
+
+# -- the definition
+
+
+def test_weights_are_the_exponentials_over_their_sum() -> None:
+    logits_BHQK = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
+    visible_B1QK = torch.ones(2, 1, 5, 7, dtype=torch.bool)
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, {})
+    torch.testing.assert_close(alpha_BHQK, torch.from_numpy(scipy.special.softmax(logits_BHQK.numpy(), -1)))
+
+
+def test_weights_of_hidden_keys_are_zero_and_the_others_sum_to_one() -> None:
+    logits_BHQK = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
+    visible_B1QK = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.5
+    visible_B1QK[..., 0] = True
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, {})
+    for place in torch.cartesian_prod(*map(torch.arange, (2, 3, 5))).tolist():
+        b, h, i = place
+        seen = [j for j in range(7) if visible_B1QK[b, 0, i, j]]
+        powers = {j: torch.exp(logits_BHQK[b, h, i, j]) for j in seen}
+        expected = [powers[j] / sum(powers.values()) if j in seen else torch.tensor(0.0).double() for j in range(7)]
+        torch.testing.assert_close(alpha_BHQK[b, h, i], torch.stack(expected))
+    assert not alpha_BHQK.masked_select(~visible_B1QK).any(), "zero, not nearly zero"
+
+
+def test_a_row_that_sees_nothing_attends_to_nothing_and_passes_no_gradient() -> None:
+    logits_BHQK = torch.randn(1, 1, 2, 3, requires_grad=True)
+    visible_B1QK = torch.tensor([[[[False, False, False], [True, False, True]]]])
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, {})
+    (grad,) = torch.autograd.grad((alpha_BHQK**2).sum(), logits_BHQK)
+    assert alpha_BHQK[0, 0, 0].tolist() == grad[0, 0, 0].tolist() == [0, 0, 0]
+    assert float(alpha_BHQK.detach()[0, 0, 1].sum()) == pytest.approx(1)
+    assert grad[0, 0, 1, [0, 2]].all()
+
+
+def test_a_lone_key_has_weight_one() -> None:
+    logits_BHQK = torch.full((1, 1, 1, 3), -1e4)
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, torch.tensor([False, True, False]), {})
+    assert alpha_BHQK.flatten().tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wide"),
+    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
+    ids=str,
+)
+def test_weights_are_at_least_float32(dtype: torch.dtype, wide: torch.dtype) -> None:
+    logits_BHQK = torch.linspace(-3, 3, 300).to(dtype).expand(1, 1, 1, -1)
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, torch.ones(1, 1, 1, 300, dtype=torch.bool), {})
+    assert alpha_BHQK.dtype == wide
+    expected = torch.from_numpy(scipy.special.softmax(logits_BHQK.double().numpy(), -1))
+    torch.testing.assert_close(alpha_BHQK.double(), expected, rtol=1e-5, atol=0)
+
+
+# -- attention
+
+
+@each_bias
+@each_keys
+@pytest.mark.parametrize("n_key_heads", [4, 2])
+def test_attention_is_the_formulas_in_float64_gradients_included(
+    keys: Keys, bias: str | None, n_key_heads: int
+) -> None:
+    encoding, tensors = encoding_of(bias).double(), inputs(keys, n_key_heads)
+    q, k, v, cotangent = tensors
+    leaves = [q, k, v, *encoding.parameters()]
+    expected = with_gradients(attention_by_formula(q, k, v, keys, encoding), cotangent, leaves)
+    assert all(part.any() for part in expected), "a gradient that is zero everywhere proves nothing"
+    for ours, theirs in zip(attended(keys, encoding, tensors), expected, strict=True):
+        assert (ours - theirs).abs().max() < 1e-10
+
+
+@each_bias
+@each_keys
+def test_attention_in_float32_is_right_to_four_digits(keys: Keys, bias: str | None) -> None:
+    single = attended(keys, encoding_of(bias), inputs(keys, 2, torch.float32))
+    double = attended(keys, encoding_of(bias).double(), inputs(keys, 2))
+    for ours, exact in zip(single, double, strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - exact).abs().max() < 1e-4 * max(1.0, float(exact.abs().max()))
+
+
+@each_bias
+@each_keys
+@pytest.mark.parametrize("rows", [1, 4])
+def test_several_blocks_of_queries_are_one(
+    keys: Keys, bias: str | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blocked(n_rows: int) -> list[Tensor]:
+        monkeypatch.setattr(base, "LOGITS_PER_BLOCK", n_rows * N_BATCH * N_HEADS * keys.n_keys)
+        tensors, encoding = inputs(keys, 2), encoding_of(bias).double()
+        ranges = base.query_blocks(tensors[0], keys)
+        assert ranges[0] == (0, min(n_rows, keys.n_queries))
+        assert [row for a, b in ranges for row in range(a, b)] == list(range(keys.n_queries))
+        q, k, v, cotangent = tensors
+        out = AttentionSoftmax.attend(  # blocks, whatever fast form there may be
+            Softmax(shape_of(2)), q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={}
+        )
+        return with_gradients(out, cotangent, [q, k, v, *encoding.parameters()])
+
+    for several, one in zip(blocked(rows), blocked(1000), strict=True):
+        assert (several - one).abs().max() < 1e-12
+
+
+def test_a_block_holds_one_row_where_even_that_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 1)
+    keys = keys_of(3)
+    assert base.query_blocks(inputs(keys)[0], keys) == [(0, 1), (1, 2), (2, 3)]
+
+
+class Gain(AttentionSoftmax):
+    """A normaliser that reads a number off each row and how many keys the row sees."""
+
+    def weights(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        assert torch.equal(rows["n_visible"], visible_B1QK.sum(-1, keepdim=True))
+        return torch.where(visible_B1QK, logits_BHQK * rows["gain"] / (1 + rows["n_visible"]), 0.0)
+
+
+@each_keys
+@pytest.mark.parametrize("rows_per_block", [2, 1000])
+def test_every_row_gets_its_own_parameters_and_the_number_of_keys_it_sees(
+    keys: Keys, rows_per_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", rows_per_block * N_BATCH * N_HEADS * keys.n_keys)
+    q, k, v, _ = tensors = inputs(keys)
+    gain_BHQ1 = torch.rand(N_BATCH, N_HEADS, keys.n_queries, 1, dtype=torch.float64)
+    mask_B1QK = mask_by_loop(keys)
+    weights_BHQK = SCALE * (q @ k.mT) * mask_B1QK * gain_BHQ1 / (1 + mask_B1QK.sum(-1, keepdim=True))
+    out = attended(keys, encoding_of(None), tensors, softmax=Gain(shape_of()), rows={"gain": gain_BHQ1})[0]
+    torch.testing.assert_close(out, (weights_BHQK @ v).detach())
+
+
+def test_the_base_reads_nothing_off_tokens_and_defines_no_weights() -> None:
+    normaliser = AttentionSoftmax(shape_of())
+    assert normaliser.row_parameters(torch.zeros(1, 2, 32)) == {}
+    with pytest.raises(NotImplementedError):
+        normaliser.weights(torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.bool), {})
+
+
+@each_bias
+@each_keys
+def test_nothing_leaks_from_keys_that_are_not_visible(
+    keys: Keys, bias: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 4 * N_BATCH * N_HEADS * keys.n_keys)
+    q, k, v, cotangent = inputs(keys)
+    bias_of_rows = encoding_of(bias).double().bias()
+    out = Softmax(shape_of()).attend(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
+    mask_B1QK = mask_by_loop(keys)
+    for i in range(keys.n_queries):
+        row = (out[:, :, i] * cotangent[:, :, i]).sum()
+        dk, dv = (grad.any(-1).any(1) for grad in torch.autograd.grad(row, [k, v], retain_graph=True))
+        assert torch.equal(dv, mask_B1QK[:, 0, i]), "every visible value counts, and no other"
+        assert not (dk & ~mask_B1QK[:, 0, i]).any()
+
+
+@each_bias
+def test_rows_that_see_nothing_are_zero_and_poison_no_gradient(bias: str | None) -> None:
+    keys = KEYS["padded"]
+    out, *gradients = attended(keys, encoding_of(bias), inputs(keys, dtype=torch.float32))
+    assert not out[0, :, :3].any()
+    assert out[1:].any(-1).all()
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert not gradients[0][0, :, :3].any()
+
+
+# -- memory
+
+
+class Peak(TorchDispatchMode):
+    """Follows every tensor made inside: the largest one, and the most that was alive at once, in elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.alive = self.most = 0
+        self.known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.follow(tensor.untyped_storage())
+        return out
+
+    def follow(self, storage: torch.UntypedStorage) -> None:
+        if storage in self.known:
+            return
+        size = storage.nbytes() // 4
+        self.known.add(storage)
+        weakref.finalize(storage, self.forget, size)
+        self.alive += size
+        self.largest, self.most = max(self.largest, size), max(self.most, self.alive)
+
+    def forget(self, size: int) -> None:
+        self.alive -= size
+
+
+def peak_of_training(n_tokens: int, bias: str | None, **options: Any) -> Peak:
+    """What one forward and backward pass of attention over n tokens holds, in float32."""
+    n_heads = 4
+    q, k, v = (torch.randn(1, n_heads, n_tokens, HEAD_DIM, requires_grad=True) for _ in range(3))
+    encoding = encoding_of(bias, n_heads)
+    keys = keys_of(n_tokens, n_tokens, **options)
+    with Peak() as peak:
+        out = Softmax(shape_of()).attend(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={})
+        out.sum().backward()
+    assert q.grad is not None
+    assert q.grad.any()
+    return peak
+
+
+def test_the_measure_of_memory_counts_what_is_alive_once() -> None:
+    with Peak() as peak:
+        table = torch.zeros(30, 10)
+        view = table.view(300)[:5]
+        del table
+        assert peak.alive == 300
+        torch.zeros(100)
+        del view
+        assert (peak.alive, peak.largest, peak.most) == (0, 300, 400)
+
+
+@pytest.mark.parametrize(
+    ("bias", "options"),
+    [(None, {}), (None, {"window": 64}), *((bias, {}) for bias in BIASES)],
+    ids=["plain", "window", *BIASES],
+)
+def test_memory_of_training_is_linear_in_length(
+    bias: str | None, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**17)
+    half, whole = (peak_of_training(n, bias, **options) for n in (512, 1024))
+    table = 1024 * 1024 * 4  # queries x keys x heads
+    assert whole.largest < table / 3
+    assert whole.most < table, "a table of queries by keys, in pieces"
+    assert whole.most < 2.2 * half.most
+
+
+def test_the_largest_tensor_of_a_t5_bias_in_training_is_one_block_of_queries() -> None:
+    # 2048 tokens at the shipped bound; F.scaled_dot_product_attention would make the whole table
+    peak = peak_of_training(2048, "t5_bias")
+    assert peak.largest == base.LOGITS_PER_BLOCK < 2048**2 * 4
+
+
+def test_the_fused_kernel_serves_what_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    fused: Callable[..., Tensor] = F.scaled_dot_product_attention
+
+    def counted(*args: Any, **options: Any) -> Tensor:
+        assert options.get("attn_mask") is None
+        calls.append(options["is_causal"])
+        return fused(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    for keys in KEYS.values():
+        attended(keys, encoding_of(None), inputs(keys))
+    assert calls == [True, False, False]  # plain causal, one query and its cache, both ways
+    attended(KEYS["plain causal"], encoding_of("t5_bias").double(), inputs(KEYS["plain causal"]))
+    assert len(calls) == 3
