@@ -1,0 +1,310 @@
+"""From a config node to an object: every mistake is one line that names the key, and nothing is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.build import build, checked_values, maker
+from roundround.errors import UserError
+
+
+class Family:
+    """What a node is asked to name."""
+
+
+class Wave(Family):
+    """A class as variants are: tunables keyword-only, what is known only later positional or given by name."""
+
+    def __init__(
+        self,
+        shape: str = "flat",
+        *,
+        frequency: float,
+        lengths: list[int],
+        n_pairs: int = 4,
+        title: str | None = None,
+        scaled: bool = False,
+        limit: float | None = None,
+        make: Callable[..., str] | None = None,
+    ) -> None:
+        if frequency < 0:
+            raise ValueError(f"frequency={frequency} must be 0 or above")
+        if frequency > 99:
+            raise RuntimeError("too fast for us")
+        self.shape, self.frequency, self.lengths, self.n_pairs = shape, frequency, lengths, n_pairs
+        self.title, self.scaled, self.limit, self.make = title, scaled, limit, make
+
+
+class Ripple(Wave):
+    """A member of the family that leaves the constructor alone."""
+
+
+class Still(Family):
+    """A member that takes nothing."""
+
+
+class Loose(Family):
+    """A class whose annotations say nothing that a config can check."""
+
+    def __init__(self, *, points: Any, table: Wave | None, rest=None) -> None:  # type: ignore[no-untyped-def]
+        self.points, self.table, self.rest = points, table, rest
+
+
+class Stranger:
+    """No member of the family."""
+
+
+def function() -> None:
+    """No class."""
+
+
+class Device(Family):
+    """A library's class, as far as `build` can see: its annotations are wider or narrower than what it takes."""
+
+    __module__ = "lightning.pretended"
+
+    def __init__(self, *, devices: int = 1) -> None:
+        self.devices = devices
+
+
+def node(name: str = "Wave", *, root: dict[str, Any] | None = None, **values: Any) -> DictConfig:
+    """The node `wave` of a config, naming a class of this module."""
+    usual = {"frequency": 0.5, "lengths": [3]} if name in ("Wave", "Ripple") else {}
+    return OmegaConf.create({**(root or {}), "wave": {"_target_": f"{__name__}.{name}", **usual, **values}}).wave
+
+
+def without(key: str) -> DictConfig:
+    found = node()
+    del found[key]
+    return found
+
+
+def refused(config: DictConfig, *args: Any, **runtime: Any) -> str:
+    """The one line that building it costs."""
+    with pytest.raises(UserError) as caught:
+        build(config, Family, *args, **runtime)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+# -- what is built
+
+
+def test_the_object_is_of_the_class_that_the_node_names_with_its_values() -> None:
+    wave = build(node(n_pairs=7, title="tide", scaled=True, limit=2.5), Family)
+    assert type(wave) is Wave
+    assert vars(wave) == {
+        "shape": "flat",
+        "frequency": 0.5,
+        "lengths": [3],
+        "n_pairs": 7,
+        "title": "tide",
+        "scaled": True,
+        "limit": 2.5,
+        "make": None,
+    }
+
+
+def test_what_the_node_leaves_out_takes_the_constructors_default() -> None:
+    wave = build(node(), Wave)
+    assert (wave.n_pairs, wave.title, wave.scaled, wave.limit) == (4, None, False, None)
+
+
+def test_what_is_known_only_now_comes_from_the_caller() -> None:
+    wave = build(node(), Wave, "round", make=lambda: "by the caller")
+    assert wave.shape == "round"
+    assert wave.make() == "by the caller"
+
+
+def test_an_inherited_constructor_is_checked_like_an_own_one() -> None:
+    assert type(build(node("Ripple", n_pairs=2), Wave)) is Ripple
+    assert "wave.n_pairs" in refused(node("Ripple", n_pairs="two"))
+
+
+def test_a_class_without_a_constructor_takes_nothing() -> None:
+    assert type(build(node("Still"), Family)) is Still
+    assert "wave has no parameter 'frequency'" in refused(node("Still", frequency=1.0))
+
+
+def test_kind_is_for_the_verb_not_for_the_constructor() -> None:
+    assert build(node(kind="architecture"), Wave).frequency == 0.5
+
+
+def test_building_leaves_the_node_as_it_was() -> None:
+    config = node(n_pairs="7", lengths=5)
+    before = OmegaConf.to_container(config)
+    build(config, Family)
+    assert OmegaConf.to_container(config) == before
+
+
+def test_a_maker_builds_anew_at_each_call_with_what_it_is_given() -> None:
+    make = maker(node(), Wave)
+    first, second = make("first"), make("second")
+    assert (first.shape, second.shape) == ("first", "second")
+    assert first.lengths is not second.lengths
+
+
+def test_a_maker_refuses_at_the_call() -> None:
+    make = maker(node(frequencies=1), Wave)
+    with pytest.raises(UserError, match="no parameter 'frequencies'"):
+        make()
+
+
+# -- types
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "meant"),
+    [
+        ("frequency", 1, 1.0),
+        ("frequency", "1e-5", 1e-5),
+        ("n_pairs", "7", 7),
+        ("title", 5, "5"),
+        ("scaled", "yes", True),
+        ("limit", None, None),
+        ("limit", 3, 3.0),
+        ("lengths", [1, 2], [1, 2]),
+        ("lengths", ["1", 2], [1, 2]),
+        ("lengths", [], []),
+        ("lengths", 512, [512]),
+        ("lengths", "512", [512]),
+    ],
+)
+def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: Any) -> None:
+    value = getattr(build(node(**{key: given}), Wave), key)
+    assert value == meant
+    assert type(value) is type(meant)
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("frequency", "fast"),
+        ("frequency", True),
+        ("frequency", None),
+        ("frequency", [1.0]),
+        ("frequency", {"low": 1.0}),
+        ("n_pairs", 1.5),
+        ("n_pairs", "1.5"),
+        ("n_pairs", True),
+        ("n_pairs", None),
+        ("scaled", "perhaps"),
+        ("limit", "none"),
+        ("title", ["a"]),
+        ("lengths", ["a"]),
+        ("lengths", [1.5]),
+        ("lengths", "1,2"),
+        ("lengths", None),
+        ("lengths", {"a": 1}),
+    ],
+)
+def test_a_wrong_type_is_one_line_that_names_the_key(key: str, given: Any) -> None:
+    assert refused(node(**{key: given})).startswith(f"wave.{key}: ")
+
+
+def test_values_without_a_checkable_annotation_arrive_as_plain_python() -> None:
+    loose = build(node("Loose", points=[[1, 2], {"a": "b"}], table={"frequency": "fast"}, rest="x"), Loose)
+    assert (loose.points, loose.table, loose.rest) == ([[1, 2], {"a": "b"}], {"frequency": "fast"}, "x")
+    assert (type(loose.points), type(loose.points[1]), type(loose.table)) == (list, dict, dict)
+
+
+def test_a_librarys_annotations_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build(node("Device", devices="auto"), Device).devices == "auto"
+    assert "did you mean 'devices'" in refused(node("Device", device=1))
+    monkeypatch.setattr(Device, "__module__", __name__)
+    assert "could not be converted" in refused(node("Device", devices="auto"))
+
+
+def test_an_interpolation_is_resolved() -> None:
+    assert build(node(root={"speed": 2}, frequency="${speed}"), Wave).frequency == 2.0
+    assert build(node(frequency="${.n_pairs}", n_pairs=3), Wave).frequency == 3.0
+
+
+def test_an_interpolation_that_leads_nowhere_names_the_key() -> None:
+    assert refused(node(frequency="${speed}")) == "wave.frequency: Interpolation key 'speed' not found"
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"), [("frequencies", "frequency"), ("n_pair", "n_pairs"), ("lenghts", "lengths")]
+)
+def test_a_typo_names_the_nearest_parameter_and_all_of_them(typo: str, meant: str) -> None:
+    message = refused(node(**{typo: 1}))
+    assert message.startswith(f"wave has no parameter '{typo}'; did you mean '{meant}'?")
+    assert "(choices: frequency, lengths, limit, make, n_pairs, scaled, title)" in message
+
+
+@pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])
+def test_hydras_own_keywords_are_typos_here(key: str) -> None:
+    assert f"wave has no parameter '{key}'" in refused(node(**{key: True}))
+
+
+def test_what_the_caller_supplies_is_no_parameter_of_the_yaml() -> None:
+    message = refused(node(make="something"), make=lambda: "by the caller")
+    assert "wave has no parameter 'make'" in message
+    assert "make" not in message.partition("choices")[2]
+
+
+@pytest.mark.parametrize("key", ["frequency", "lengths"])
+def test_a_missing_value_says_what_to_type(key: str) -> None:
+    assert refused(without(key)) == f"wave.{key} has no value; give wave.{key}=..."
+
+
+def test_a_value_left_open_is_missing() -> None:
+    assert refused(node(frequency="???")) == "wave.frequency has no value; give wave.frequency=..."
+
+
+def test_the_constructors_value_error_becomes_one_line() -> None:
+    assert refused(node(frequency=-1)) == "wave: frequency=-1.0 must be 0 or above"
+
+
+def test_another_error_of_the_constructor_is_ours_to_mend() -> None:
+    with pytest.raises(RuntimeError, match="too fast for us"):
+        build(node(frequency=100), Family)
+
+
+def test_a_class_of_another_family_is_refused() -> None:
+    assert refused(node("Stranger")) == f"wave._target_={__name__}.Stranger is not a Family"
+    with pytest.raises(UserError, match="is not a Ripple"):
+        build(node("Wave"), Ripple)
+
+
+@pytest.mark.parametrize("target", [None, 5, "???", ["a"]])
+def test_a_node_without_a_target_says_what_it_should_name(target: Any) -> None:
+    assert refused(node(_target_=target)) == "wave has no _target_; it must name a subclass of Family"
+
+
+@pytest.mark.parametrize("target", ["no.such.module", f"{__name__}.Nothing", f"{__name__}.function", "Wave", "", ".."])
+def test_a_target_that_is_no_class_is_named(target: str) -> None:
+    assert refused(node(_target_=target)).startswith(f"wave._target_={target} cannot be imported: ")
+
+
+def test_a_module_that_fails_at_import_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halfwritten_variant.py").write_text("class Variant:\n    x = 1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    message = refused(node(_target_="halfwritten_variant.Variant"))
+    assert message.startswith("wave._target_=halfwritten_variant.Variant cannot be imported: ")
+    assert "division by zero" in message
+
+
+def test_a_nested_node_is_named_by_its_whole_place() -> None:
+    config = OmegaConf.create({"sea": {"wave": OmegaConf.to_container(node(n_pairs="two"))}})
+    assert refused(config.sea.wave).startswith("sea.wave.n_pairs: ")
+
+
+def test_a_node_of_its_own_is_called_config() -> None:
+    config = OmegaConf.create(OmegaConf.to_container(node(n_pairs="two")))
+    assert refused(config).startswith("config.n_pairs: ")
+
+
+def test_values_can_be_checked_ahead_of_building() -> None:
+    values = checked_values(node(n_pairs="7"), Family, ["make"])
+    assert "make" not in values
+    assert (values["n_pairs"], values["lengths"]) == (7, [3])

@@ -1,0 +1,716 @@
+"""A run directory: how a run begins, ends, goes on and is found again, and that no kill leaves half a file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+
+from roundround import directories, files, provenance
+from roundround.directories import claim, find_run, read_manifest, run_directory, sweep_directory
+from roundround.errors import Interrupted, UserError
+from roundround.files import write_atomically, write_json
+from roundround.run import Logger, NoLogger, Run, has_login, opened
+
+CONFIG = {"seed": 3, "pe": {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.75}}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher around the tests says which rank this is."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A run directory as Hydra hands it over: there, and empty."""
+    path = tmp_path / "outputs" / "train" / "2026-01-31" / "10-00-00"
+    path.mkdir(parents=True)
+    return path
+
+
+class Recorder(Logger):
+    """Keeps what a run tells its logger."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        on_disk = read_manifest(directory)
+        self.heard.append(("start", directory, on_disk["status"], manifest["config"]))
+        return {"id": "abc"}
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self.heard.append(("log", dict(metrics), step))
+
+    def finish(self, manifest: dict[str, Any]) -> None:
+        self.heard.append(("finish", manifest["status"], manifest["headline"]))
+
+
+def opening(directory: Path, logger: Logger | None = None, **given: Any) -> AbstractContextManager[Run]:
+    usual: dict[str, Any] = {"verb": "train", "config": CONFIG, "overrides": ["seed=3"], "sweep": None}
+    return opened(directory, **(usual | given), logger=logger or NoLogger())
+
+
+def ended_by(directory: Path, error: BaseException, logger: Logger | None = None) -> None:
+    """A run that logs one step and is then stopped by this error, which `opened` lets through."""
+
+    def task() -> None:
+        with opening(directory, logger) as run:
+            run.log(1, loss=2.0)
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        task()
+    assert caught.value is error
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} - {".lock"}
+
+
+# -- the manifest
+
+
+def test_a_finished_run_is_done_and_says_how_it_came_to_be(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/roundround", "train", "data.path=my text.txt"])
+    with opening(directory, sweep="/sweeps/12-00-00-sweep") as run:
+        during = read_manifest(directory)
+        run.note(device="an abacus")
+        assert read_manifest(directory)["device"] == "an abacus"
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+    after = read_manifest(directory)
+    assert (during["status"], during["ended"]) == ("running", None)
+    assert after["status"] == "done"
+    started, ended = (datetime.fromisoformat(after[key]) for key in ("started", "ended"))
+    assert started.tzinfo is not None
+    assert timedelta(0) < ended - started < timedelta(minutes=1)
+    assert after["command"] == "roundround train 'data.path=my text.txt'"
+    assert (after["verb"], after["overrides"], after["config"], after["seed"]) == ("train", ["seed=3"], CONFIG, 3)
+    assert after["sweep"] == "/sweeps/12-00-00-sweep"
+    assert after["headline"] == {"perplexity": 8.1}
+    assert json.loads((directory / "results.json").read_text()) == [{"metric": "perplexity", "value": 8.1}]
+    assert capsys.readouterr().out == f"{directory}\n", "the last line of standard output is the directory, alone"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("out of\n  memory"), "failed: RuntimeError: out of memory"),
+        (ZeroDivisionError(), "failed: ZeroDivisionError: ZeroDivisionError"),
+        (UserError("after the first step"), "failed: after the first step"),
+        (Interrupted(signal.SIGTERM), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_a_stopped_run_says_why_in_one_line(
+    directory: Path, error: BaseException, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended_by(directory, error)
+    manifest = read_manifest(directory)
+    assert manifest["status"] == status
+    assert manifest["started"] < manifest["ended"]
+    assert names(directory) >= {"run.json", "metrics.jsonl"}
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_refused_before_its_first_step_leaves_only_what_was_there(directory: Path) -> None:
+    (directory / "notes.txt").write_text("mine")
+    logger = Recorder()
+
+    def task() -> None:
+        with opening(directory, logger) as run:
+            (directory / "wandb").mkdir()
+            (directory / "tokenizer.json").write_text("{}")
+            assert read_manifest(directory)["status"] == "running"
+            run.note(device="an abacus")
+            raise UserError("no such corpus")
+
+    with pytest.raises(UserError, match="no such corpus"):
+        task()
+    assert {path.name for path in directory.iterdir()} == {"notes.txt"}
+    assert logger.heard[-1] == ("finish", "refused", {})
+
+
+def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+    first = read_manifest(directory)
+    with opening(directory, config={"seed": 9}, overrides=["resume=last"]) as run:
+        during = read_manifest(directory)
+        assert during == run.manifest
+    assert (during["status"], during["ended"]) == ("running", None)
+    for key in ("started", "config", "config_hash", "overrides", "seed", "git"):
+        assert during[key] == first[key]
+    assert first["ended"] < during["resumed"]
+    assert read_manifest(directory)["status"] == "done"
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["before its first step", "after it"])
+def test_a_run_refused_when_it_goes_on_keeps_everything(directory: Path, steps: int) -> None:
+    ended_by(directory, KeyboardInterrupt())
+    if not steps:
+        (directory / "metrics.jsonl").unlink()
+    before = names(directory)
+    with pytest.raises(UserError), opening(directory):
+        raise UserError("not like this")
+    assert names(directory) == before
+    assert read_manifest(directory)["status"] == "failed: not like this"
+
+
+def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("RANK", "1")
+    logger = Recorder()
+    with opening(directory, logger) as run:
+        run.note(device="an abacus")
+        run.log(1, loss=2.0)
+        run.forget_after(0)
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+    with pytest.raises(UserError), opening(directory, logger):
+        raise UserError("no such corpus")
+    assert list(directory.iterdir()) == []
+    assert logger.heard == []
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, 0),
+        ({"RANK": "2"}, 2),
+        ({"LOCAL_RANK": "1"}, 1),
+        ({"SLURM_PROCID": "3"}, 3),
+        ({"RANK": "5", "LOCAL_RANK": "1"}, 5),  # the first process of the second machine
+    ],
+)
+def test_the_rank_is_the_one_among_all_machines(
+    environment: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert directories.rank() == rank
+
+
+# -- the logger
+
+
+def test_the_logger_hears_the_config_at_the_start_and_the_status_at_the_end(directory: Path) -> None:
+    logger = Recorder()
+    with opening(directory, logger) as run:
+        assert read_manifest(directory)["wandb"] == {"id": "abc"}
+        run.log(7, loss=2.0, lr=0.1)
+        run.results([], perplexity=8.1)
+    assert logger.heard == [
+        ("start", directory, "running", CONFIG),
+        ("log", {"loss": 2.0, "lr": 0.1}, 7),
+        ("finish", "done", {"perplexity": 8.1}),
+    ]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), UserError("after the first step"), KeyboardInterrupt()])
+def test_the_logger_hears_how_a_stopped_run_ended(directory: Path, error: BaseException) -> None:
+    logger = Recorder()
+    ended_by(directory, error, logger)
+    assert logger.heard[-1] == ("finish", read_manifest(directory)["status"], {})
+
+
+def test_a_logger_that_fails_at_the_end_hides_neither_the_status_nor_the_error(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Logger):
+        def finish(self, manifest: dict[str, Any]) -> None:
+            raise OSError("the network is gone")
+
+    ended_by(directory, ZeroDivisionError("the error that matters"), Broken())
+    assert read_manifest(directory)["status"] == "failed: ZeroDivisionError: the error that matters"
+    assert "the network is gone" in caplog.text
+
+
+def test_a_logger_that_fails_at_the_start_fails_the_run(directory: Path) -> None:
+    class Broken(Logger):
+        def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+            raise OSError("no such host")
+
+    with pytest.raises(OSError, match="no such host"), opening(directory, Broken()):
+        pytest.fail("the task must not start")
+    assert read_manifest(directory)["status"] == "failed: OSError: no such host"
+
+
+# -- metrics.jsonl
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_step_is_on_the_disk_as_soon_as_it_is_logged(directory: Path) -> None:
+    with opening(directory) as run:
+        for step in (1, 2, 3):
+            run.log(step, loss=1 / step)
+            assert lines(directory) == [{"step": s, "loss": 1 / s} for s in range(1, step + 1)]
+
+
+def test_a_number_that_is_not_finite_is_written_as_its_name(directory: Path) -> None:
+    logger = Recorder()
+    with opening(directory, logger) as run:
+        run.log(1, loss=math.nan, grad_norm=math.inf, margin=-math.inf, lr=0.1)
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is not json")
+
+    text = (directory / "metrics.jsonl").read_text()
+    row = json.loads(text, parse_constant=refuse)
+    assert row == {"step": 1, "loss": "nan", "grad_norm": "inf", "margin": "-inf", "lr": 0.1}
+    assert math.isnan(logger.heard[1][1]["loss"]), "the logger gets the number"
+
+
+TORN = ['{"step": 4, "lo', "", "[4]", "4", '{"loss": 2.0}', "\x00\x00\x00"]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_resumed_run_forgets_later_steps_and_a_torn_last_line(directory: Path, torn: str) -> None:
+    with opening(directory) as run:
+        for step in (1, 2, 3):
+            run.log(step, loss=1.0)
+        with open(directory / "metrics.jsonl", "a") as file:
+            file.write(torn)
+        run.forget_after(2)
+        assert [row["step"] for row in lines(directory)] == [1, 2]
+        run.log(3, loss=0.5)
+    assert [(row["step"], row["loss"]) for row in lines(directory)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
+
+
+def test_forgetting_what_was_never_written_writes_nothing(directory: Path) -> None:
+    with opening(directory) as run:
+        run.forget_after(0)
+        assert not (directory / "metrics.jsonl").exists()
+
+
+# -- two processes
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from roundround.run import NoLogger, opened
+with opened(Path(sys.argv[1]), verb="train", config={}, overrides=[], logger=NoLogger(), sweep=None) as run:
+    run.log(1, loss=2.0)
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has opened the same run and waits."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout.readline() == "begun\n"
+    yield child
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+
+
+def test_a_second_process_is_refused_and_touches_nothing(directory: Path, other_process: subprocess.Popen[str]) -> None:
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(UserError, match="is being written by another process"), opening(directory):
+        pytest.fail("two processes in one run directory")
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+    assert other_process.communicate("")[0] == f"{directory}\n"
+    assert read_manifest(directory)["status"] == "done"
+
+
+def test_a_killed_run_still_says_running_and_can_go_on(directory: Path, other_process: subprocess.Popen[str]) -> None:
+    other_process.kill()
+    other_process.wait()
+    killed = read_manifest(directory)
+    assert (killed["status"], killed["ended"]) == ("running", None)
+    with opening(directory):
+        pass
+    assert read_manifest(directory)["status"] == "done"
+    assert read_manifest(directory)["started"] == killed["started"]
+
+
+# -- files
+
+
+@pytest.mark.parametrize("call", ["fsync", "chmod", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+
+    def fail(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files.os, call, fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
+    write_atomically(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "new")]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "half of it, then \ud800")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
+
+
+def test_an_interrupt_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("old")
+
+    def interrupt(handle: int) -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(files.os, "fsync", interrupt)
+    with pytest.raises(Interrupted):
+        write_atomically(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
+
+
+def test_a_file_is_whole_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", lambda handle: (events.append("flushed"), fsync(handle)))
+
+    def rename(source: str, target: Path) -> None:
+        assert Path(source).parent == target.parent, "a rename is atomic inside one file system only"
+        events.append(Path(source).read_text())
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "replace", rename)
+    write_atomically(tmp_path / "run.json", "all of it")
+    assert events == ["flushed", "all of it"]
+
+
+def test_a_reader_never_sees_half_a_manifest(directory: Path) -> None:
+    broken: list[str] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                read_manifest(directory)
+            except UserError as error:
+                broken.append(str(error))
+
+    with opening(directory) as run:
+        reader = threading.Thread(target=read)
+        reader.start()
+        for n in range(50):
+            run.note(facts={"n": n, "padding": "x" * 100_000})
+        done.set()
+        reader.join()
+    assert broken == []
+
+
+def test_files_are_as_readable_as_the_users_own(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_json(tmp_path / "run.json", {"a": Path("b")})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o640
+    assert json.loads((tmp_path / "run.json").read_text()) == {"a": "b"}
+
+
+# -- finding a run
+
+
+def leave_run(path: Path, started: str, status: str = "done", verb: str = "train") -> Path:
+    path.mkdir(parents=True)
+    write_json(path / "run.json", {"verb": verb, "status": status, "started": started, "config": {}})
+    return path
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Runs whose folders sort otherwise than the times at which they started."""
+    root = tmp_path / "outputs"
+    leave_run(root / "train/2026-01-02/23-00-00", "2026-01-02T23:00:00.000000+00:00")
+    leave_run(root / "train/2026-01-03/09-00-00-sweep/0", "2026-01-03T09:00:01.000000+00:00")
+    leave_run(root / "train/2026-01-03/09-00-00-sweep/10", "2026-01-03T09:00:30.000000+00:00")
+    leave_run(root / "train/2026-01-03/09-00-00-sweep/9", "2026-01-03T09:00:20.000000+00:00")
+    leave_run(root / "train/2026-01-03/10-00-00", "2026-01-03T08:59:59.000000+00:00")
+    leave_run(root / "train/2026-01-03/11-00-00", "2026-01-03T11:00:00.000000+00:00", "failed: boom")
+    leave_run(root / "train/2026-01-03/12-00-00", "2026-01-03T12:00:00.000000+00:00", "interrupted")
+    leave_run(root / "train/2026-01-03/13-00-00", "2026-01-03T13:00:00.000000+00:00", "running")
+    leave_run(root / "eval/2026-01-03/14-00-00", "2026-01-03T14:00:00.000000+00:00", verb="eval")
+    return root
+
+
+def test_last_is_the_latest_started_run_that_is_done_jobs_of_sweeps_included(outputs: Path) -> None:
+    assert find_run("last", str(outputs), "train", done=True) == outputs / "train/2026-01-03/09-00-00-sweep/10"
+
+
+def test_last_to_go_on_with_need_not_be_done(outputs: Path) -> None:
+    assert find_run("last", str(outputs), "train", done=False) == outputs / "train/2026-01-03/13-00-00"
+
+
+def test_last_passes_over_what_is_no_manifest(outputs: Path) -> None:
+    for n, text in enumerate(["", "[]", '{"status": "done"}', "\x00"]):
+        folder = outputs / f"train/2026-02-01/0{n}-00-00"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(text)
+    assert find_run("last", str(outputs), "train", done=True).name == "10"
+
+
+def test_last_without_a_finished_run_says_how_to_start_one(tmp_path: Path) -> None:
+    leave_run(tmp_path / "train/2026-01-03/11-00-00", "2026-01-03T11:00:00.000000+00:00", "failed: boom")
+    with pytest.raises(UserError, match=r"no finished train run under .*; start one with: roundround train"):
+        find_run("last", str(tmp_path), "train", done=True)
+    with pytest.raises(UserError, match="no eval run under"):
+        find_run("last", str(tmp_path), "eval", done=False)
+
+
+def test_a_run_is_found_anywhere_by_its_path(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = leave_run(tmp_path / "kept", "2020-01-01T00:00:00.000000+00:00", "interrupted")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for reference in (str(elsewhere), "kept", "kept/", "~/kept"):
+        assert find_run(reference, str(outputs), "train", done=True) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "has no run.json"),
+        ("{", "is not valid json"),
+        ("\x00", "is not valid json"),
+        ("[]", "is not a manifest of roundround"),
+        ('{"verb": "train", "status": "done", "started": "now"}', "it lacks verb, status, started or config"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        find_run(str(tmp_path), "outputs", "train", done=True)
+
+
+def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_manifest(tmp_path / "nowhere")
+
+
+# -- claiming a directory
+
+
+def test_launches_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
+    noon = datetime(2026, 1, 31, 12, 0, 0)
+    claimed = [claim(tmp_path / "train", noon) for _ in range(3)]
+    assert [path.relative_to(tmp_path).as_posix() for path in claimed] == [
+        "train/2026-01-31/12-00-00",
+        "train/2026-01-31/12-00-00-2",
+        "train/2026-01-31/12-00-00-3",
+    ]
+    assert all(path.is_dir() for path in claimed)
+
+
+def test_a_sweep_and_its_jobs_lie_where_last_looks_for_them(tmp_path: Path) -> None:
+    sweep = Path(sweep_directory(str(tmp_path), "train"))
+    second = Path(sweep_directory(str(tmp_path), "train"))
+    assert re.fullmatch(r"\d\d-\d\d-\d\d-sweep(-2)?", second.name)
+    for folder in (sweep, second):
+        job = leave_run(folder / "0", datetime.now().astimezone().isoformat(timespec="microseconds"))
+        assert find_run("last", str(tmp_path), "train", done=True) == job
+
+
+def test_a_run_directory_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot create a run directory in .*; give outputs=DIR"):
+        run_directory(str(tmp_path / "outputs"), "train", None)
+
+
+def test_a_resumed_run_keeps_its_directory_and_other_ranks_get_a_scratch_one(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = outputs / "train/2026-01-03/12-00-00"
+    before = sorted(outputs.rglob("*"))
+    assert run_directory(str(outputs), "train", str(run)) == str(run)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    scratch = Path(run_directory(str(outputs), "train", None))
+    assert scratch.is_dir()
+    assert sorted(outputs.rglob("*")) == before
+    scratch.rmdir()
+
+
+# -- provenance
+
+
+def test_the_hash_of_a_config_forgets_the_order_of_its_keys_and_nothing_else() -> None:
+    one = provenance.config_hash({"a": 1, "b": {"c": [1, 2], "d": None}})
+    assert provenance.config_hash({"b": {"d": None, "c": [1, 2]}, "a": 1}) == one
+    assert provenance.config_hash({"a": 1, "b": {"c": [2, 1], "d": None}}) != one
+    assert provenance.config_hash({"a": 1.5, "b": {"c": [1, 2], "d": None}}) != one
+
+
+def test_versions_name_what_numbers_depend_on() -> None:
+    found = provenance.versions()
+    assert found["hydra-core"] == hydra.__version__
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"torch", "lightning", "transformers", "numpy", "wandb"} <= found.keys()
+
+
+def git(folder: Path, *args: str) -> str:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *identity, *args], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository like ours, from which `provenance` believes to run."""
+    root = tmp_path / "checkout"
+    for name in ("roundround/pe/rope.py", "conf/pe/rope.yaml", "README.md"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("first\n")
+    (root / "roundround" / "provenance.py").write_text("")
+    git(root, "init", "--quiet")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "first")
+    monkeypatch.setattr(provenance, "__file__", str(root / "roundround" / "provenance.py"))
+    return root
+
+
+def test_a_clean_checkout_is_its_commit(checkout: Path, directory: Path) -> None:
+    (checkout / "README.md").write_text("words, which no number depends on\n")
+    with opening(directory):
+        pass
+    commit = git(checkout, "rev-parse", "HEAD").strip()
+    assert read_manifest(directory)["git"] == {"commit": commit, "dirty": False}
+    assert names(directory) == {"run.json"}
+
+
+def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path, directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+    (checkout / "roundround/pe/rope.py").write_text("second\n")
+    with opening(directory):
+        pass
+    assert read_manifest(directory)["git"]["dirty"] is False
+    assert "code.patch" not in names(directory)
+
+
+def test_somebody_elses_repository_around_an_installed_package_says_nothing(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = checkout / "venv" / "site-packages" / "roundround" / "provenance.py"
+    installed.parent.mkdir(parents=True)
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert provenance.git_state() == (None, None)
+
+
+def test_no_repository_and_no_git_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "roundround" / "provenance.py"))
+    (tmp_path / "roundround").mkdir()
+    assert provenance.git_state() == (None, None)
+    monkeypatch.setenv("PATH", "")
+    assert provenance.git_state() == (None, None)
+
+
+# -- Weights & Biases
+
+
+def test_a_login_is_a_key_or_a_line_in_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not has_login()
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine example.com login user password secret\n")
+    netrc.chmod(0o600)
+    assert not has_login()
+    netrc.write_text("machine api.wandb.ai login user password secret\n")
+    assert has_login()
+    netrc.write_text("this is not\na netrc file\n")
+    assert not has_login()
+    netrc.write_text("machine wandb.example.com login user password secret\n")
+    assert not has_login()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com/")
+    assert has_login()
+    netrc.rename(tmp_path / "mine")
+    assert not has_login()
+    monkeypatch.setenv("NETRC", str(tmp_path / "mine"))
+    assert has_login()
+    monkeypatch.delenv("NETRC")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert has_login()
+
+
+TWO_RUNS = """
+import sys
+from pathlib import Path
+from roundround.run import WandB, opened
+from roundround.errors import Interrupted
+for last in (False, True):
+    logger = WandB(project="project", entity=None, group=None, tags=["tag"])
+    config = {"seed": 3, "remark": "the config reaches W and B"}
+    try:
+        with opened(Path("run"), verb="train", config=config, overrides=[], logger=logger, sweep=None) as run:
+            run.log(1 + last, bits_of_loss=float(last))
+            run.results([], headline_number=0.5)
+            if not last:
+                raise Interrupted(15)
+    except Interrupted:
+        pass
+"""
+
+
+def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "work" / "run").mkdir(parents=True)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "NETRC"))}
+    terminal, end = pty.openpty()  # at a terminal it could ask
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", TWO_RUNS],
+            cwd=tmp_path / "work",
+            env=known | {"HOME": str(tmp_path)},
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            timeout=120,
+            check=False,
+        )
+        shown = os.read(terminal, 100_000).decode()
+    finally:
+        os.close(end)
+        os.close(terminal)
+    assert done.returncode == 0, shown
+    assert shown.split() == ["run"], "it says nothing but the run directory"
+    assert os.listdir(tmp_path / "work") == ["run"]
+    manifest = read_manifest(tmp_path / "work" / "run")
+    assert (manifest["status"], manifest["wandb"]["mode"]) == ("done", "offline")
+    left = sorted((tmp_path / "work/run/wandb").glob(f"offline-run-*/run-{manifest['wandb']['id']}.wandb"))
+    assert len(left) == 2, "a run that goes on is the same run there"
+    for file, status in zip(left, (b"interrupted", b"done"), strict=True):
+        record = file.read_bytes()
+        for text in (b"the config reaches W and B", b"bits_of_loss", b"headline_number", b"tag", status):
+            assert text in record, text
