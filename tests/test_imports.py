@@ -1,0 +1,348 @@
+"""Who may import whom, read off the syntax trees; nothing is imported, so that a lazy import counts like any other.
+
+`cli -> launch -> tasks (by name, lazily) -> everything else`. A part is a module of roundround or a folder of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / "roundround"
+
+# what people copy into their own work, and what it may import: (parts of roundround, libraries)
+PORTABLE = {
+    "interface": (set(), {"torch"}),
+    "pe": ({"interface", "pe"}, {"torch"}),
+    "softmax": ({"interface", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
+    "model": ({"interface", "pe", "softmax", "model"}, {"torch"}),
+}
+KNOW_HYDRA = {"launch", "arguments", "messages", "completion", "build", "schema", "tasks"}
+ONLY = {  # library: the parts that may import it
+    "hydra": KNOW_HYDRA,
+    "omegaconf": KNOW_HYDRA,
+    "yaml": {"catalogue", "launch", "messages"},
+    "lightning": {"training", "tasks"},
+    "wandb": {"run"},
+    "transformers": {"data", "hf"},
+    "datasets": {"data", "hf"},
+    "huggingface_hub": {"data", "hf"},
+    "typer": {"cli"},
+    "click": set(),  # Typer has its own
+    "importlib": {"launch"},  # tasks, by name
+    "pickle": set(),  # nothing is unpickled from a file that a user was given
+}
+INNER = {  # part: the parts that may import it
+    "tasks": {"tasks"},
+    "launch": {"cli", "catalogue"},
+    "cli": {"__main__"},
+    "training": {"training", "tasks"},
+    "schema": {"tasks"},
+}
+SLOW = {"torch", "numpy", "lightning", "transformers", "datasets", "wandb", "matplotlib", "scipy"}
+BEFORE_TASKS = ["launch", "completion", "catalogue", "directories"]  # what --cfg, TAB and `list` run
+INSIDE_FUNCTIONS = {"wandb", "datasets", "transformers", "matplotlib"}  # seconds that most commands do not need
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, such as `torch.nn.functional` or `roundround.pe.base.PositionalEncoding`."""
+
+    name: str
+    line: int
+    at_import: bool  # False inside a function, where it costs nothing until the call
+
+    @property
+    def library(self) -> str:
+        return self.name.split(".")[0]
+
+    @property
+    def part(self) -> str | None:
+        """The part of roundround, None for a library."""
+        words = self.name.split(".")
+        return words[1] if words[0] == "roundround" and len(words) > 1 else None
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Every module by its name inside the package, such as `pe.rope`."""
+    found = {path.relative_to(package).with_suffix(""): path for path in sorted(package.rglob("*.py"))}
+    return {".".join(path.parts).removesuffix(".__init__"): file for path, file in found.items()}
+
+
+def imports(path: Path) -> list[Import]:
+    return list(imports_below(ast.parse(path.read_text(encoding="utf-8")), at_import=True))
+
+
+def imports_below(node: ast.AST, at_import: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, at_import) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            origin = "." * child.level + (child.module or "")
+            yield from (Import(f"{origin}.{alias.name}", child.lineno, at_import) for alias in child.names)
+        else:
+            yield from imports_below(child, at_import and not inside)
+
+
+def violations(package: Path) -> list[str]:
+    """Every import that the rules forbid, as `module:line imports name: why`."""
+    found = []
+    for module, path in modules(package).items():
+        for item in imports(path):
+            why = forbidden(module.split(".")[0], item)
+            if why:
+                found.append(f"{module}:{item.line} imports {item.name}: {why}")
+    return found
+
+
+def forbidden(part: str, item: Import) -> str | None:
+    """Why a part of roundround may not import this; None where it may."""
+    if item.name.startswith("."):
+        return "names are absolute"
+    if part in PORTABLE and item.library not in sys.stdlib_module_names:
+        parts, libraries = PORTABLE[part]
+        if item.part not in parts if item.library == "roundround" else item.library not in libraries:
+            return f"{part} is to be copied"
+    owner = None if item.name.startswith("importlib.") else ONLY.get(item.library)
+    if owner is not None and part not in owner:
+        return f"only {sorted(owner)} may"
+    if item.part in INNER and part not in INNER[item.part]:
+        return f"only {sorted(INNER[item.part])} may"
+    if item.at_import and item.library in INSIDE_FUNCTIONS and part != "hf":
+        return "only inside a function"
+    return None
+
+
+def eager(package: Path) -> dict[str, set[str]]:
+    """What each module imports as it is imported itself: modules of the package, and libraries as `:name`."""
+    known = modules(package)
+    graph = {}
+    for module, path in known.items():
+        graph[module] = {parent for parent in parents(module) if parent in known}
+        for item in imports(path):
+            if not item.at_import:
+                continue
+            name = item.name.removeprefix("roundround.")
+            inner = name if name in known else name.rpartition(".")[0]
+            graph[module].add(inner if item.library == "roundround" else f":{item.library}")
+    return graph
+
+
+def parents(module: str) -> list[str]:
+    words = module.split(".")
+    return [".".join(words[:n]) for n in range(1, len(words))]
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Everything that importing `start` imports."""
+    found, ahead = set(), [start]
+    while ahead:
+        for name in graph.get(ahead.pop(), set()) - found:
+            found.add(name)
+            ahead.append(name)
+    return found
+
+
+# -- the rules
+
+
+def test_nothing_imports_what_it_may_not() -> None:
+    assert violations(PACKAGE) == []
+
+
+@pytest.mark.parametrize("start", BEFORE_TASKS)
+def test_what_runs_before_a_task_waits_for_no_slow_library(start: str) -> None:
+    assert {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") in SLOW} == set()
+
+
+def test_help_waits_for_typer_alone() -> None:
+    outside = {name for name in reached(eager(PACKAGE), "cli") if name.removeprefix(":") not in sys.stdlib_module_names}
+    assert outside - {""} == {":typer"}  # "" is the package itself, which holds its version
+
+
+def test_a_portable_part_reaches_torch_and_nothing_else() -> None:
+    graph = eager(PACKAGE)
+    for module in graph:
+        if module.split(".")[0] in PORTABLE:
+            libraries = {name[1:] for name in reached(graph, module) if name.startswith(":")}
+            assert libraries - sys.stdlib_module_names <= {"torch", "entmax", "adasplash"}, module
+
+
+def test_no_module_imports_itself_round_a_corner() -> None:
+    graph = eager(PACKAGE)
+    assert [module for module in graph if module in reached(graph, module)] == []
+
+
+def test_a_verb_names_a_function_of_the_tasks() -> None:
+    cli = ast.parse((PACKAGE / "cli.py").read_text())
+    tables = [node.value for node in cli.body if isinstance(node, ast.Assign) and node.targets[0].id == "VERBS"]
+    verbs = ast.literal_eval(tables[0])
+    assert {"train", "eval"} <= verbs.keys()
+    for target, _ in verbs.values():
+        module, _, function = target.partition(":")
+        assert module.startswith("roundround.tasks.")
+        tree = ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
+
+
+def test_no_module_stands_where_the_wheel_puts_the_yamls() -> None:
+    assert not (PACKAGE / "conf.py").exists()
+    assert not list((PACKAGE / "conf").rglob("*.py"))
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+# -- the rules see what they are to see
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("pe/mine", "from roundround.softmax.softmax import Softmax"),
+        ("pe/mine", "from roundround import softmax"),
+        ("pe/mine", "from roundround.model.decoder import Decoder"),
+        ("pe/mine", "from roundround.build import build"),
+        ("pe/mine", "import numpy as np"),
+        ("pe/mine", "def f():\n    import scipy.special"),
+        ("softmax/mine", "from roundround.pe.base import PositionalEncoding"),
+        ("softmax/mine", "from roundround.run import Run"),
+        ("softmax/mine", "class A:\n    def f(self):\n        from omegaconf import DictConfig"),
+        ("model/mine", "import transformers"),
+        ("model/mine", "from roundround.data.tokens import TokenData"),
+        ("interface", "from roundround.pe.base import PositionalEncoding"),
+        ("interface", "import roundround"),
+        ("data/mine", "from omegaconf import DictConfig"),
+        ("data/mine", "import hydra.utils"),
+        ("training/mine", "from omegaconf import OmegaConf"),
+        ("run", "import lightning"),
+        ("run", "import wandb"),  # not inside a function
+        ("training/mine", "def f():\n    import wandb"),
+        ("probing/mine", "def f():\n    from transformers import AutoModel"),
+        ("data/mine", "from transformers import AutoTokenizer"),  # not inside a function
+        ("report/mine", "if True:\n    import datasets"),
+        ("launch", "def f():\n    from roundround.tasks.train import train"),
+        ("run", "from roundround.launch import complain"),
+        ("tasks/mine", "from roundround.cli import app"),
+        ("model/mine", "from roundround.training.module import LanguageModel"),
+        ("catalogue", "import click"),
+        ("data/mine", "import importlib"),
+        ("training/mine", "from pickle import load"),
+        ("pe/mine", "from .base import PositionalEncoding"),
+        ("pe/mine", "from . import base"),
+    ],
+)
+def test_a_forbidden_import_is_seen(tmp_path: Path, module: str, source: str) -> None:
+    path = (tmp_path / module).with_suffix(".py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    assert len(violations(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("pe/mine", "import math\nimport torch.nn.functional as F\nfrom roundround.pe.rotary import ladder"),
+        ("softmax/mine", "from entmax import entmax15\nfrom roundround.interface import Keys"),
+        ("model/mine", "from roundround.pe.base import PositionalEncoding"),
+        ("hf/mine", "from transformers import AutoModel"),
+        ("run", "def f():\n    import wandb"),
+        ("provenance", "from importlib import metadata"),
+        ("tasks/mine", "import lightning\nfrom omegaconf import DictConfig\nfrom roundround.training import module"),
+    ],
+)
+def test_an_allowed_import_is_let_through(tmp_path: Path, module: str, source: str) -> None:
+    path = (tmp_path / module).with_suffix(".py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    assert violations(tmp_path) == []
+
+
+def test_slow_libraries_and_circles_are_seen_through_other_modules(tmp_path: Path) -> None:
+    for name, source in {
+        "__init__": "",
+        "launch": "from roundround import middle",
+        "middle": "from roundround.deep.end import thing\ndef f():\n    import numpy",
+        "deep/__init__": "",
+        "deep/end": "try:\n    import torch.nn\nexcept ImportError:\n    pass\nfrom roundround.launch import f",
+    }.items():
+        path = (tmp_path / name).with_suffix(".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+    graph = eager(tmp_path)
+    assert reached(graph, "launch") == {"launch", "middle", "deep", "deep.end", ":torch"}
+    assert [module for module in graph if module in reached(graph, module)] == ["deep.end", "launch", "middle"]
+
+
+# -- docstrings of the variants
+
+
+def finals(folder: Path) -> list[tuple[str, ast.ClassDef]]:
+    """The final classes of a folder of variants."""
+    return [
+        (f"{folder.name}/{path.stem}:{node.name}", node)
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(mark, ast.Name) and mark.id == "final" for mark in node.decorator_list)
+    ]
+
+
+VARIANTS = [*finals(PACKAGE / "pe"), *finals(PACKAGE / "softmax")]
+
+
+def complaints(docstring: str) -> list[str]:
+    """What is wrong with the docstring of a variant: the idea in a sentence, the formula in a line, the paper."""
+    paragraphs = [paragraph.splitlines() for paragraph in docstring.split("\n\n")]
+    if len(paragraphs) < 3:
+        return ["not three paragraphs"]
+    idea, formula, paper = (" ".join(lines) for lines in paragraphs[:3])
+    found = [] if re.fullmatch(r"[A-Z0-9][^.]*(\.\S[^.]*)*\.", idea) else ["the idea is not one sentence"]
+    if len(paragraphs[1]) != 1 or "=" not in formula:
+        found.append("the formula is not one line")
+    if not re.search(r"\b(19|20)\d\d, arXiv:\d{4}\.\d{5}\b", paper):
+        found.append("no author, year and arXiv number")
+    return found
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS, ids=[name for name, _ in VARIANTS])
+def test_a_variant_states_its_idea_its_formula_and_its_paper(name: str, variant: ast.ClassDef) -> None:
+    assert complaints(ast.get_docstring(variant) or "") == []
+
+
+def test_every_yaml_names_such_a_variant() -> None:
+    written = [path for family in ("pe", "softmax") for path in (ROOT / "conf" / family).glob("*.yaml")]
+    targets = {re.search(r"^_target_: roundround\.(\S+)$", path.read_text(), re.MULTILINE)[1] for path in written}
+    assert len(targets) > 10
+    assert targets <= {name.replace("/", ".").replace(":", ".") for name, _ in VARIANTS}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "complaint"),
+    [
+        ("", "not three paragraphs"),
+        ("An idea.\n\nx = y", "not three paragraphs"),
+        ("An idea. And another.\n\nx = y\n\nA 2024, arXiv:2410.06205.", "the idea is not one sentence"),
+        ("an idea\n\nx = y\n\nA 2024, arXiv:2410.06205.", "the idea is not one sentence"),
+        ("An idea.\n\nx = y\nz = y\n\nA 2024, arXiv:2410.06205.", "the formula is not one line"),
+        ("An idea.\n\nwords\n\nA 2024, arXiv:2410.06205.", "the formula is not one line"),
+        ("An idea.\n\nx = y\n\nA 2024.", "no author, year and arXiv number"),
+        ("An idea.\n\nx = y\n\narXiv:2410.06205.", "no author, year and arXiv number"),
+    ],
+)
+def test_a_docstring_of_another_form_is_seen(docstring: str, complaint: str) -> None:
+    assert complaints(docstring) == [complaint]
+
+
+def test_numbers_with_a_point_end_no_sentence() -> None:
+    assert complaints("Cuts 0.75 of an idea.\n\nx = y\n\nA and B 2024, arXiv:2410.06205, table 2.") == []
