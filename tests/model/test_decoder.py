@@ -329,6 +329,15 @@ def test_an_encoding_of_a_layer_acts_on_that_layer_alone(layer: int) -> None:
     assert changed_layers(model, model.encodings[layer].log_r1) == [i == layer for i in range(3)]
 
 
+def test_the_step_of_training_reaches_the_encoding() -> None:
+    model = lively(decoder("rope_random"))
+    with torch.no_grad():
+        evaluated, first, again, second = (model(TOKENS_BT, step=step) for step in (None, 1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, evaluated)
+
+
 def layer_weights(pe: str, seed: int) -> dict[str, Tensor]:
     torch.manual_seed(seed)
     return {name: w for name, w in decoder(pe).state_dict().items() if not name.startswith("encodings.")}
