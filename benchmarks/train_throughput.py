@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from roundround.model.decoder import Decoder
 from roundround.tasks.assembly import decoder_of, describe_device, n_parameters
 from roundround.training.optim import AdamW
 
@@ -103,6 +104,14 @@ IMPLEMENTATIONS: dict[str, Callable[[DictConfig], nn.Module]] = {
 }
 
 
+def mean_loss(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """As each implementation has it: ours takes the targets and makes the logits a few rows at a time."""
+    if isinstance(module, Decoder):
+        loss: Tensor = module(inputs, targets_BT=targets).mean()
+        return loss
+    return F.cross_entropy(module(inputs).flatten(0, 1), targets.flatten())
+
+
 def stepper(module: nn.Module, tokens: Tensor, precision: str) -> Callable[[], None]:
     """One optimiser step of the module on the tokens."""
     adam = AdamW(lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1).create(module)
@@ -110,7 +119,7 @@ def stepper(module: nn.Module, tokens: Tensor, precision: str) -> Callable[[], N
 
     def step() -> None:
         with torch.autocast(tokens.device.type, torch.bfloat16, enabled=mixed):
-            loss = F.cross_entropy(module(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            loss = mean_loss(module, tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         adam.step()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -105,6 +105,11 @@ def quote_odd(override: str) -> str:
         quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"
+    group = conf_dir() / parsed.key_or_group
+    named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
+    if group.is_dir() and not named:  # Hydra fails on pe=null with a traceback
+        choices = [path.relative_to(group).with_suffix("").as_posix() for path in group.rglob("*.yaml")]
+        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
     if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
         key, _, value = override.partition("=")

@@ -44,22 +44,25 @@ def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
 def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
     """The node's values as plain Python, converted to the types that the constructor asks for."""
     target = target_class(node, family)
-    fields = constructor_fields(target, set(runtime))
+    fields, required = constructor_fields(target, set(runtime))
     for key in map(str, node):
         if key not in NOT_PARAMETERS and key not in fields:
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
     schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
+    given = [key for key in map(str, node) if key in fields]  # `key in node` is False where it says ???
     for key in fields:
         try:
-            if key in node:
-                assign(schema, str(key), OmegaConf.select(node, key, throw_on_missing=True))
-            elif OmegaConf.is_missing(schema, key):
+            if key in given and not OmegaConf.is_missing(node, key):
+                value = OmegaConf.select(node, key)
+                plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+                assign(schema, key, plain)
+            elif key in given or key in required:
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
             raise UserError(f"{where(node)}.{key}: {without_place(error)}") from error
-    values = OmegaConf.to_container(schema, throw_on_missing=True)
+    values = OmegaConf.to_container(schema)
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return {key: values[key] for key in given}  # what the node leaves out keeps the constructor's own default
 
 
 def assign(typed: DictConfig, key: str, value: Any) -> None:
@@ -92,16 +95,20 @@ def target_class(node: DictConfig, family: type) -> type:
     return target
 
 
-def constructor_fields(target: type, runtime: set[str]) -> dict[str, Any]:
-    """The constructor's keyword-only parameters as dataclass fields, without those that the caller supplies."""
-    parameters = inspect.signature(target).parameters.values()
+def constructor_fields(target: type, runtime: set[str]) -> tuple[dict[str, Any], set[str]]:
+    """The constructor's keyword-only parameters as dataclass fields, without those that the caller supplies.
+
+    Also the names of those that have no default.
+    """
     constructor: Any = target.__init__  # type: ignore[misc]
-    hints = typing.get_type_hints(constructor) if is_ours(target) else {}
-    return {
-        p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default=default_of(p)))
-        for p in parameters
-        if p.kind is p.KEYWORD_ONLY and p.name not in runtime
-    }
+    try:
+        hints = typing.get_type_hints(constructor) if is_ours(target) else {}
+    except NameError:  # a name imported for type checkers only
+        hints = {}
+    signature = inspect.signature(target).parameters.values()
+    ours = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name not in runtime]
+    fields = {p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default="???")) for p in ours}
+    return fields, {p.name for p in ours if p.default is p.empty}
 
 
 def is_ours(target: type) -> bool:
@@ -109,19 +116,19 @@ def is_ours(target: type) -> bool:
     return not target.__module__.startswith("lightning")
 
 
-def default_of(parameter: inspect.Parameter) -> Any:
-    if parameter.default is parameter.empty:
-        return "???"
-    if isinstance(parameter.default, bool | int | float | str | None):
-        return parameter.default
-    return None
-
-
 def config_type(hint: Any) -> Any:
     """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
-    simple = {int, float, bool, str, type(None)}
-    return hint if all(part in simple for part in parts) else Any
+    return hint if checkable(hint) else Any
+
+
+def checkable(hint: Any) -> bool:
+    simple = (int, float, bool, str)  # a tuple, because the arguments of a hint need not be hashable
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union) and len(parts) == 1:
+        return checkable(parts[0])
+    if typing.get_origin(hint) in (types.UnionType, typing.Union, list, dict, tuple):
+        return all(part in simple for part in parts)
+    return hint in simple
 
 
 def where(node: DictConfig) -> str:

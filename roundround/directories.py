@@ -69,7 +69,7 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool) -> Path:
     if not runs:
         kind = "finished " if done else ""
         raise UserError(f"no {kind}{verb} run under {Path(outputs) / verb}; start one with: roundround {verb}")
-    return max(runs)[1]
+    return max(runs, key=lambda run: datetime.fromisoformat(run[0]))[1]
 
 
 def fits(manifest: dict[str, Any], done: bool) -> bool:

@@ -51,10 +51,11 @@ def git(*args: str) -> str | None:
     """What git prints about the checkout that this code runs from; None where it is no checkout."""
     here = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(["git", "-C", str(here), *args], capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(["git", "-C", str(here), *args], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    fine = done.returncode == 0 or ("--no-index" in args and done.returncode == 1)  # 1: the files differ
+    return done.stdout.decode(errors="replace") if fine else None
 
 
 def git_state() -> tuple[dict[str, Any] | None, str | None]:
@@ -64,5 +65,15 @@ def git_state() -> tuple[dict[str, Any] | None, str | None]:
     commit = git("rev-parse", "HEAD")
     if top is None or commit is None or here.parent != Path(top.strip()).resolve():
         return None, None  # installed, perhaps inside somebody else's repository
-    patch = git("diff", "HEAD", "--binary", "--", "roundround", "conf")
+    patch = uncommitted(here.parent)
     return {"commit": commit.strip(), "dirty": bool(patch)}, patch or None
+
+
+def uncommitted(top: Path) -> str:
+    """The patch from the commit to the code as it is, files that git does not know yet included."""
+    code = (":/roundround", ":/conf")  # from the top, because git runs in a folder below it
+    unknown = git("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--", *code) or ""
+    parts = [git("diff", "HEAD", "--binary", "--", *code)]
+    for name in unknown.split("\0")[:-1]:
+        parts.append(git("-C", str(top), "diff", "--no-index", "--binary", "--", "/dev/null", name))
+    return "".join(part for part in parts if part)

@@ -126,7 +126,7 @@ class Run:
         """Append one line to metrics.jsonl and tell the logger. A number that is not finite is written as its name."""
         if not self.writes:
             return
-        line = {name: v if math.isfinite(v) else str(v) for name, v in metrics.items()}
+        line = named(metrics)
         with open(self.directory / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
         self.logger.log(metrics, step)
@@ -141,9 +141,17 @@ class Run:
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
         """Write results.json, the numbers this run is for, and the few that the manifest shows."""
-        self.manifest["headline"] = headline
+        self.manifest["headline"] = named(headline)
         if self.writes:
-            write_json(self.directory / "results.json", records)
+            write_json(self.directory / "results.json", [named(record) for record in records])
+
+
+def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a number that is not finite as its name, because json has none."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in numbers.items()
+    }
 
 
 def step_of(line: str) -> float:
@@ -198,7 +206,8 @@ def begin(run: Run, fresh: bool) -> None:
         write_atomically(run.directory / "code.patch", patch)
     run.note()
     kept = run.logger.start(run.directory, run.manifest)
-    run.note(wandb=kept)
+    if kept is not None:  # a run that goes on without a logger keeps the id it had
+        run.note(wandb=kept)
 
 
 def end(run: Run, status: str) -> None:

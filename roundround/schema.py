@@ -101,6 +101,9 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
             assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
         except OmegaConfBaseException as error:
             raise UserError(f"{key}: {without_place(error)}") from error
+    for name in names:
+        if OmegaConf.is_missing(typed, name):
+            raise UserError(f"{name} has no value; give {name}=...")
     values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
@@ -108,4 +111,4 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
 
 
 def plain(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

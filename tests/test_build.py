@@ -308,3 +308,79 @@ def test_values_can_be_checked_ahead_of_building() -> None:
     values = checked_values(node(n_pairs="7"), Family, ["make"])
     assert "make" not in values
     assert (values["n_pairs"], values["lengths"]) == (7, [3])
+
+
+# -- defaults and annotations as people write them
+
+
+class Mine(Family):
+    def __init__(self, *, lr: float, betas: tuple[float, float] = (0.9, 0.95), extra=(1, 2)):
+        self.lr, self.betas, self.extra = lr, betas, extra
+
+
+class Untyped(Family):
+    def __init__(self, *, lr=0.1, betas=(0.9, 0.95)):
+        self.lr, self.betas = lr, betas
+
+
+class Implicit(Family):
+    def __init__(self, *, n: int = None):  # noqa: RUF013 - people write it
+        self.n = n
+
+
+class Activated(Family):
+    def __init__(self, *, activation: Callable[[float], float] = abs):
+        self.activation = activation
+
+
+class Forward(Family):
+    def __init__(self, *, lr: float, like: "NotImported" = None):  # type: ignore  # noqa: F821, UP037
+        self.lr = lr
+
+
+class Lists(Family):
+    def __init__(self, *, lengths: list[float], n: int = 4, maybe: list[int] | None = None):
+        self.lengths, self.n, self.maybe = lengths, n, maybe
+
+
+def made(name: str, root: dict[str, Any] | None = None, **values: Any) -> Any:
+    return build(OmegaConf.create({**(root or {}), "x": {"_target_": f"test_build.{name}", **values}}).x, Family)
+
+
+def test_a_default_that_is_a_tuple_stays() -> None:
+    assert made("Untyped").betas == (0.9, 0.95)
+
+
+def test_a_typed_default_that_is_a_tuple_stays() -> None:
+    assert made("Mine", lr=1).betas == (0.9, 0.95)
+
+
+def test_an_implicitly_optional_parameter() -> None:
+    assert made("Implicit").n is None
+    assert made("Implicit", n=3).n == 3
+
+
+def test_a_callable_default() -> None:
+    assert made("Activated").activation is abs
+
+
+def test_an_annotation_that_cannot_be_resolved() -> None:
+    assert made("Forward", lr=1).lr == 1.0
+
+
+def test_interpolation_inside_a_list() -> None:
+    assert made("Lists", root={"a": 0.5}, lengths=["${a}", 1]).lengths == [0.5, 1.0]
+
+
+def test_a_value_left_open_is_missing_also_with_a_default() -> None:
+    with pytest.raises(UserError):
+        made("Lists", lengths=[1], n="???")
+
+
+def test_optional_list_takes_a_scalar() -> None:
+    assert made("Lists", lengths=[1], maybe=5).maybe == [5]
+
+
+def test_optional_list_is_checked() -> None:
+    with pytest.raises(UserError):
+        made("Lists", lengths=[1], maybe=["a"])

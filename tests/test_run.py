@@ -714,3 +714,57 @@ def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_
         record = file.read_bytes()
         for text in (b"the config reaches W and B", b"bits_of_loss", b"headline_number", b"tag", status):
             assert text in record, text
+
+
+# -- what once went wrong
+
+
+@pytest.mark.parametrize("name", ["roundround/pe/rope.py", "conf/pe/rope.yaml"])
+def test_a_dirty_checkout_leaves_a_patch_that_makes_it_again(checkout: Path, directory: Path, name: str) -> None:
+    (checkout / name).write_text("second\n")
+    with opening(directory: Path) -> None:
+        pass
+    assert read_manifest(directory)["git"]["dirty"] is True
+    git(checkout, "checkout", "--quiet", "--", ".")
+    git(checkout, "apply", str(directory / "code.patch"))
+    assert (checkout / name).read_text() == "second\n"
+
+
+def test_a_new_variant_that_git_does_not_know_yet_is_in_the_patch(checkout: Path, directory: Path) -> None:
+    variant = checkout / "roundround" / "pe" / "mine.py"
+    variant.write_text("my idea\n")
+    with opening(directory: Path) -> None:
+        pass
+    assert read_manifest(directory)["git"]["dirty"] is True
+    variant.unlink()
+    git(checkout, "apply", str(directory / "code.patch"))
+    assert variant.read_text() == "my idea\n"
+
+
+def test_going_on_without_a_logger_keeps_the_id_of_weights_and_biases(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt(), Recorder())
+    with opening(directory, NoLogger()):
+        pass
+    assert read_manifest(directory)["wandb"] == {"id": "abc"}
+
+
+def test_results_and_manifest_are_json_also_where_a_number_is_not_finite(directory: Path) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not json")
+
+    with opening(directory) as run:
+        run.results([{"metric": "perplexity", "value": math.nan}], perplexity=math.inf)
+    for name in ("results.json", "run.json"):
+        json.loads((directory / name).read_text(), parse_constant=refuse)
+
+
+def test_last_knows_time_zones(tmp_path: Path) -> None:
+    leave_run(tmp_path / "train/2026-10-25/02-30-00", "2026-10-25T02:30:00.000000+02:00")
+    later = leave_run(tmp_path / "train/2026-10-25/02-10-00", "2026-10-25T02:10:00.000000+01:00")
+    assert find_run("last", str(tmp_path), "train", done=True) == later
+
+
+def test_a_source_that_is_not_utf8_does_not_stop_the_run(checkout: Path, directory: Path) -> None:
+    (checkout / "roundround/pe/rope.py").write_bytes(b"# caf\xe9\n")
+    with opening(directory: Path) -> None:
+        pass

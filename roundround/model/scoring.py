@@ -1,6 +1,6 @@
 """How well a decoder predicts text: nats per target, kept by position in the window.
 
-Shapes: B windows, T targets, D model width, V vocabulary.
+Shapes: B windows, T targets.
 """
 
 from __future__ import annotations
@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.model.decoder import Decoder
-
-LOGITS_AT_ONCE = 2**24  # 64 MiB of float32: a long window times a large vocabulary would not fit
 
 
 class Windows(Protocol):
@@ -50,18 +47,7 @@ def score(decoder: Decoder, windows: Windows, *, batch: int, device: torch.devic
     sum_T = torch.zeros(windows[:1].shape[1] - 1, dtype=torch.float64)
     for start in range(0, len(windows), batch):
         tokens_BT1 = windows[start : start + batch].to(device)
-        sum_T += token_nats(decoder, tokens_BT1).cpu().double().sum(0)
+        nats_BT = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:])
+        sum_T += nats_BT.cpu().double().sum(0)
     decoder.train(was_training)
     return PositionLoss(sum_T, len(windows))
-
-
-def token_nats(decoder: Decoder, tokens_BT1: Tensor) -> Tensor:
-    """Nats of each target, [B, T], with the logits made for a few rows at a time."""
-    hidden_ND = decoder.hidden(tokens_BT1[:, :-1]).flatten(0, 1)
-    targets_N = tokens_BT1[:, 1:].flatten()
-    rows = max(1, LOGITS_AT_ONCE // decoder.embed_tokens.num_embeddings)
-    nats = [
-        F.cross_entropy(decoder.unembed(hidden_ND[a : a + rows]).float(), targets_N[a : a + rows], reduction="none")
-        for a in range(0, len(targets_N), rows)
-    ]
-    return torch.cat(nats).view(tokens_BT1.shape[0], -1)

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import lightning
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.model.decoder import Decoder
@@ -35,8 +34,7 @@ class LanguageModel(lightning.LightningModule):
         return self.first_step + int(self.trainer.global_step)
 
     def training_step(self, tokens_BT1: Tensor, batch_idx: int) -> Tensor:
-        logits_BTV = self.decoder(tokens_BT1[:, :-1], step=self.step)
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT1[:, 1:].flatten())
+        loss: Tensor = self.decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:], step=self.step).mean()
         self.micro_losses.append(loss.detach())
         return loss
 

@@ -12,7 +12,7 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.model import scoring
+from roundround.model import decoder as decoder_module
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, score
 from roundround.tasks.assembly import decoder_of
@@ -71,7 +71,7 @@ def test_chunks_of_logits_stay_within_their_bound_and_do_not_change_the_score(
         return unembed(x_ND)
 
     monkeypatch.setattr(decoder, "unembed", recorded)
-    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", rows * N_VOCAB + N_VOCAB - 1)
+    monkeypatch.setattr(decoder_module, "LOGITS_AT_ONCE_ON_CPU", rows * N_VOCAB + N_VOCAB - 1)
     chunked = score(decoder, WINDOWS, batch=4, device=CPU)
     assert max(sizes) == min(rows, 4 * 12)
     assert sum(sizes) == 7 * 12
@@ -82,7 +82,7 @@ def test_a_vocabulary_beyond_the_bound_is_scored_a_row_at_a_time(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = score(decoder, WINDOWS, batch=4, device=CPU)
-    monkeypatch.setattr(scoring, "LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr(decoder_module, "LOGITS_AT_ONCE_ON_CPU", 1)
     torch.testing.assert_close(score(decoder, WINDOWS, batch=4, device=CPU).sum_T, whole.sum_T, rtol=1e-5, atol=0)
 
 
