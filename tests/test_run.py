@@ -722,7 +722,7 @@ def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_
 @pytest.mark.parametrize("name", ["roundround/pe/rope.py", "conf/pe/rope.yaml"])
 def test_a_dirty_checkout_leaves_a_patch_that_makes_it_again(checkout: Path, directory: Path, name: str) -> None:
     (checkout / name).write_text("second\n")
-    with opening(directory: Path) -> None:
+    with opening(directory):
         pass
     assert read_manifest(directory)["git"]["dirty"] is True
     git(checkout, "checkout", "--quiet", "--", ".")
@@ -733,7 +733,7 @@ def test_a_dirty_checkout_leaves_a_patch_that_makes_it_again(checkout: Path, dir
 def test_a_new_variant_that_git_does_not_know_yet_is_in_the_patch(checkout: Path, directory: Path) -> None:
     variant = checkout / "roundround" / "pe" / "mine.py"
     variant.write_text("my idea\n")
-    with opening(directory: Path) -> None:
+    with opening(directory):
         pass
     assert read_manifest(directory)["git"]["dirty"] is True
     variant.unlink()
@@ -766,5 +766,5 @@ def test_last_knows_time_zones(tmp_path: Path) -> None:
 
 def test_a_source_that_is_not_utf8_does_not_stop_the_run(checkout: Path, directory: Path) -> None:
     (checkout / "roundround/pe/rope.py").write_bytes(b"# caf\xe9\n")
-    with opening(directory: Path) -> None:
+    with opening(directory):
         pass
