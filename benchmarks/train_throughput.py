@@ -30,7 +30,7 @@ from roundround.training.optim import AdamW
 CONF = Path(__file__).resolve().parent.parent / "conf"
 N_VOCAB = 4096
 BATCH = {"tiny": 16, "small": 4, "base": 8}
-STEPS = {"tiny": 4, "small": 2, "base": 4}
+STEPS = {"tiny": 4, "small": 1, "base": 4}
 
 
 def read(group: str, name: str) -> DictConfig:
