@@ -69,6 +69,8 @@ def train(cfg: DictConfig) -> None:
     corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
     optimiser, schedule = build(config.optim, Optimiser), build(config.schedule, Schedule)
     data = prepare(corpus, recipe, default_cache_dir())
+    if config.resume is not None:
+        check_same_data(directory, data)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     logger = build(config.logger, Logger)
     with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
@@ -79,9 +81,7 @@ def train(cfg: DictConfig) -> None:
 
 def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, schedule: Schedule) -> None:
     """Train from the newest checkpoint, or from the seed where there is none."""
-    n_steps, n_micro = int(config.trainer.max_steps), int(config.trainer.accumulate_grad_batches)
-    if n_steps < 1 or n_micro < 1:
-        raise UserError("trainer.max_steps and trainer.accumulate_grad_batches must be at least 1")
+    n_steps, n_micro = count(config.trainer, "max_steps"), count(config.trainer, "accumulate_grad_batches")
     torch.manual_seed(config.seed)
     decoder = decoder_of(config.model, config.pe, config.softmax, data.n_vocab)
     resumed = newest_checkpoint(run)
@@ -94,7 +94,7 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
         run,
         windows=windows[:],
         tokens_per_step=config.batch_size * length,
-        log_every=int(config.trainer.log_every_n_steps),
+        log_every=count(config.trainer, "log_every_n_steps"),
         validate_every=config.validate_every,
         checkpoint_every=config.checkpoint_every,
         resumed=resumed,
@@ -123,6 +123,14 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
             tell(f"go on with: roundround train resume={run.directory}")
         raise
     run.note(seconds_of_training=conductor.training_seconds)
+
+
+def count(trainer: DictConfig, name: str) -> int:
+    """A whole number of at least 1 from the trainer's node, which Lightning's own annotations do not promise."""
+    value = trainer[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"trainer.{name}={value} must be a whole number of at least 1")
+    return value
 
 
 def announce(
@@ -230,6 +238,15 @@ def resumed_config(cfg: DictConfig, directory: Path, overrides: list[str]) -> tu
         raise UserError(f"resume goes on with a run as it was; leave out what changes: {', '.join(changed)}")
     own.logger, own.resume, own.trust, own.outputs = cfg.logger, cfg.resume, cfg.trust, cfg.outputs
     return own, manifest.get("choices", {})
+
+
+def check_same_data(directory: Path, data: TokenData) -> None:
+    """Raises UserError where the corpus or the tokenizer is no longer the one that the run began with."""
+    before = read_manifest(directory)["data"] or {}
+    now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
+    changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
+    if changed:
+        raise UserError(f"the {changed[0]} is no longer the one that {directory} began with; start a new run")
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -263,6 +263,17 @@ def test_resuming_with_other_parameters_names_them(train: Callable[..., Done], r
     assert json.loads((run / "run.json").read_text())["status"] == "done"
 
 
+def test_resuming_on_a_text_that_has_changed_is_refused(
+    train: Callable[..., Done], roundround: Callable[..., Done], corpus: Path
+) -> None:
+    Path("mine.txt").write_text(corpus.read_text())
+    run = train("data.path=mine.txt").directory
+    Path("mine.txt").write_text(corpus.read_text().replace("fox", "owl"))
+    done = roundround("train", f"resume={run}", "logger=none")
+    assert done.code == 2
+    assert "the corpus is no longer the one" in done.err
+
+
 def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
