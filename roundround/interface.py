@@ -65,6 +65,8 @@ class Keys:
         offset = self.n_keys - self.n_queries
         last = b + offset if self.causal else self.n_keys
         first = max(0, a + offset - self.window + 1) if self.window is not None else 0
+        if self.window is not None and not self.causal:
+            last = min(last, b + offset + self.window - 1)
         return first, last
 
     def visible(self, a: int, b: int) -> Tensor:

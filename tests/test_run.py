@@ -756,6 +756,8 @@ def test_results_and_manifest_are_json_also_where_a_number_is_not_finite(directo
         run.results([{"metric": "perplexity", "value": math.nan}], perplexity=math.inf)
     for name in ("results.json", "run.json"):
         json.loads((directory / name).read_text(), parse_constant=refuse)
+    assert json.loads((directory / "results.json").read_text()) == [{"metric": "perplexity", "value": "nan"}]
+    assert read_manifest(directory)["headline"] == {"perplexity": "inf"}
 
 
 def test_last_knows_time_zones(tmp_path: Path) -> None:
