@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -86,9 +87,24 @@ class Keys:
             return mask_QK[None, None]
         return mask_QK & self.valid_BK[:, None, None, first:last]
 
-    def counts(self, a: int, b: int) -> Tensor:
-        """Number of visible keys of each query row a..b: [1 or B, 1, b - a, 1], int64."""
-        return self.visible(a, b).sum(-1, keepdim=True)
+    def counts(self, a: int, b: int, marked: Tensor | None = None) -> Tensor:
+        """Number of visible keys of each query row a..b: [1 or B, 1, b - a, 1], int64; memory linear in length.
+
+        With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
+        """
+        row_Q = torch.arange(a, b, device=self.k_pos_BK.device) + self.n_keys - self.n_queries
+        first_Q, end_Q = torch.zeros_like(row_Q), torch.full_like(row_Q, self.n_keys)
+        if self.window is not None:
+            first_Q, end_Q = (row_Q - self.window + 1).clamp(min=0), (row_Q + self.window).clamp(max=self.n_keys)
+        if self.causal:
+            end_Q = row_Q + 1
+        marks = None if self.valid_BK is None else self.valid_BK[:, None]
+        if marked is not None:
+            marks = marked if marks is None else marked & marks
+        if marks is None:
+            return (end_Q - first_Q)[None, None, :, None]
+        so_far = F.pad(marks.cumsum(-1), (1, 0))  # before each key
+        return (so_far[..., end_Q] - so_far[..., first_Q])[..., None]
 
 
 class Bias:
@@ -96,9 +112,11 @@ class Bias:
 
     slopes_H: where the bias is `slopes_H * (k_pos - q_pos)`, that is linear in distance, a fused kernel can take it as
     one more channel of queries and keys; None for every other form.
+    n_hidden: numbers that `block` holds for each query and key on its way, so that blocks are cut small enough.
     """
 
     slopes_H: Tensor | None = None
+    n_hidden: int = 1
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits."""

@@ -19,6 +19,7 @@ class InterpolatedBias(Bias):
 
     def __init__(self, fire: FIRE) -> None:
         self.fire = fire
+        self.n_hidden = fire.enter.out_features
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         c, threshold = widen(self.fire.log_c).exp(), widen(self.fire.log_threshold).exp()

@@ -1,11 +1,13 @@
-"""What an attention normaliser is: one definition (`weights`) and one way to run it (`attend`).
+"""What an attention normaliser is: one definition (`normalise`) and one way to run it (`attend`).
 
-Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
+Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels, D model width.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +18,53 @@ from roundround.interface import AttentionShape, Bias, Keys
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep two cores or a GPU busy, small beside a model
 
 
+class RunsInBlocks(UserWarning):
+    """Said once of a combination that no fused kernel computes exactly."""
+
+
 class AttentionSoftmax(nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
-    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `weights`, and
-    overrides `attend` only with an exact faster form of the same thing.
+    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
+    and overrides `attend` only with an exact faster form of the same thing. Calling the module is `attend`, so that
+    PyTorch's forward hooks see the queries, keys and values of every layer.
+
+    sums_to_one: whether the weights of a row with a visible key always sum to one.
+    cost_in_blocks: time of `attend` over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
+    (docs/benchmarks.md).
     """
+
+    sums_to_one: ClassVar[bool] = True
+    cost_in_blocks: ClassVar[float]
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
         self.shape = shape
 
+    def forward(self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, **options: Any) -> Tensor:
+        return self.attend(q_BHQC, k_BGKC, v_BGKC, **options)
+
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
         """What a normaliser reads off each token for its own row, every tensor [B, H, T, 1]; default nothing."""
         return {}
 
-    def weights(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """The definition: attention weights [B, H, Q, K], in at least float32, zero where not visible.
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        """The formula: weights of float32 or float64 logits. What it gives where a key is not visible is ignored.
 
         `rows` holds `n_visible` (visible keys of each row, int64, [1 or B, 1, Q, 1]) and the `row_parameters`.
         """
         raise NotImplementedError
+
+    def weights(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        """The definition: attention weights [B, H, Q, K], in at least float32, zero where not visible.
+
+        A row with a visible logit that is not finite is NaN throughout: nothing plausible comes of a broken model.
+        """
+        wide_BHQK = logits_BHQK.to(torch.promote_types(logits_BHQK.dtype, torch.float32))
+        alpha_BHQK = self.normalise(wide_BHQK, visible_B1QK, rows).masked_fill(~visible_B1QK, 0.0)
+        # finite: 0; a sum that overflows although its terms are finite needs logits of 1e30
+        poison_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
+        return alpha_BHQK + poison_BHQ1
 
     def attend(
         self,
@@ -53,18 +81,39 @@ class AttentionSoftmax(nn.Module):
 
         The backward pass computes each block again. `scale` multiplies q . k; a bias is added after that.
         """
+        self.announce_blocks(bias)
         blocks = []
-        for a, b in query_blocks(q_BHQC, keys):
+        for a, b in query_blocks(q_BHQC, keys, bias):
             block = (self, q_BHQC, k_BGKC, v_BGKC, scale, keys, bias, rows, a, b)
             keep = torch.is_grad_enabled() and b - a < keys.n_queries
             blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if keep else attend_rows(*block))
         return torch.cat(blocks, dim=2)
 
+    def announce_blocks(self, bias: Bias | None) -> None:
+        """Say, once for each combination, that there is no fused form, and what that costs."""
+        combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
+        warnings.warn(
+            f"{combination} has no exact fused form: attention runs over blocks of query rows, its memory linear in "
+            f"length, its time about {self.cost_in_blocks:g} times the fused softmax's"
+            + (" and what the bias takes" if bias is not None else ""),
+            RunsInBlocks,
+            stacklevel=3,
+        )
 
-def query_blocks(q_BHQC: Tensor, keys: Keys) -> list[tuple[int, int]]:
+
+def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[tuple[int, int]]:
     """Ranges of query rows whose logits fit in `LOGITS_PER_BLOCK` elements; at least one row each."""
-    rows = max(1, LOGITS_PER_BLOCK // (q_BHQC.shape[0] * q_BHQC.shape[1] * keys.n_keys))
+    held = q_BHQC.shape[0] * max(q_BHQC.shape[1], 1 if bias is None else bias.n_hidden)
+    rows = max(1, LOGITS_PER_BLOCK // (held * keys.n_keys))
+    if keys.window is not None:  # a block spans no more keys than its rows and a window
+        side = keys.window * (1 if keys.causal else 2)
+        rows = max(rows, largest_square(LOGITS_PER_BLOCK // held, side))
     return [(a, min(a + rows, keys.n_queries)) for a in range(0, keys.n_queries, rows)]
+
+
+def largest_square(limit: int, side: int) -> int:
+    """Largest n with n (n + side) <= limit; 0 where there is none above."""
+    return int(((side * side + 4 * limit) ** 0.5 - side) / 2)
 
 
 def attend_rows(
@@ -82,12 +131,48 @@ def attend_rows(
     """Attention output of the query rows a..b by the definition: [B, H, b - a, C]."""
     first, last = keys.span(a, b)
     n_groups = q_BHQC.shape[1] // k_BGKC.shape[1]
-    k_BHKC = k_BGKC[:, :, first:last].repeat_interleave(n_groups, dim=1)
+    logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
     v_BHKC = v_BGKC[:, :, first:last].repeat_interleave(n_groups, dim=1)
+    alpha_BHQK = softmax.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
+    return alpha_BHQK.to(v_BHKC.dtype) @ v_BHKC
+
+
+def logits_of_rows(
+    q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None, a: int, b: int
+) -> tuple[Tensor, Tensor]:
+    """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible."""
+    first, last = keys.span(a, b)
+    k_BHKC = k_BGKC[:, :, first:last].repeat_interleave(q_BHQC.shape[1] // k_BGKC.shape[1], dim=1)
     logits_BHQK = (q_BHQC[:, :, a:b] * scale) @ k_BHKC.mT
     if bias is not None:
         logits_BHQK = logits_BHQK + bias.block(keys, a, b)
-    visible_B1QK = keys.visible(a, b)
-    row_block = {name: value[:, :, a:b] for name, value in rows.items()}
-    row_block["n_visible"] = visible_B1QK.sum(-1, keepdim=True)
-    return softmax.weights(logits_BHQK, visible_B1QK, row_block).to(v_BHKC.dtype) @ v_BHKC
+    return logits_BHQK, keys.visible(a, b)
+
+
+def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: int) -> dict[str, Tensor]:
+    """What `normalise` reads about the query rows a..b."""
+    return {name: value[:, :, a:b] for name, value in rows.items()} | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
+
+
+def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
+    """exp(e_j) / sum_l exp(e_l) over the visible keys; NaN in a row that sees none."""
+    return logits_BHQK.masked_fill(~visible_B1QK, -torch.inf).softmax(-1)
+
+
+def checked_finite(**values: float) -> None:
+    """Raises ValueError for the first value that is not a finite number."""
+    for name, value in values.items():
+        if not abs(value) < float("inf"):
+            raise ValueError(f"{name}={value} must be a finite number")
+
+
+def checked_positive(**values: float) -> None:
+    """Raises ValueError for the first value that is not a finite number above 0."""
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name}={value} must be a finite number above 0")
+
+
+def widen(x: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 where it is float64."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -59,6 +59,11 @@ each_keys = pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS.keys())
 each_bias = pytest.mark.parametrize("bias", [None, *BIASES])
 
 
+def row_counts(visible_B1QK: Tensor) -> dict[str, Tensor]:
+    """What every row knows of itself."""
+    return {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
+
+
 def encoding_of(name: str | None, n_heads: int = N_HEADS, seed: int = 0) -> PositionalEncoding:
     """The encoding of a yaml, or the base that has no bias."""
     torch.manual_seed(seed)
@@ -133,7 +138,7 @@ def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **
 def test_weights_are_the_exponentials_over_their_sum() -> None:
     logits_BHQK = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
     visible_B1QK = torch.ones(2, 1, 5, 7, dtype=torch.bool)
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, {})
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
     torch.testing.assert_close(alpha_BHQK, torch.from_numpy(scipy.special.softmax(logits_BHQK.numpy(), -1)))
 
 
@@ -141,7 +146,7 @@ def test_weights_of_hidden_keys_are_zero_and_the_others_sum_to_one() -> None:
     logits_BHQK = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 5
     visible_B1QK = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.5
     visible_B1QK[..., 0] = True
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, {})
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
     for place in torch.cartesian_prod(*map(torch.arange, (2, 3, 5))).tolist():
         b, h, i = place
         seen = [j for j in range(7) if visible_B1QK[b, 0, i, j]]
@@ -154,7 +159,7 @@ def test_weights_of_hidden_keys_are_zero_and_the_others_sum_to_one() -> None:
 def test_a_row_that_sees_nothing_attends_to_nothing_and_passes_no_gradient() -> None:
     logits_BHQK = torch.randn(1, 1, 2, 3, requires_grad=True)
     visible_B1QK = torch.tensor([[[[False, False, False], [True, False, True]]]])
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, {})
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
     (grad,) = torch.autograd.grad((alpha_BHQK**2).sum(), logits_BHQK)
     assert alpha_BHQK[0, 0, 0].tolist() == grad[0, 0, 0].tolist() == [0, 0, 0]
     assert float(alpha_BHQK.detach()[0, 0, 1].sum()) == pytest.approx(1)
@@ -162,8 +167,8 @@ def test_a_row_that_sees_nothing_attends_to_nothing_and_passes_no_gradient() -> 
 
 
 def test_a_lone_key_has_weight_one() -> None:
-    logits_BHQK = torch.full((1, 1, 1, 3), -1e4)
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, torch.tensor([False, True, False]), {})
+    logits_BHQK, visible_B1QK = torch.full((1, 1, 1, 3), -1e4), torch.tensor([[[[False, True, False]]]])
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
     assert alpha_BHQK.flatten().tolist() == [0, 1, 0]
 
 
@@ -174,7 +179,8 @@ def test_a_lone_key_has_weight_one() -> None:
 )
 def test_weights_are_at_least_float32(dtype: torch.dtype, wide: torch.dtype) -> None:
     logits_BHQK = torch.linspace(-3, 3, 300).to(dtype).expand(1, 1, 1, -1)
-    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, torch.ones(1, 1, 1, 300, dtype=torch.bool), {})
+    visible_B1QK = torch.ones(1, 1, 1, 300, dtype=torch.bool)
+    alpha_BHQK = Softmax(shape_of()).weights(logits_BHQK, visible_B1QK, row_counts(visible_B1QK))
     assert alpha_BHQK.dtype == wide
     expected = torch.from_numpy(scipy.special.softmax(logits_BHQK.double().numpy(), -1))
     torch.testing.assert_close(alpha_BHQK.double(), expected, rtol=1e-5, atol=0)
@@ -239,7 +245,9 @@ def test_a_block_holds_one_row_where_even_that_exceeds_the_bound(monkeypatch: py
 class Gain(AttentionSoftmax):
     """A normaliser that reads a number off each row and how many keys the row sees."""
 
-    def weights(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+    cost_in_blocks = 1
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         assert torch.equal(rows["n_visible"], visible_B1QK.sum(-1, keepdim=True))
         return torch.where(visible_B1QK, logits_BHQK * rows["gain"] / (1 + rows["n_visible"]), 0.0)
 
@@ -262,7 +270,9 @@ def test_the_base_reads_nothing_off_tokens_and_defines_no_weights() -> None:
     normaliser = AttentionSoftmax(shape_of())
     assert normaliser.row_parameters(torch.zeros(1, 2, 32)) == {}
     with pytest.raises(NotImplementedError):
-        normaliser.weights(torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.bool), {})
+        normaliser.weights(
+            torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.bool), {"n_visible": torch.ones(1)}
+        )
 
 
 @each_bias

@@ -1,0 +1,76 @@
+"""Adaptive temperature: the paper's remedy for dispersion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import checked_finite
+from roundround.softmax.row_scale import RowScale
+
+
+@final
+class AdaptiveTemperature(RowScale):
+    """Sharpens each row by an inverse temperature read off the row's own entropy.
+
+    alpha = softmax(beta e), beta = max(polynomial(H), min_beta) where H > min_entropy, else 1, H = entropy(softmax(e))
+
+    Veličković et al. 2024, arXiv:2410.01104, figure 4 and section 4.
+
+    `coefficients` come highest power first, H in nats. The published ones exceed 1 only for 0.849 < H < 5.945, that is
+    up to 382 keys that are equally attended: longer dispersed rows are left alone, and so are rows that are sharp.
+    `in_training` false leaves training to the plain softmax, as in the paper's main experiment; with it,
+    `gradient_through_beta` says whether beta is differentiated or held constant.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        coefficients: Sequence[float],
+        min_entropy: float,
+        min_beta: float,
+        in_training: bool,
+        gradient_through_beta: bool,
+    ) -> None:
+        super().__init__(shape)
+        check_coefficients(coefficients)
+        checked_finite(min_entropy=min_entropy, min_beta=min_beta)
+        if min_beta < 1:
+            raise ValueError(f"min_beta={min_beta} must be 1 or above: the temperature never flattens a row")
+        self.coefficients = tuple(coefficients)
+        self.min_entropy = min_entropy
+        self.min_beta = min_beta
+        self.in_training = in_training
+        self.gradient_through_beta = gradient_through_beta
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | None:
+        if self.training and not self.in_training:
+            return None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient_through_beta):
+            return self.beta_at(entropy())
+
+    def beta_at(self, entropy: Tensor) -> Tensor:
+        """Inverse temperature of rows with this entropy in nats."""
+        value = polynomial(self.coefficients, entropy).clamp_min(self.min_beta)
+        return torch.where(entropy > self.min_entropy, value, torch.ones_like(value))
+
+
+def check_coefficients(coefficients: Sequence[float]) -> None:
+    """Raises ValueError unless there are coefficients and all are finite."""
+    if not len(coefficients):
+        raise ValueError("coefficients is empty; give a polynomial in the entropy, highest power first")
+    if not all(abs(c) < float("inf") for c in coefficients):
+        raise ValueError(f"coefficients={list(coefficients)} must be finite numbers")
+
+
+def polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
+    """Value at x of the polynomial with these coefficients, highest power first (Horner's rule)."""
+    value = torch.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        value = value * x + c
+    return value

@@ -1,0 +1,47 @@
+"""Entmax with any alpha, fixed or learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import widen
+from roundround.softmax.projection import Projection, entmax_of
+
+
+@final
+class AlphaEntmax(Projection):
+    """Sparse weights whose sparsity alpha sets, from softmax at 1 over entmax-1.5 to sparsemax at 2 and beyond.
+
+    alpha_j = max((alpha - 1) e_j - tau, 0)^(1 / (alpha - 1)), tau such that the weights sum to one
+
+    Peters et al. 2019, arXiv:1905.05702, equation 10; learned alpha: Correia et al. 2019, arXiv:1909.00015.
+
+    With `learned`, each head has its own alpha between 1 and 2, as 1 + sigmoid(parameter), and starts at `alpha`; it
+    stays above 1.01, because the gradient with respect to alpha is undefined at 1.
+    """
+
+    def __init__(self, shape: AttentionShape, *, alpha: float, learned: bool) -> None:
+        super().__init__(shape)
+        if not 1 <= alpha < math.inf:
+            raise ValueError(f"alpha={alpha} must be a finite number, 1 or above")
+        if learned and not 1 < alpha < 2:
+            raise ValueError(f"alpha={alpha} must lie between 1 and 2 where it is learned")
+        self.fixed = None if learned else alpha
+        start = math.log((alpha - 1) / (2 - alpha)) if learned else 0.0
+        self.raw_alpha = nn.Parameter(torch.full((shape.n_heads,), start)) if learned else None
+
+    def alpha(self) -> float | Tensor:
+        """The number, or the learned one of each head [H]."""
+        if self.raw_alpha is None:
+            assert self.fixed is not None
+            return self.fixed
+        return 1 + widen(self.raw_alpha).sigmoid().clamp(min=0.01)
+
+    def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        return entmax_of(logits_BHQK, self.alpha())

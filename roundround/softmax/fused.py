@@ -1,0 +1,117 @@
+"""Fused attention that also takes what `F.scaled_dot_product_attention` does not, and the entropy of its rows.
+
+Windows, padding, caches, biases linear in distance (ALiBi) and sinks, without a matrix of logits; see `parts.py`.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from roundround.interface import Bias, Keys
+from roundround.softmax import kernels
+from roundround.softmax.parts import Parts
+
+
+def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
+    """Whether this file computes it: a kernel is at hand, and the bias, if any, is linear in distance."""
+    return kernels.serves(q_BHQC) and (bias is None or bias.slopes_H is not None)
+
+
+def attention(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    slopes: Tensor | None = None,
+    null_H: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention [B, H, Q, C] over the visible keys, memory linear in length, exact gradients.
+
+    slopes: adds `slopes * (k_pos - q_pos)` to the logits; broadcasts to [B, H, Q, 1].
+    null_H: logit of one more key, whose value is zero, for each head; None for no such key.
+
+    A row that sees nothing is zero. A row with a visible logit that is not finite is NaN.
+    """
+    if slopes is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
+        grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
+        causal = not keys.is_unmasked
+        out = F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+    else:
+        out = in_parts(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)[0]
+    poison_BHQ1 = poison(q_BHQC, k_BGKC, scale, keys)
+    return out if poison_BHQ1 is None else out + poison_BHQ1.to(out.dtype)
+
+
+def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None) -> Tensor:
+    """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
+
+    H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[k_pos - q_pos]: attention with the keys
+    as values. Detaching the log-sum-exp, the outer query and the values leaves dH/de_j = -p_j (e_j - E_p[e]), the exact
+    derivative.
+    """
+    if q_BHQC.device.type == "cpu":  # a pass in bfloat16 costs 7e-3 in beta and gains no time here
+        wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+        q_BHQC, k_BGKC = q_BHQC.to(wide), k_BGKC.to(wide)
+    mean_key, log_sum_exp, mean_distance = in_parts(
+        q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, slopes=slopes
+    )
+    wide = log_sum_exp.dtype
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
+    if slopes is not None:
+        mean_logit = mean_logit + slopes * mean_distance
+    entropy_BHQ1: Tensor = log_sum_exp - mean_logit
+    return entropy_BHQ1
+
+
+def in_parts(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    slopes: Tensor | None = None,
+    null_H: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with slopes, E_p[k_pos - q_pos] [B, H, Q, 1].
+
+    The log-sum-exp passes no gradient; that of a row that sees nothing is 0.
+    """
+    device, dtype = q_BHQC.device.type, q_BHQC.dtype
+    if slopes is not None:  # bfloat16 counts exactly only to 256
+        dtype = torch.promote_types(dtype, torch.float32)
+        slopes = slopes.to(dtype).expand(*q_BHQC.shape[:3], 1)
+    q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
+    with torch.autocast(device, enabled=False):
+        joined = Parts.apply(q, k, v, slopes, null_H, scale, keys)  # type: ignore[no-untyped-call]
+    out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", joined)
+    return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
+
+
+@torch.no_grad()
+def poison(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> Tensor | None:
+    """NaN for the rows [B, H, Q, 1] with a visible logit that is not finite, else 0; None where all are known finite.
+
+    The kernels would not tell: on CPU a row of NaN logits comes out as zeros, and a key of -inf as if it were hidden.
+    Cauchy-Schwarz bounds each logit without computing it.
+    """
+    wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+    q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
+    k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
+    longest_BH1 = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).amax(-1, keepdim=True)
+    longest_BG1 = longest_BH1.unflatten(1, (k_BGKC.shape[1], -1)).amax(2)
+    bad_q, bad_k = ~q_norm_BHQ.isfinite(), ~(k_norm_BGK * longest_BG1).isfinite()
+    known = q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere looking would wait
+    if known and not bad_q.any() and not bad_k.any():
+        return None
+    n_bad_BGQ1 = keys.counts(0, keys.n_queries, bad_k)
+    bad_BHQ1 = bad_q[..., None] | (n_bad_BGQ1 > 0).repeat_interleave(q_BHQC.shape[1] // k_BGKC.shape[1], dim=1)
+    return torch.where(bad_BHQ1, torch.nan, 0.0)

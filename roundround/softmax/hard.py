@@ -1,0 +1,31 @@
+"""Hard attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from roundround.softmax.base import AttentionSoftmax
+
+
+@final
+class Hard(AttentionSoftmax):
+    """Attends to the key of largest logit alone: the limit of temperature zero.
+
+    alpha_j = 1 / |argmax| where e_j = max_l e_l, else 0
+
+    Veličković et al. 2024, arXiv:2410.01104, section 2, which takes it as the ceiling of sharpening.
+
+    Equal largest keys share. Queries and keys get a gradient of zero: it is for inference, or for training values only.
+    """
+
+    cost_in_blocks: ClassVar[float] = 4
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        seen = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
+        largest = seen == seen.amax(-1, keepdim=True)
+        alpha = (largest / largest.sum(-1, keepdim=True)).to(logits_BHQK.dtype)
+        return alpha + 0.0 * logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # a gradient, which is zero

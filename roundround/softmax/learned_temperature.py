@@ -1,0 +1,34 @@
+"""The softmax at a temperature that each head learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import checked_positive, widen
+from roundround.softmax.row_scale import RowScale
+
+
+@final
+class LearnedTemperature(RowScale):
+    """Divides the logits of each head by a temperature that the head learns.
+
+    alpha_j = exp(e_j / theta_h) / sum_l exp(e_l / theta_h)
+
+    Wang et al. 2024, arXiv:2404.12224, who tune one for each head of a model without positions.
+
+    The parameter is the logarithm, so the temperature stays positive; it starts at `temperature`.
+    """
+
+    def __init__(self, shape: AttentionShape, *, temperature: float) -> None:
+        super().__init__(shape)
+        checked_positive(temperature=temperature)
+        self.log_temperature = nn.Parameter(torch.full((shape.n_heads,), math.log(temperature)))
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
+        return widen(self.log_temperature).neg().exp()[:, None, None]

@@ -1,0 +1,33 @@
+"""The softmax scaled by the logarithm of the number of keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.softmax.row_scale import RowScale
+
+
+@final
+class LogN(RowScale):
+    """Sharpens rows longer than those of training by the logarithm of their length.
+
+    alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = max(1, ln n / ln n_train), n the visible keys
+
+    Chiang and Cholak 2022, arXiv:2202.12172, section 5.3.
+
+    `n_train` null is the length that the model is trained on.
+    """
+
+    def __init__(self, shape: AttentionShape, *, n_train: int | None) -> None:
+        super().__init__(shape)
+        self.n_train = shape.train_length if n_train is None else n_train
+        if self.n_train < 2:
+            raise ValueError(f"n_train={self.n_train} must be 2 or more")
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
+        return (n_visible.clamp(min=1).log() / math.log(self.n_train)).clamp(min=1.0)

@@ -1,0 +1,53 @@
+"""The null-key family: the softmax with one more key, whose value is zero, so that a row may attend to nothing.
+
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundround.interface import Bias, Keys
+from roundround.softmax import fused
+from roundround.softmax.base import AttentionSoftmax
+
+
+class NullKey(AttentionSoftmax):
+    """exp(e_j) / (exp(null) + sum_l exp(e_l)): the fused softmax, put right by its log-sum-exp.
+
+    A variant defines `null_logit` alone.
+    """
+
+    sums_to_one: ClassVar[bool] = False
+    cost_in_blocks: ClassVar[float] = 4
+
+    def null_logit(self) -> Tensor:
+        """Logit of the null key for each head, [H], at least float32."""
+        raise NotImplementedError
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        null_BHQ1 = self.null_logit().to(logits_BHQK.dtype)[:, None, None].expand(*logits_BHQK.shape[:3], 1)
+        seen_BHQK = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
+        return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
+
+    def attend(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """The fused kernel with a null key; in blocks of rows under a bias that is not linear in distance."""
+        if not fused.serves(q_BHQC, bias):
+            return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
+        slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+        null_H = self.null_logit()
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)

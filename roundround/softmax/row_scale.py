@@ -1,0 +1,67 @@
+"""The row-scale family: the softmax of logits that are multiplied by one number for each row.
+
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from roundround.interface import Bias, Keys
+from roundround.softmax import fused
+from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
+
+
+class RowScale(AttentionSoftmax):
+    """softmax(beta e), beta one number a row: it multiplies the query instead, and a fused kernel does the rest.
+
+    A variant defines `beta` alone. A bias on the logits is multiplied too.
+    """
+
+    cost_in_blocks: ClassVar[float] = 4
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | None:
+        """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
+
+        `n_visible` is the number of visible keys of each row [1 or B, 1, Q, 1]; `entropy()` the Shannon entropy of the
+        softmax of each row [B, H, Q, 1] in nats, which costs a second pass over the logits.
+        """
+        raise NotImplementedError
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        beta = self.beta(rows["n_visible"], lambda: row_entropy(logits_BHQK, visible_B1QK))
+        # the mask comes after the product: 0 * -inf would make the gradient of beta NaN
+        return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
+
+    def attend(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """The fused kernel on beta q; the definition in blocks of rows under a bias that is not linear in distance."""
+        if not fused.serves(q_BHQC, bias):
+            return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
+        slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+        n_visible = keys.counts(0, keys.n_queries)
+        beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes))
+        if beta is not None:
+            q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
+            slopes = None if slopes is None else slopes * beta
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
+
+
+def row_entropy(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
+    """-sum_j p_j ln p_j of the softmax over the visible keys, in nats: [B, H, Q, 1]."""
+    hidden = ~visible_B1QK
+    log_p = logits_BHQK.masked_fill(hidden, -torch.inf).log_softmax(-1)
+    return -(log_p.exp() * log_p.masked_fill(hidden, 0.0)).sum(-1, keepdim=True)

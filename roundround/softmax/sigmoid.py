@@ -1,0 +1,28 @@
+"""Sigmoid attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from roundround.softmax.base import AttentionSoftmax
+
+
+@final
+class Sigmoid(AttentionSoftmax):
+    """Weighs each key by itself, without competition, and shrinks all weights as the row grows.
+
+    alpha_j = 1 / (1 + exp(-(e_j - ln n))), n the visible keys
+
+    Ramapuram et al. 2024, arXiv:2409.04431, section 3.
+    """
+
+    sums_to_one: ClassVar[bool] = False
+    cost_in_blocks: ClassVar[float] = 4
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        ln_n = rows["n_visible"].clamp(min=1).to(logits_BHQK.dtype).log()
+        return torch.sigmoid(logits_BHQK - ln_n)

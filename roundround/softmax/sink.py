@@ -1,0 +1,32 @@
+"""A learned sink for each head."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import checked_finite, widen
+from roundround.softmax.null_key import NullKey
+
+
+@final
+class Sink(NullKey):
+    """Lets each head learn how much attention goes to nothing, as the logit of one more key whose value is zero.
+
+    alpha_j = exp(e_j) / (exp(s_h) + sum_l exp(e_l))
+
+    OpenAI 2025, arXiv:2508.10925 (gpt-oss); the idea is that of Xiao et al. 2023, arXiv:2309.17453.
+
+    The logit starts at `init_logit`.
+    """
+
+    def __init__(self, shape: AttentionShape, *, init_logit: float) -> None:
+        super().__init__(shape)
+        checked_finite(init_logit=init_logit)
+        self.logit = nn.Parameter(torch.full((shape.n_heads,), init_logit))
+
+    def null_logit(self) -> Tensor:
+        return widen(self.logit)

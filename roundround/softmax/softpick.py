@@ -1,0 +1,39 @@
+"""Softpick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import AttentionSoftmax, checked_positive
+
+
+@final
+class Softpick(AttentionSoftmax):
+    """Attends only to keys of positive logit, while negative ones still take from the total, so no sink is needed.
+
+    alpha_j = max(exp(e_j) - 1, 0) / (sum_l |exp(e_l) - 1| + eps exp(m)), m = max(0, max_l e_l)
+
+    Zuhri et al. 2025, arXiv:2504.20966, in the numerically safe form, where `eps` stands beside exp(e - m).
+    """
+
+    sums_to_one: ClassVar[bool] = False
+    cost_in_blocks: ClassVar[float] = 6
+
+    def __init__(self, shape: AttentionShape, *, eps: float) -> None:
+        super().__init__(shape)
+        checked_positive(eps=eps)
+        self.eps = eps
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        seen = logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # exp(0) - 1 adds nothing to either sum
+        m = seen.detach().amax(-1, keepdim=True).clamp(min=0.0)  # the ratio does not depend on it but through eps
+        above, below = seen.clamp(min=0.0), seen.clamp(max=0.0)
+        # exp(e - m) - exp(-m) without cancellation near 0 and without overflow
+        picked = -torch.expm1(-above) * torch.exp(above - m)
+        lost = -torch.expm1(below) * torch.exp(-m)
+        return picked / ((picked + lost).sum(-1, keepdim=True) + self.eps)

@@ -1,0 +1,23 @@
+"""Sparsemax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from torch import Tensor
+
+from roundround.softmax.projection import Projection, entmax_of
+
+
+@final
+class Sparsemax(Projection):
+    """The point of the simplex nearest to the logits, in which small weights are exactly zero.
+
+    alpha_j = max(e_j - tau, 0), tau such that the weights sum to one
+
+    Martins and Astudillo 2016, arXiv:1602.02068, equation 2.
+    """
+
+    def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        return entmax_of(logits_BHQK, 2)

@@ -1,0 +1,40 @@
+"""Scalable-Softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import checked_finite, widen
+from roundround.softmax.row_scale import RowScale
+
+
+@final
+class SSMax(RowScale):
+    """Multiplies the logits by the logarithm of the row's length and a strength that each head learns.
+
+    alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = s_h ln n + b_h, n the visible keys
+
+    Nakanishi 2025, arXiv:2501.19399, equations 2 and 5.
+
+    `s` null starts at 1 / ln(trained length), where it equals the plain softmax at that length. `bias` adds b, which
+    starts at 0 and which the paper finds to hurt longer contexts.
+    """
+
+    def __init__(self, shape: AttentionShape, *, s: float | None, bias: bool) -> None:
+        super().__init__(shape)
+        start = 1 / math.log(max(shape.train_length, 2)) if s is None else s
+        checked_finite(s=start)
+        if start < 0:
+            raise ValueError(f"s={start} must not be negative at the start: it would turn attention upside down")
+        self.s = nn.Parameter(torch.full((shape.n_heads,), start))
+        self.b = nn.Parameter(torch.zeros(shape.n_heads)) if bias else None
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
+        beta = widen(self.s)[:, None, None] * n_visible.clamp(min=1).log()
+        return beta if self.b is None else beta + widen(self.b)[:, None, None]

@@ -1,0 +1,31 @@
+"""The softmax at a fixed temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import checked_positive
+from roundround.softmax.row_scale import RowScale
+
+
+@final
+class Temperature(RowScale):
+    """Divides all logits by one fixed number: below 1 it sharpens, above 1 it flattens.
+
+    alpha_j = exp(e_j / theta) / sum_l exp(e_l / theta)
+
+    Veličković et al. 2024, arXiv:2410.01104, section 2.
+    """
+
+    def __init__(self, shape: AttentionShape, *, temperature: float) -> None:
+        super().__init__(shape)
+        checked_positive(temperature=temperature)
+        self.temperature = temperature
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
+        return torch.full((1, 1, 1, 1), 1 / self.temperature, device=n_visible.device)
