@@ -58,6 +58,7 @@ class EvalConfig:
     length: list[int] = MISSING
     max_tokens: int | None = MISSING
     batch_tokens: int = MISSING
+    dispersion: bool = MISSING
     device: str = MISSING
     trust: bool = MISSING
     outputs: str = MISSING

@@ -32,9 +32,7 @@ class Attention(nn.Module):
         k_BGTC = encoding.rotate(self.heads(self.k_proj(x_BTD)), prepared)
         v_BGTC = self.heads(self.v_proj(x_BTD))
         rows = self.softmax.row_parameters(x_BTD)
-        out_BHTC = self.softmax.attend(
-            q_BHTC, k_BGTC, v_BGTC, scale=self.scale, keys=keys, bias=encoding.bias(), rows=rows
-        )
+        out_BHTC = self.softmax(q_BHTC, k_BGTC, v_BGTC, scale=self.scale, keys=keys, bias=encoding.bias(), rows=rows)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))
         return out
 

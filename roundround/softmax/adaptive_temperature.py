@@ -12,6 +12,8 @@ from roundround.interface import AttentionShape
 from roundround.softmax.base import checked_finite
 from roundround.softmax.row_scale import RowScale
 
+PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first; the yaml's default
+
 
 @final
 class AdaptiveTemperature(RowScale):
@@ -56,8 +58,15 @@ class AdaptiveTemperature(RowScale):
 
     def beta_at(self, entropy: Tensor) -> Tensor:
         """Inverse temperature of rows with this entropy in nats."""
-        value = polynomial(self.coefficients, entropy).clamp_min(self.min_beta)
-        return torch.where(entropy > self.min_entropy, value, torch.ones_like(value))
+        return inverse_temperature(entropy, self.coefficients, self.min_entropy, self.min_beta)
+
+
+def inverse_temperature(
+    entropy: Tensor, coefficients: Sequence[float] = PUBLISHED, min_entropy: float = 0.5, min_beta: float = 1.0
+) -> Tensor:
+    """The paper's beta(H), H in nats: the polynomial, but never below `min_beta`, and 1 up to `min_entropy`."""
+    value = polynomial(coefficients, entropy).clamp_min(min_beta)
+    return torch.where(entropy > min_entropy, value, torch.ones_like(value))
 
 
 def check_coefficients(coefficients: Sequence[float]) -> None:

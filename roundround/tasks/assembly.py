@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from roundround.build import build, maker
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
-from roundround.softmax.base import AttentionSoftmax
+from roundround.run import tell
+from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
 
 
 def decoder_of(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int) -> Decoder:
@@ -45,6 +49,25 @@ def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
             raise UserError(
                 f"the run's {name!s} is {target}, which is not roundround's; trust=true runs it all the same"
             )
+
+
+@contextmanager
+def told_in_lines() -> Iterator[None]:
+    """Shows what the normalisers warn of as lines like all others, each once."""
+    told = set()
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if not issubclass(category, RunsInBlocks):
+                shown(message, category, *place, **options)
+            elif str(message) not in told:
+                told.add(str(message))
+                tell(str(message))
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", RunsInBlocks)
+        yield
 
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""`roundround eval`: perplexity of a trained run on held-out text, at several context lengths."""
+"""`roundround eval`: perplexity of a trained run on held-out text, at several context lengths, and its dispersion."""
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from roundround.errors import UserError
 from roundround.files import write_json
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, score
-from roundround.report import perplexity
+from roundround.probing.dispersion import Dispersion, watched
+from roundround.report import dispersion, perplexity
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import EvalConfig, checked
-from roundround.tasks.assembly import as_dict, decoder_of, describe_device, pick_device, refuse_foreign
+from roundround.tasks.assembly import as_dict, decoder_of, describe_device, pick_device, refuse_foreign, told_in_lines
 from roundround.training import checkpoints
 
 
@@ -59,8 +61,12 @@ def evaluate(cfg: DictConfig) -> None:
         )
         if data.corpus_hash != manifest["data"]["corpus_hash"]:
             tell("this is not the corpus that the run was trained on, as it was then: it may have seen held-out text")
-        losses = measure(config, decoder, data, device)
-        report(run, own, losses, data, choices)
+        with told_in_lines():
+            losses, dispersions = measure(config, decoder, data, device)
+        common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": own.seed}
+        report(run, own, losses, data, choices, common, more=dispersion.records(dispersions, common))
+        if dispersions and run.writes:
+            report_dispersion(run, dispersions, choices)
 
 
 def own_config(config: EvalConfig, manifest: dict[str, Any]) -> DictConfig:
@@ -120,27 +126,40 @@ def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str])
         )
 
 
-def measure(config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device) -> dict[int, PositionLoss]:
-    """Losses at each length over the same targets: the stream is cut to a multiple of every length."""
+def measure(
+    config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device
+) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
+    """Losses at each length over the same targets: the stream is cut to a multiple of every length. And, where asked
+    for, the dispersion of the attention that led to them.
+    """
     longest = math.lcm(*config.length)
     if len(data.held_out) <= longest and len(data.held_out) > max(config.length):
         raise UserError(
             f"length={','.join(map(str, config.length))}: {len(data.held_out):,} held-out tokens are fewer than a "
             f"stretch that all of them divide, {longest:,}; choose lengths that divide the largest"
         )
-    losses = {}
+    losses, dispersions = {}, {}
     for length in sorted(set(config.length)):
         windows = evaluation_windows(data.held_out, length=length, longest=longest, max_tokens=config.max_tokens)
         batch = max(1, config.batch_tokens // length)
-        losses[length] = score(decoder, windows, batch=batch, device=device)
-    return losses
+        with watched(decoder, length) if config.dispersion else nullcontext() as seen:
+            losses[length] = score(decoder, windows, batch=batch, device=device)
+        if seen is not None:
+            dispersions[length] = seen
+    return losses, dispersions
 
 
 def report(
-    run: Run, own: DictConfig, losses: dict[int, PositionLoss], data: TokenData, choices: dict[str, str]
+    run: Run,
+    own: DictConfig,
+    losses: dict[int, PositionLoss],
+    data: TokenData,
+    choices: dict[str, str],
+    common: dict[str, Any],
+    *,
+    more: list[dict[str, Any]],
 ) -> None:
-    """Write results and figure, and show the table."""
-    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": own.seed}
+    """Write results, with `more` of them, and the figure, and show the table."""
     records: list[dict[str, Any]] = []
     table = Table("context", "perplexity", "nats a token", "nats a byte", title=f"held-out text, {title(choices)}")
     for length, loss in losses.items():
@@ -166,7 +185,9 @@ def report(
         mark = " *" if length == own.model.train_length else ""
         table.add_row(f"{length:,}{mark}", *(f"{value:.4f}" for value in values.values()))
         run.log(length, length=length, **values)
-    run.results(records, **{f"perplexity_{length}": math.exp(loss.nats_per_token) for length, loss in losses.items()})
+    run.results(
+        records + more, **{f"perplexity_{length}": math.exp(loss.nats_per_token) for length, loss in losses.items()}
+    )
     if run.writes:
         write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
         curves = {length: loss.by_position for length, loss in losses.items()}
@@ -176,6 +197,19 @@ def report(
         n_targets = next(iter(losses.values())).n_windows * next(iter(losses))
         Console(stderr=True).print(table)
         tell(f"the same {n_targets:,} targets at each length; * is the trained length")
+
+
+def report_dispersion(run: Run, dispersions: dict[int, Dispersion], choices: dict[str, str]) -> None:
+    """Keep dispersion by the number of visible keys, draw the longest context and show the table."""
+    write_json(run.directory / "dispersion.json", dispersion.by_visible_keys(dispersions))
+    longest = max(dispersions)
+    folder = run.directory / "figures"
+    dispersion.draw(dispersions[longest], length=longest, title=title(choices), folder=folder)
+    shown = dispersion.table(dispersions, title="dispersion: the lowest and the highest head of each layer")
+    Console(stderr=True).print(shown)
+    warning = dispersion.warning(dispersions)
+    if warning is not None:
+        tell(warning)
 
 
 def title(choices: dict[str, str]) -> str:

@@ -31,6 +31,7 @@ from roundround.tasks.assembly import (
     describe_device,
     n_parameters,
     refuse_foreign,
+    told_in_lines,
 )
 from roundround.training import checkpoints
 from roundround.training.conductor import Conductor
@@ -117,7 +118,8 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
         decoder.compile()
     try:
         if first_step < n_steps:
-            trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+            with told_in_lines():
+                trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
     except Interrupted:
         if run.writes:
             tell(f"go on with: roundround train resume={run.directory}")

@@ -1,0 +1,151 @@
+"""How dispersed attention is: entropy, largest weight and logit spread of every layer and head, in a stream.
+
+State is [layer, head, bin], whatever the number of tokens: rows are put into bins by their number of visible keys n,
+which double: 1, 2, 3-4, 5-8, ...
+Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roundround.interface import Bias, Keys
+from roundround.softmax import fused
+from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
+from roundround.softmax.base import AttentionSoftmax, logits_of_rows, query_blocks, rows_between
+from roundround.softmax.row_scale import row_entropy
+from roundround.softmax.softmax import Softmax
+
+MEASURES = (
+    "entropy",  # nats, of the weights as the model applies them; weights that do not sum to one are first made to
+    "largest_weight",
+    "logit_spread",  # delta: largest minus smallest visible logit, before any temperature
+    "in_active_range",  # 1 where the entropy of the plain softmax is one at which the polynomial sharpens
+    "ln_n",  # nats: the entropy of a uniform row
+    "entropy_bound",  # nats: no softmax of logits with this spread has less (Lemma 2.1: ln n - delta)
+    "largest_weight_bound",  # nor a larger weight (Lemma 2.1: exp(delta) / n)
+)
+
+
+class Dispersion:
+    """Means over attention rows, for every layer and head, by the number of visible keys.
+
+    The bounds are those of Lemma 2.1 of arXiv:2410.01104 at temperature 1, row by row.
+    """
+
+    def __init__(self, beta_at: Callable[[Tensor], Tensor], n_layers: int, n_heads: int, longest: int) -> None:
+        self.beta_at = beta_at
+        self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # of each bin
+        shape = (n_layers, n_heads, len(self.largest_n))
+        self.sums_LHN = {name: torch.zeros(shape, dtype=torch.float64) for name in MEASURES}
+        self.n_rows_LN = torch.zeros(n_layers, len(self.largest_n), dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(
+        self,
+        softmax: AttentionSoftmax,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> None:
+        """Take in the rows of one call of attention."""
+        layer = softmax.shape.layer
+        n_visible = keys.counts(0, keys.n_queries)[:, 0, :, 0].expand(q_BHQC.shape[0], -1).contiguous()
+        bins_BQ = torch.bucketize(n_visible, torch.tensor(self.largest_n, device=n_visible.device))
+        place_BQN = nn.functional.one_hot(bins_BQ, len(self.largest_n)).double() * (n_visible > 0)[..., None]
+        values = row_measures(softmax, q_BHQC, k_BGKC, scale, keys, bias, rows)
+        ln_n_BHQ = n_visible.clamp(min=1).to(values["entropy"].dtype).log()[:, None]
+        plain, spread = values.pop("plain_entropy"), values["logit_spread"]
+        values["in_active_range"] = (self.beta_at(plain) > 1).double()
+        values["ln_n"] = ln_n_BHQ.expand_as(plain)
+        values["entropy_bound"] = (ln_n_BHQ - spread).clamp(min=0.0)
+        values["largest_weight_bound"] = (spread - ln_n_BHQ).exp().clamp(max=1.0)
+        for name, value_BHQ in values.items():
+            self.sums_LHN[name][layer] += torch.einsum("bhq,bqn->hn", value_BHQ.double(), place_BQN).cpu()
+        self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
+
+    def means_LH(self, name: str) -> Tensor:
+        """Mean over all rows of each layer and head."""
+        return self.sums_LHN[name].sum(-1) / self.n_rows_LN.sum(-1)[:, None]
+
+    def means_LHN(self, name: str) -> Tensor:
+        """Mean over the rows of each bin; NaN for a bin without rows."""
+        return self.sums_LHN[name] / self.n_rows_LN[:, None]
+
+    def active_range(self) -> tuple[float, float] | None:
+        """Smallest and largest entropy in nats, up to 20, at which beta exceeds 1; None where it never does."""
+        entropies = torch.linspace(0, 20, 20001, dtype=torch.float64)
+        acting = entropies[self.beta_at(entropies) > 1]
+        return (float(acting[0]), float(acting[-1])) if len(acting) else None
+
+
+def row_measures(
+    softmax: AttentionSoftmax,
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    scale: float,
+    keys: Keys,
+    bias: Bias | None,
+    rows: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Entropy, largest weight, logit spread and entropy of the plain softmax of each row, every one [B, H, Q].
+
+    The entropy of the plain softmax comes from the fused pass where there is one; the extremes of the logits, and what
+    any other normaliser makes of them, from blocks of rows.
+    """
+    plain, log_sum_exp = None, None
+    if fused.serves(q_BHQC, bias):
+        slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+        plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+    blocks: dict[str, list[Tensor]] = {}
+    for a, b in query_blocks(q_BHQC, keys, bias):
+        logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        seen = visible.any(-1)
+        largest = logits.masked_fill(~visible, -torch.inf).amax(-1).where(seen, 0.0)
+        smallest = logits.masked_fill(~visible, torch.inf).amin(-1).where(seen, 0.0)
+        plain_block = row_entropy(logits, visible) if plain is None else plain[:, :, a:b]
+        found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0]}
+        if isinstance(softmax, Softmax) and log_sum_exp is not None:
+            found |= {"entropy": plain_block[..., 0], "largest_weight": (largest - log_sum_exp[:, :, a:b, 0]).exp()}
+        else:
+            alpha = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
+            share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
+            found |= {"entropy": torch.special.entr(share).sum(-1), "largest_weight": alpha.amax(-1)}
+        for name, value in found.items():
+            blocks.setdefault(name, []).append(value)
+    return {name: torch.cat(values, -1) for name, values in blocks.items()}
+
+
+@contextmanager
+def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
+    """A Dispersion that takes in every call of every normaliser of the model inside the block.
+
+    `longest` is the largest number of keys that a row will see. The polynomial is that of the model's own adaptive
+    temperature, else the published one.
+    """
+    normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
+    adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]
+    beta_at = adaptive[0].beta_at if adaptive else inverse_temperature
+    n_layers = 1 + max(module.shape.layer for module in normalisers)
+    dispersion = Dispersion(beta_at, n_layers, normalisers[0].shape.n_heads, longest)
+
+    def take_in(softmax: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        assert isinstance(softmax, AttentionSoftmax)
+        dispersion.add(softmax, args[0], args[1], **options)
+
+    hooks = [module.register_forward_pre_hook(take_in, with_kwargs=True) for module in normalisers]
+    try:
+        yield dispersion
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,222 @@
+"""Dispersion in a stream equals a loop over whole attention rows, and obeys Lemma 2.1."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from conftest import Done
+from scipy.stats import entropy as shannon
+from test_softmax import KEYS, SCALE, encoding_of, inputs, mask_by_loop, shape_of
+from torch import Tensor, nn
+
+from roundround.interface import Keys
+from roundround.probing import dispersion as dispersion_module
+from roundround.probing.dispersion import MEASURES, Dispersion, watched
+from roundround.report import dispersion as report
+from roundround.softmax import base
+from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.entmax15 import Entmax15
+from roundround.softmax.sigmoid import Sigmoid
+from roundround.softmax.sink import Sink
+from roundround.softmax.softmax import Softmax
+
+MODES = ["plain causal", "padded", "window", "three queries and their cache"]
+
+
+def normaliser(name: str) -> AttentionSoftmax:
+    shape = shape_of(2)
+    if name == "adaptive":
+        always = {"min_entropy": 0.5, "min_beta": 1.0, "in_training": True, "gradient_through_beta": True}
+        return AdaptiveTemperature(shape, coefficients=PUBLISHED, **always)
+    made = {"softmax": Softmax, "entmax15": Entmax15, "sigmoid": Sigmoid}
+    return made[name](shape) if name in made else Sink(shape, init_logit=0.7)
+
+
+def measured(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: list[Tensor]) -> Dispersion:
+    q, k, v, _ = tensors
+    with watched(nn.ModuleList([softmax]), keys.n_keys) as seen, torch.no_grad():
+        softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding_of(bias).double().bias(), rows={})
+    return seen
+
+
+@torch.no_grad()
+def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: list[Tensor]) -> list[dict[str, Tensor]]:
+    """Every measure [H] of every row that sees something, with its n, from whole rows of logits."""
+    q, k, _, _ = tensors
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    logits = (SCALE * q @ k.mT).detach()
+    of_pairs = encoding_of(bias).double().bias()
+    if of_pairs is not None:
+        everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
+        logits = logits + of_pairs.block(everything, 0, keys.n_queries)
+    mask = mask_by_loop(keys)
+    counts = {"n_visible": mask.sum(-1, keepdim=True)}
+    alpha = softmax.weights(logits, mask, counts).detach()
+    rows = []
+    for b in range(q.shape[0]):
+        for i in range(keys.n_queries):
+            seen = mask[b, 0, i]
+            n = int(seen.sum())
+            if not n:
+                continue
+            e, w = logits[b, :, i, seen], alpha[b, :, i, seen]
+            plain = torch.from_numpy(shannon(e.softmax(-1).numpy(), axis=-1))
+            delta = e.amax(-1) - e.amin(-1)
+            rows.append(
+                {
+                    "n": torch.tensor(n),
+                    "entropy": torch.from_numpy(shannon(w.numpy(), axis=-1)),  # scipy makes them sum to one
+                    "largest_weight": w.amax(-1),
+                    "logit_spread": delta,
+                    "in_active_range": ((plain > 0.8492) & (plain < 5.9449)).double(),
+                    "ln_n": torch.full_like(delta, math.log(n)),
+                    "entropy_bound": (math.log(n) - delta).clamp(min=0),
+                    "largest_weight_bound": (delta.exp() / n).clamp(max=1),
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("rows_per_block", [2, 1000])
+@pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["softmax", "adaptive", "sink", "entmax15", "sigmoid"])
+def test_the_stream_equals_a_loop_over_rows(
+    name: str, mode: str, bias: str | None, rows_per_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, softmax = KEYS[mode], normaliser(name)
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", rows_per_block * 3 * 4 * keys.n_keys)
+    tensors = inputs(keys, 2)
+    with torch.no_grad():
+        tensors[0].mul_(4)  # spread the entropies
+    seen, rows = measured(softmax, keys, bias, tensors), by_loop(softmax, keys, bias, tensors)
+    assert seen.n_rows_LN.sum() == len(rows)
+    for name_of_measure in MEASURES:
+        expected_H = torch.stack([row[name_of_measure] for row in rows]).mean(0)
+        torch.testing.assert_close(seen.means_LH(name_of_measure)[0], expected_H, msg=name_of_measure)
+
+
+def test_rows_are_put_into_bins_by_the_keys_they_see() -> None:
+    keys = KEYS["padded"]
+    seen = measured(normaliser("softmax"), keys, None, inputs(keys, 2))
+    rows = by_loop(normaliser("softmax"), keys, None, inputs(keys, 2))
+    assert seen.largest_n == [1, 2, 4, 8, 16]
+    for i, (below, largest) in enumerate(pairwise([0, *seen.largest_n])):
+        inside = [row for row in rows if below < row["n"] <= largest]
+        assert seen.n_rows_LN[0, i] == len(inside)
+        entropy_H = torch.stack([row["entropy"] for row in inside]).mean(0)
+        torch.testing.assert_close(seen.means_LHN("entropy")[0, :, i], entropy_H)
+
+
+def test_several_calls_add_up() -> None:
+    keys, softmax = KEYS["plain causal"], normaliser("softmax")
+    q, k, v, _ = inputs(keys, 2)
+    with watched(nn.ModuleList([softmax]), keys.n_keys) as both, torch.no_grad():
+        for batch in (slice(0, 1), slice(1, 3)):
+            softmax(q[batch], k[batch], v[batch], scale=SCALE, keys=keys, bias=None, rows={})
+    once = measured(softmax, keys, None, [q, k, v, v])
+    for name in MEASURES:
+        torch.testing.assert_close(both.means_LHN(name), once.means_LHN(name))
+
+
+def test_no_row_of_a_softmax_breaks_the_lemma() -> None:
+    keys = KEYS["plain causal"]
+    for row in by_loop(normaliser("softmax"), keys, None, inputs(keys, 2)):
+        assert (row["entropy"] >= row["entropy_bound"] - 1e-12).all()
+        assert (row["largest_weight"] <= row["largest_weight_bound"] + 1e-12).all()
+
+
+def test_watching_ends_with_the_block() -> None:
+    keys, softmax = KEYS["plain causal"], normaliser("softmax")
+    seen = measured(softmax, keys, None, inputs(keys, 2))
+    n_rows = float(seen.n_rows_LN.sum())
+    q, k, v, _ = inputs(keys, 2)
+    softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows={})
+    assert float(seen.n_rows_LN.sum()) == n_rows
+
+
+def test_watching_changes_nothing() -> None:
+    keys, softmax = KEYS["plain causal"], normaliser("adaptive")
+    q, k, v, _ = inputs(keys, 2)
+    alone = softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows={})
+    with watched(nn.ModuleList([softmax]), keys.n_keys):
+        assert torch.equal(softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows={}), alone)
+
+
+def test_the_active_range_is_that_of_the_published_polynomial() -> None:
+    low, high = Dispersion(inverse_temperature, 1, 1, 8).active_range()
+    assert (low, high) == pytest.approx((0.849, 5.945), abs=2e-3)
+
+
+def test_a_polynomial_that_never_sharpens_has_no_active_range() -> None:
+    flat = Dispersion(lambda h: inverse_temperature(h, (0.5,)), 1, 1, 8)
+    assert flat.active_range() is None
+
+
+def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    from test_softmax import Peak, keys_of
+
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**15)
+    peaks = []
+    for n in (512, 1024):
+        q, k = torch.randn(1, 4, n, 8), torch.randn(1, 2, n, 8)
+        with watched(nn.ModuleList([normaliser("softmax")]), n) as seen, Peak() as peak:
+            seen.add(normaliser("softmax"), q, k, scale=SCALE, keys=keys_of(n, n), bias=None, rows={})
+        peaks.append(peak)
+    assert peaks[1].largest < 1024 * 1024 * 4 / 3
+    assert peaks[1].most < 2.3 * peaks[0].most
+
+
+# -- the report
+
+
+def test_most_rows_outside_the_active_range_are_warned_of() -> None:
+    seen = Dispersion(inverse_temperature, 1, 2, 1024)
+    seen.n_rows_LN[0, -1] = 10
+    seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([4.0, 2.0])
+    text = report.warning({1024: seen})
+    assert text is not None
+    assert "at context 1,024, 70% of the rows" in text
+    assert "0.85 to 5.94" in text
+    seen.sums_LHN["in_active_range"][0, :, -1] = torch.tensor([6.0, 5.0])
+    assert report.warning({1024: seen}) is None
+
+
+def test_eval_reports_dispersion_for_each_head_and_length(
+    roundround: Callable[..., Done], train: Callable[..., Done]
+) -> None:
+    run = train("trainer.max_steps=20", "optim.lr=0.02").directory
+    done = roundround("eval", f"run={run}", "logger=none", "length=16,64", "dispersion=true", "max_tokens=512")
+    assert done.code == 0, done.err
+    for length in (16, 64):
+        for layer in (0, 1):
+            for head in (0, 1):
+                where = {"length": length, "layer": layer, "head": head}
+                value = {name: done.value(name, **where) for name in dispersion_module.MEASURES}
+                mean_ln_n = math.fsum(math.log(n + 1) for n in range(length)) / length
+                assert value["ln_n"] == pytest.approx(mean_ln_n)
+                assert value["entropy_bound"] <= value["entropy"] <= value["ln_n"]
+                assert 1 / length < value["largest_weight"] <= value["largest_weight_bound"]
+    assert {path.name for path in (done.directory / "figures").iterdir()} >= {"dispersion.svg", "dispersion.pdf"}
+    kept = json.loads((done.directory / "dispersion.json").read_text())
+    assert kept["16"]["largest_n"] == [1, 2, 4, 8, 16]
+    assert "dispersion" in done.err
+    plain = roundround("eval", f"run={run}", "logger=none", "length=16", "max_tokens=512")
+    assert {r["metric"] for r in plain.results} == {"perplexity", "nats_per_token", "nats_per_byte"}
+
+
+def test_eval_warns_where_the_polynomial_leaves_most_rows_alone(
+    roundround: Callable[..., Done], train: Callable[..., Done]
+) -> None:
+    run = train("trainer.max_steps=1").directory
+    flat = "softmax.coefficients=[0.0,0.5]"
+    args = ["logger=none", "length=16", "dispersion=true", "max_tokens=256", "softmax=adaptive_temperature", flat]
+    done = roundround("eval", f"run={run}", *args)
+    assert done.code == 0, done.err
+    assert "100% of the rows have an entropy at which the adaptive temperature's polynomial does nothing" in done.err
