@@ -1,0 +1,522 @@
+"""What every normaliser promises, for each yaml in conf/softmax, alone and with each encoding of conf/pe.
+
+A new variant is tested by being there.
+Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels, D model width.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from omegaconf import OmegaConf
+from test_softmax import KEYS, SCALE, Peak, encoding_of, inputs, keys_of, mask_by_loop, row_counts, with_gradients
+from torch import Tensor, nn
+
+from roundround.interface import AttentionShape, Bias, Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax import base
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.projection import Projection
+
+NAMES = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+REPLACED: dict[str, dict[str, Any]] = {"top_k": {"k": 3}}  # of so few keys the shipped 64 are all
+CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key chosen equals that of the next
+D_MODEL = 32
+
+every_normaliser = pytest.mark.parametrize("name", NAMES)
+every_encoding = pytest.mark.parametrize("encoding_name", ENCODINGS)
+each_keys = pytest.mark.parametrize("mode", KEYS)
+
+
+# -- building from yaml
+
+
+@functools.cache
+def read(kind: str, name: str) -> Mapping[str, Any]:
+    values = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / kind / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def class_of(kind: str, name: str) -> Any:
+    module, _, attribute = read(kind, name)["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def attention_shape(**sizes: int) -> AttentionShape:
+    usual = {"n_heads": 4, "n_key_heads": 2, "head_dim": 8, "d_model": D_MODEL, "layer": 0, "train_length": 8}
+    return AttentionShape(**(usual | sizes))
+
+
+def made(kind: str, name: str, shape: AttentionShape, replaced: Mapping[str, Any], noise: float) -> Any:
+    """What a yaml describes, its parameters moved, so that those that start at zero count."""
+    values = {key: value for key, value in read(kind, name).items() if key != "_target_"}
+    assert replaced.keys() <= values.keys(), f"{name} has no tunable {replaced.keys() - values.keys()}"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = class_of(kind, name)(shape, **(values | replaced))
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter += torch.randn_like(parameter) * noise
+    return module.eval()
+
+
+def build(name: str, shape: AttentionShape | None = None, noise: float = 0.3, **replaced: Any) -> AttentionSoftmax:
+    """The normaliser of conf/softmax/<name>.yaml, out of training."""
+    softmax = made("softmax", name, shape or attention_shape(), REPLACED.get(name, {}) | replaced, noise)
+    assert isinstance(softmax, AttentionSoftmax)
+    return softmax
+
+
+def encoding_from(name: str, **sizes: int) -> PositionalEncoding:
+    encoding = made("pe", name, attention_shape(**({"train_length": 1000} | sizes)), {}, 0.3)
+    assert isinstance(encoding, PositionalEncoding)
+    return encoding
+
+
+def randn(*sizes: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+# -- the dense definition
+
+
+def visible_by_order(keys: Keys) -> Tensor:
+    """[1 or B, 1, Q, K], True where visible: queries are the last Q of the K tokens."""
+    assert keys.causal
+    assert keys.window is None
+    seen = torch.ones(keys.n_queries, keys.n_keys).tril(keys.n_keys - keys.n_queries).bool()[None, None]
+    return seen if keys.valid_BK is None else seen & keys.valid_BK[:, None, None]
+
+
+def dense(
+    softmax: AttentionSoftmax,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Keys,
+    bias: Bias | None,
+    rows: Mapping[str, Tensor],
+    visible_B1QK: Tensor,
+) -> Tensor:
+    """sum_j weights(scale q . k + bias)_j v_j over one matrix of all logits."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (torch.stack([x[:, h // group] for h in range(q.shape[1])], dim=1) for x in (k, v))
+    logits = SCALE * torch.einsum("bhqc,bhkc->bhqk", q, k)
+    if bias is not None:
+        everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
+        logits = logits + bias.block(everything, 0, keys.n_queries)
+    weights = softmax.weights(logits, visible_B1QK, {**rows, **row_counts(visible_B1QK)})
+    return torch.einsum("bhqk,bhkc->bhqc", weights, v)
+
+
+def parameters_of(*modules: nn.Module) -> list[nn.Parameter]:
+    return [parameter for module in modules for parameter in module.parameters()]
+
+
+def all_gradients(out: Tensor, cotangent: Tensor, leaves: list[Any]) -> list[Tensor]:
+    """The output, and a gradient for each leaf: zero where the output does not depend on it."""
+    grads = torch.autograd.grad((out * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True)
+    return [out.detach(), *grads]
+
+
+class Combination:
+    """A normaliser with an encoding, on a batch of n tokens of two key heads, with or without padding."""
+
+    def __init__(self, name: str, encoding_name: str, n_tokens: int, *, padded: bool, dtype: torch.dtype) -> None:
+        self.softmax, self.encoding = build(name).to(dtype), encoding_from(encoding_name).to(dtype)
+        valid_BK = torch.ones(2, n_tokens, dtype=torch.bool)
+        valid_BK[0, : min(5, (n_tokens + 1) // 2)] = False
+        valid_BK[1, n_tokens - min(4, n_tokens // 2) :] = False
+        self.keys = keys_of(n_tokens, n_tokens, valid_BK=valid_BK if padded else None)
+        self.x = randn(2, n_tokens, D_MODEL, dtype=dtype, seed=7)
+        sizes = [(2, n_heads, n_tokens, 8) for n_heads in (4, 2, 2, 4)]
+        *leaves, self.cotangent = (2 * randn(*size, dtype=dtype, seed=seed) for seed, size in enumerate(sizes))
+        self.q, self.k, self.v = (leaf.requires_grad_() for leaf in leaves)
+
+    def operands(self) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Rotated queries and keys, values, and what the normaliser reads off the tokens."""
+        prepared = self.encoding.prepare(self.keys.k_pos_BK, self.q.dtype)
+        q, k = (self.encoding.rotate(x, prepared) for x in (self.q, self.k))
+        return q, k, self.v, self.softmax.row_parameters(self.encoding.embed(self.x, self.keys.k_pos_BK))
+
+    def attended(self) -> Tensor:
+        q, k, v, rows = self.operands()
+        return self.softmax(q, k, v, scale=SCALE, keys=self.keys, bias=self.encoding.bias(), rows=rows)
+
+    def dense(self) -> Tensor:
+        q, k, v, rows = self.operands()
+        return dense(self.softmax, q, k, v, self.keys, self.encoding.bias(), rows, visible_by_order(self.keys))
+
+    def with_gradients(self, out: Tensor) -> list[Tensor]:
+        leaves = [self.q, self.k, self.v, *parameters_of(self.softmax, self.encoding)]
+        return all_gradients(out, self.cotangent, leaves)
+
+    def margins(self, n_chosen: int) -> Tensor:
+        """How far the logit of the last key chosen lies above the next [B, H, Q, 1]; inf where there is none."""
+        q, k, _, _ = self.operands()
+        logits = SCALE * q @ k.repeat_interleave(2, dim=1).mT
+        bias = self.encoding.bias()
+        if bias is not None:
+            everything = Keys(q_pos_BQ=self.keys.q_pos_BQ, k_pos_BK=self.keys.k_pos_BK, causal=False)
+            logits = logits + bias.block(everything, 0, self.keys.n_queries)
+        ordered = logits.masked_fill(~visible_by_order(self.keys), -torch.inf).sort(-1, descending=True).values
+        margin = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
+        return margin.detach().nan_to_num(torch.inf)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows a block at 17 tokens, so that blocks are put together and computed again in the backward pass."""
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
+
+
+# -- yaml and class
+
+
+@every_normaliser
+def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
+    lines = (ROOT / "conf" / "softmax" / f"{name}.yaml").read_text().splitlines()
+    assert lines[0] == f"# roundround train softmax={name}"
+
+
+@every_normaliser
+def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
+    cls = class_of("softmax", name)
+    shape, *parameters = inspect.signature(cls).parameters.values()
+    assert shape.name == "shape"
+    assert cls.__dict__.get("__final__") is True
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    assert {p.name for p in parameters} | {"_target_"} == read("softmax", name).keys()
+
+
+def test_the_kinds_of_normaliser_are_all_there() -> None:
+    built = [build(name) for name in NAMES]
+    assert {softmax.sums_to_one for softmax in built} == {True, False}
+    assert any(list(softmax.parameters()) for softmax in built)
+    assert any(softmax.row_parameters(torch.zeros(1, 1, D_MODEL)) for softmax in built)
+    assert CHOSEN.keys() | REPLACED.keys() <= set(NAMES)
+
+
+# -- weights
+
+
+def some_weights(softmax: AttentionSoftmax, logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
+    """The definition, on rows of random tokens."""
+    n_batch, _, n_queries, _ = logits_BHQK.shape
+    weight = next(softmax.parameters(), None)
+    x_BTD = randn(n_batch, n_queries, D_MODEL, dtype=torch.float64 if weight is None else weight.dtype, seed=3)
+    rows = {**softmax.row_parameters(x_BTD), **row_counts(visible_B1QK)}
+    return softmax.weights(logits_BHQK, visible_B1QK, rows)
+
+
+def half_visible(n_queries: int = 30, n_keys: int = 40) -> Tensor:
+    visible_B1QK = torch.rand(2, 1, n_queries, n_keys, generator=torch.Generator().manual_seed(1)) < 0.5
+    visible_B1QK[..., 0] = True
+    return visible_B1QK
+
+
+@every_normaliser
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("spread", [0.1, 1.0, 20.0])
+def test_rows_sum_to_one_or_to_no_more(name: str, dtype: torch.dtype, spread: float) -> None:
+    softmax = build(name).to(dtype)
+    digits = 1e-12 if dtype == torch.float64 else 1e-6
+    if isinstance(softmax, Projection) and dtype == torch.float32:
+        digits = 2e-6  # the closed form of entmax-1.5 does not divide by the sum: every key shares the rounding of tau
+    total = some_weights(softmax, spread * randn(2, 4, 30, 40, dtype=dtype), half_visible()).double().sum(-1)
+    if softmax.sums_to_one:
+        assert (total - 1).abs().max() <= digits
+    elif name != "sigmoid":  # whose weights do not compete
+        assert total.max() <= 1 + digits
+    assert total.min() >= 0
+
+
+@every_normaliser
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_weights_are_not_negative_and_zero_where_hidden_and_at_least_float32(name: str, dtype: torch.dtype) -> None:
+    visible_B1QK = half_visible()
+    alpha_BHQK = some_weights(build(name).to(dtype), 3 * randn(2, 4, 30, 40, dtype=dtype), visible_B1QK)
+    assert alpha_BHQK.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert (alpha_BHQK >= 0).all()
+    assert not alpha_BHQK.masked_select(~visible_B1QK).any(), "zero, not nearly zero"
+    assert alpha_BHQK.any(-1).all(), "and not zero everywhere"
+
+
+@every_normaliser
+def test_weights_do_not_depend_on_what_is_hidden(name: str) -> None:
+    visible_B1QK, logits = half_visible(), 3 * randn(2, 4, 30, 40)
+    softmax = build(name).double()
+    expected = some_weights(softmax, logits, visible_B1QK)
+    for hidden in (-30.0, 30.0, 1e4, torch.nan, torch.inf, -torch.inf):
+        others = torch.where(visible_B1QK, logits, hidden)
+        assert (some_weights(softmax, others, visible_B1QK) - expected).abs().max() < 1e-15
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if build(name).sums_to_one])
+@pytest.mark.parametrize("logit", [-1e4, 0.0, 1e4])
+def test_a_lone_key_has_weight_one(name: str, logit: float) -> None:
+    logits_BHQK, visible_B1QK = torch.full((1, 4, 1, 3), logit), torch.tensor([[[[False, True, False]]]])
+    assert some_weights(build(name), logits_BHQK, visible_B1QK)[0, :, 0].tolist() == [[0, 1, 0]] * 4
+
+
+@every_normaliser
+def test_a_row_that_sees_nothing_attends_to_nothing_and_passes_no_gradient(name: str) -> None:
+    softmax = build(name)
+    logits_BHQK = randn(1, 4, 2, 5, dtype=torch.float32).add(1).requires_grad_()
+    visible_B1QK = torch.tensor([[[[False] * 5, [True, False, True, True, True]]]])
+    alpha_BHQK = some_weights(softmax, logits_BHQK, visible_B1QK)
+    assert not alpha_BHQK[:, :, 0].any()
+    assert alpha_BHQK[:, :, 1].any(-1).all()
+    grad, *others = all_gradients((alpha_BHQK**2).sum(), torch.ones(()), [logits_BHQK, *softmax.parameters()])[1:]
+    assert not grad[:, :, 0].any()
+    assert all(part.isfinite().all() for part in (grad, *others))
+    if name != "hard":  # whose gradient is zero
+        assert grad[:, :, 1].any()
+
+
+@every_normaliser
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_logit_that_is_not_finite_makes_its_row_nan_and_no_other(name: str, bad: float, dtype: torch.dtype) -> None:
+    softmax, visible_B1QK, logits = build(name).to(dtype), half_visible(6, 7), randn(2, 4, 6, 7, dtype=dtype)
+    expected = some_weights(softmax, logits, visible_B1QK)
+    logits[1, 2, 3, 0] = logits[0, 1, 5, 0] = bad
+    poisoned = torch.zeros(2, 4, 6, dtype=torch.bool)
+    poisoned[1, 2, 3] = poisoned[0, 1, 5] = True
+    found = some_weights(softmax, logits, visible_B1QK)
+    assert found[poisoned].isnan().all()
+    assert torch.equal(found[~poisoned], expected[~poisoned])
+
+
+# -- attention with every encoding
+
+
+@every_normaliser
+@every_encoding
+@pytest.mark.usefixtures("small_blocks")
+def test_attention_is_the_dense_definition_gradients_included(name: str, encoding_name: str) -> None:
+    for n_tokens in (1, 2, 17):
+        for padded in (False, True):
+            case = Combination(name, encoding_name, n_tokens, padded=padded, dtype=torch.float64)
+            expected = case.with_gradients(case.dense())
+            for ours, theirs in zip(case.with_gradients(case.attended()), expected, strict=True):
+                assert (ours - theirs).abs().max() < 1e-10
+            seen = visible_by_order(case.keys).any(-1).expand(2, 4, n_tokens)
+            assert not expected[0][~seen].any()
+            if n_tokens == 17:
+                assert all(part.any() for part in expected[1:4] if name != "hard"), "gradients to compare"
+
+
+@every_normaliser
+@every_encoding
+@pytest.mark.usefixtures("small_blocks")
+@torch.no_grad()
+def test_attention_in_float32_is_right_to_four_digits(name: str, encoding_name: str) -> None:
+    for padded in (False, True):
+        exact = Combination(name, encoding_name, 17, padded=padded, dtype=torch.float64)
+        single = Combination(name, encoding_name, 17, padded=padded, dtype=torch.float32)
+        expected, found = exact.dense(), single.attended()
+        assert found.dtype == torch.float32
+        difference = (found - expected).abs()
+        if name in CHOSEN:  # rounding may choose another of two keys as good as equal
+            clear = (exact.margins(CHOSEN[name]) > 1e-4).squeeze(-1)
+            assert clear.float().mean() > 0.98
+            difference = difference[clear]
+        assert difference.max() < 1e-4 * max(1.0, float(expected.abs().max()))
+
+
+@functools.cache
+def bias_of_a_thousand(encoding_name: str, token: int) -> Tensor | None:
+    """Bias [1, H, 1, 1000] of one token's row: many normalisers read it."""
+    bias, everything = encoding_from(encoding_name, n_heads=2).double().bias(), keys_of(1000, 1000, causal=False)
+    return None if bias is None else bias.block(everything, token, token + 1).detach()
+
+
+@every_normaliser
+@every_encoding
+@torch.no_grad()
+def test_a_thousand_tokens_attend_by_the_dense_definition(
+    name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**17)
+    sizes = {"n_heads": 2, "n_key_heads": 1, "head_dim": 4}
+    softmax = build(name, attention_shape(**sizes)).double()
+    # in blocks every row goes the same way, and the last two hundred are three blocks that cost a third
+    n_queries = 200 if type(softmax).attend is AttentionSoftmax.attend else 1000
+    encoding, keys = encoding_from(encoding_name, **sizes).double(), keys_of(n_queries, 1000)
+    q, k = (
+        encoding.rotate(3 * randn(1, h, pos.shape[1], 4, seed=h), encoding.prepare(pos, torch.float64))
+        for h, pos in ((2, keys.q_pos_BQ), (1, keys.k_pos_BK))
+    )
+    v, rows = randn(1, 1, 1000, 4, seed=5), softmax.row_parameters(randn(1, n_queries, D_MODEL, seed=6))
+    found = softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=rows)
+    # rows do not know of each other, so the definition is evaluated for some of them, each with all its keys
+    for i in (*range(0, n_queries, n_queries // 9), n_queries - 1):
+        token = 1000 - n_queries + i
+        bias, visible_111K = bias_of_a_thousand(encoding_name, token), torch.arange(1000)[None, None, None] <= token
+        logits = SCALE * q[:, :, i : i + 1] @ k.mT
+        own = {key: value[:, :, i : i + 1] for key, value in rows.items()}
+        weights = softmax.weights(
+            logits if bias is None else logits + bias, visible_111K, own | row_counts(visible_111K)
+        )
+        assert (found[:, :, i : i + 1] - weights @ v).abs().max() < 1e-10
+
+
+@every_normaliser
+@every_encoding
+def test_nothing_leaks_from_keys_that_are_not_visible(
+    name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2 * 2 * 4 * 6)
+    case = Combination(name, encoding_name, 6, padded=True, dtype=torch.float64)
+    out, visible_BQK = case.attended(), visible_by_order(case.keys)[:, 0]
+    for i in range(6):
+        row = (out[:, :, i] * case.cotangent[:, :, i]).sum()
+        dk_BK, dv_BK = (grad.ne(0).any(-1).any(1) for grad in torch.autograd.grad(row, [case.k, case.v], None, True))
+        assert not (dk_BK & ~visible_BQK[:, i]).any()
+        assert not (dv_BK & ~visible_BQK[:, i]).any()
+        if name != "softpick":  # whose rows may be zero although they see keys
+            assert torch.equal(dv_BK.any(-1), visible_BQK[:, i].any(-1))
+
+
+# -- every way to attend
+
+
+@functools.cache
+def mask_of(mode: str) -> Tensor:
+    return mask_by_loop(KEYS[mode])
+
+
+TRAINED = [name for name in NAMES if "in_training" in read("softmax", name)]
+
+
+@pytest.mark.parametrize(("name", "training"), [*((n, False) for n in NAMES), *((n, True) for n in TRAINED)])
+@pytest.mark.parametrize("bias", [None, "alibi"])
+@each_keys
+def test_every_way_to_attend_is_the_dense_definition(
+    name: str, training: bool, bias: str | None, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = KEYS[mode]
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 4 * 3 * 4 * keys.n_keys)
+    softmax, bias_of_rows = build(name).double().train(training), encoding_of(bias).double().bias()
+    q, k, v, cotangent = inputs(keys, 2)
+    rows = softmax.row_parameters(randn(3, keys.n_queries, D_MODEL))
+    rows = {key: value.detach().requires_grad_() for key, value in rows.items()}
+    out = softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows=rows)
+    expected = dense(softmax, q, k, v, keys, bias_of_rows, rows, mask_of(mode))
+    leaves = [q, k, v, *(rows.values() or softmax.parameters())]
+    theirs = with_gradients(expected, cotangent, leaves)
+    for ours, its in zip(with_gradients(out, cotangent, leaves), theirs, strict=True):
+        assert (ours - its).abs().max() < 1e-10
+    assert all(part.any() for part in theirs if name != "hard"), "a gradient that is zero everywhere proves nothing"
+
+
+# -- what is not finite
+
+
+BAD = [torch.nan, torch.inf, -torch.inf]
+
+
+def attended_with(softmax: AttentionSoftmax, q: Tensor, k: Tensor, keys: Keys, bias: Bias | None) -> Tensor:
+    v, x_BTD = randn(3, 2, keys.n_keys, 8, dtype=q.dtype, seed=5), randn(3, keys.n_queries, D_MODEL, dtype=q.dtype)
+    return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows=softmax.row_parameters(x_BTD))
+
+
+each_bias = pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
+
+
+@every_normaliser
+@each_bias
+@each_keys
+@torch.no_grad()
+def test_a_bad_query_makes_its_rows_nan_and_no_other(name: str, bias: str | None, mode: str) -> None:
+    keys, softmax, bias_of_rows = KEYS[mode], build(name), encoding_of(bias).bias()
+    q, k, _, _ = inputs(keys, 2, torch.float32)
+    expected = attended_with(softmax, q, k, keys, bias_of_rows)
+    row = keys.n_queries // 2
+    sees_B = mask_of(mode)[:, 0, row].any(-1)
+    poisoned = torch.zeros(expected.shape[:3], dtype=torch.bool)
+    poisoned[:, 1, row] = sees_B
+    for bad in BAD:
+        broken = q.detach().clone()
+        broken[:, 1, row, 3] = bad
+        found = attended_with(softmax, broken, k, keys, bias_of_rows)
+        assert found[poisoned].isnan().all()
+        assert (found - expected)[~poisoned].abs().max() <= 1e-6
+
+
+@every_normaliser
+@each_bias
+@each_keys
+@torch.no_grad()
+def test_a_bad_key_makes_the_rows_that_see_it_nan_and_no_other(name: str, bias: str | None, mode: str) -> None:
+    keys, softmax, bias_of_rows = KEYS[mode], build(name), encoding_of(bias).bias()
+    q, k, _, _ = inputs(keys, 2, torch.float32)
+    expected = attended_with(softmax, q, k, keys, bias_of_rows)
+    for column in (1, 5, 9):  # 1 and 9 are padding of one sequence each, and 9 is the future of most rows
+        poisoned = torch.zeros(expected.shape[:3], dtype=torch.bool)
+        poisoned[:, 2:] = mask_of(mode)[..., column]  # the query heads of key head 1
+        for bad in BAD:
+            broken = k.detach().clone()
+            broken[:, 1, column, 3] = bad
+            found = attended_with(softmax, q, broken, keys, bias_of_rows)
+            assert found[poisoned].isnan().all()
+            assert (found - expected)[~poisoned].abs().max() <= 1e-6
+
+
+@every_normaliser
+@each_bias
+@each_keys
+@torch.no_grad()
+def test_a_logit_that_overflows_makes_its_row_nan(name: str, bias: str | None, mode: str) -> None:
+    # every number given is finite; what rows become that see the large key with a finite logit of 1e30 is left open
+    keys, softmax, bias_of_rows = KEYS[mode], build(name), encoding_of(bias).bias()
+    q, k, _, _ = inputs(keys, 2, torch.float32)
+    expected = attended_with(softmax, q, k, keys, bias_of_rows)
+    for sign in (1, -1):
+        broken_q, broken_k, row, column = q.detach().clone(), k.detach().clone(), keys.n_queries // 2, 5
+        broken_q[:, 2, row], broken_k[:, 1, column] = sign * 1e30, 1e30
+        found = attended_with(softmax, broken_q, broken_k, keys, bias_of_rows)
+        sees_BQ = mask_of(mode)[:, 0, :, column]
+        assert found[sees_BQ[:, row], 2, row].isnan().all()
+        away = torch.ones(expected.shape[:3], dtype=torch.bool)
+        away[:, 2:] = ~sees_BQ[:, None]
+        away[:, 2, row] = False
+        assert (found - expected)[away].abs().max() <= 1e-6
+
+
+# -- memory
+
+
+def peak_of_training(name: str, encoding_name: str, n_tokens: int) -> Peak:
+    """What one forward and backward pass of attention holds, in float32."""
+    softmax, encoding, keys = build(name), encoding_from(encoding_name), keys_of(n_tokens, n_tokens)
+    q, k, v = (randn(1, h, n_tokens, 8, dtype=torch.float32, seed=h).requires_grad_() for h in (4, 2, 2))
+    rows = softmax.row_parameters(randn(1, n_tokens, D_MODEL, dtype=torch.float32))
+    with Peak() as peak:
+        prepared = encoding.prepare(keys.k_pos_BK, torch.float32)
+        turned = (encoding.rotate(x, prepared) for x in (q, k))
+        softmax(*turned, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=rows).sum().backward()
+    assert v.grad is not None
+    assert v.grad.any()
+    return peak
+
+
+@every_normaliser
+@every_encoding
+def test_memory_of_training_is_linear_in_length(name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bias = encoding_from(encoding_name).bias()
+    # 64 rows a block at 512 tokens, or the 32 of which FIRE's hidden layer is half a table
+    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**17 if bias is None or bias.n_hidden <= 4 else 2**19)
+    half, whole = (peak_of_training(name, encoding_name, n) for n in (256, 512))
+    assert whole.largest < 4 * 512 * 512
+    assert whole.most < 2.3 * half.most
