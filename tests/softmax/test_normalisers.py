@@ -1,0 +1,594 @@
+"""Each normaliser against its formula: numpy and scipy in float64, finite differences and published numbers.
+
+Shapes: B batch, Q queries, K keys, H heads, C head channels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from conftest import ROOT
+from test_softmax import KEYS, SCALE, encoding_of, inputs, keys_of
+from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
+from torch import Tensor
+
+from roundround.interface import Bias, Keys
+from roundround.softmax import fused
+from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+from roundround.softmax.parts import Operands
+
+PUBLISHED = [-0.037, 0.481, -2.3, 4.917, -1.791]
+Row = Callable[[np.ndarray], np.ndarray]
+
+
+def golden_betas() -> tuple[list[float], list[float]]:
+    """Entropies in nats, and the inverse temperature of each."""
+    pairs = json.loads((ROOT / "tests" / "golden" / "softmax_adaptive_beta.json").read_text())["value"]
+    entropies, betas = zip(*pairs, strict=True)
+    return list(entropies), list(betas)
+
+
+def weights_of(softmax: AttentionSoftmax, logits: Tensor, rows: Mapping[str, Tensor] | None = None) -> Tensor:
+    """The definition on the causal rows of square logits [B, H, Q, Q], or on whole rows of others."""
+    n_queries, n_keys = logits.shape[-2:]
+    visible_11QK = torch.ones(1, 1, n_queries, n_keys, dtype=torch.bool)
+    if n_queries == n_keys:
+        visible_11QK = visible_11QK.tril()
+    n_visible = {"n_visible": visible_11QK.sum(-1, keepdim=True)}
+    return softmax.weights(logits, visible_11QK, {**(rows or {}), **n_visible})
+
+
+def causal_by_row(logits: Tensor, of_row: Callable[[np.ndarray, int], np.ndarray]) -> Tensor:
+    """Weights [B, H, Q, Q] from a formula of the visible logits of one row, and its head."""
+    found = np.zeros(logits.shape)
+    for b, h, i in itertools.product(*map(range, logits.shape[:3])):
+        found[b, h, i, : i + 1] = of_row(logits[b, h, i, : i + 1].detach().numpy(), h)
+    return torch.from_numpy(found)
+
+
+def causal_logits(n: int = 12, spread: float = 2.0) -> Tensor:
+    return spread * randn(2, 4, n, n)
+
+
+def finite_differences(value: Callable[[], Tensor], parameter: Tensor, step: float = 1e-5) -> Tensor:
+    """Derivative of a number with respect to each element of a parameter, by central differences."""
+    slopes = torch.zeros_like(parameter)
+    with torch.no_grad():
+        for h in range(len(parameter)):
+            parameter[h] += step
+            above = value()
+            parameter[h] -= 2 * step
+            slopes[h] = (above - value()) / (2 * step)
+            parameter[h] += step
+    return slopes
+
+
+# -- adaptive temperature
+
+
+def test_beta_is_the_published_polynomial_of_the_entropy() -> None:
+    entropies, betas = golden_betas()
+    found = build("adaptive_temperature").beta_at(torch.tensor(entropies, dtype=torch.float64))
+    torch.testing.assert_close(found, torch.tensor(betas, dtype=torch.float64), rtol=0, atol=5.1e-4)
+    assert found[:2].tolist() == found[-2:].tolist() == [1.0, 1.0], "exactly"
+
+
+def test_coefficients_in_the_wrong_order_miss_the_golden_numbers() -> None:
+    entropies, betas = golden_betas()
+    wrong = build("adaptive_temperature", coefficients=PUBLISHED[::-1])
+    found = wrong.beta_at(torch.tensor(entropies, dtype=torch.float64))
+    assert (found - torch.tensor(betas)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("coefficients", [PUBLISHED, [1.5], [0.5, 1.0]], ids=len)
+def test_beta_is_numpys_polynomial_where_that_exceeds_one(coefficients: list[float]) -> None:
+    entropy = np.linspace(0, 9, 901)
+    expected = np.where(entropy > 0.5, np.maximum(np.polyval(coefficients, entropy), 1), 1)
+    found = build("adaptive_temperature", coefficients=coefficients).beta_at(torch.from_numpy(entropy))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_min_beta_and_min_entropy_bound_beta() -> None:
+    softmax = build("adaptive_temperature", coefficients=[2.0], min_entropy=0.75)
+    above = math.nextafter(0.75, 1)
+    assert softmax.beta_at(torch.tensor([0.75, above], dtype=torch.float64)).tolist() == [1, 2], "strictly above"
+    assert build("adaptive_temperature", min_beta=1.75).beta_at(torch.tensor([0.4, 0.6, 7.0])).tolist() == [
+        1,
+        1.75,
+        1.75,
+    ]
+
+
+def papers_function(logits: np.ndarray) -> np.ndarray:
+    """Figure 4 of arXiv:2410.01104, in numpy."""
+    p = scipy.special.softmax(logits, -1)
+    entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
+    beta = np.where(entropy > 0.5, np.maximum(np.polyval(PUBLISHED, entropy), 1), 1)
+    return scipy.special.softmax(logits * beta, -1)
+
+
+@pytest.mark.parametrize("n_keys", [2, 40, 500])
+def test_adaptive_temperature_is_the_papers_function(n_keys: int) -> None:
+    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * randn(1, 2, 200, n_keys)
+    found, plain = (weights_of(build(name), logits) for name in ("adaptive_temperature", "softmax"))
+    np.testing.assert_allclose(found.numpy(), papers_function(logits.numpy()), rtol=0, atol=1e-6)
+    if n_keys > 2:  # whose entropy is at most ln 2, below where the polynomial exceeds 1
+        assert (found - plain).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("n_keys", [2, 40, 500])
+def test_adaptive_temperature_never_flattens(n_keys: int) -> None:
+    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * randn(1, 2, 200, n_keys)
+    found, plain = (weights_of(build(name), logits).amax(-1) for name in ("adaptive_temperature", "softmax"))
+    assert (found >= plain - 1e-15).all()
+
+
+@pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
+@pytest.mark.parametrize("mode", KEYS)
+def test_adaptive_temperature_leaves_training_to_the_plain_softmax(bias: str | None, mode: str) -> None:
+    keys, bias_of_rows = KEYS[mode], encoding_of(bias).double().bias()
+    q, k, v, _ = inputs(keys, 2)
+
+    def attended(softmax: AttentionSoftmax) -> Tensor:
+        return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
+
+    plain = attended(build("softmax"))
+    assert torch.equal(attended(build("adaptive_temperature").train()), plain)
+    assert not torch.allclose(attended(build("adaptive_temperature")), plain)
+    assert not torch.allclose(attended(build("adaptive_temperature_trained").train()), plain)
+
+
+def test_beta_held_constant_passes_no_gradient() -> None:
+    held = build("adaptive_temperature_trained", gradient_through_beta=False)
+    logits, cotangent = causal_logits(spread=1).requires_grad_(), randn(2, 4, 12, 12, seed=9)
+
+    def gradient(alpha: Tensor) -> Tensor:
+        return torch.autograd.grad((alpha * cotangent).sum(), logits)[0]
+
+    seen = logits.masked_fill(~torch.ones(12, 12).tril().bool(), -torch.inf)
+    p = seen.softmax(-1).detach()
+    beta = held.beta_at(torch.special.entr(p).sum(-1, keepdim=True))
+    expected = gradient((seen * beta).softmax(-1))
+    assert (gradient(weights_of(held, logits)) - expected).abs().max() < 1e-12
+    assert (gradient(weights_of(build("adaptive_temperature_trained"), logits)) - expected).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("bias", [None, "alibi"])
+def test_beta_held_constant_is_so_in_attention(bias: str | None) -> None:
+    held, keys = build("adaptive_temperature_trained", gradient_through_beta=False), keys_of()
+    bias_of_rows = encoding_of(bias).double().bias()
+    q, k, v, cotangent = inputs(keys)
+    options: dict[str, Any] = {"scale": SCALE, "keys": keys, "bias": bias_of_rows, "rows": {}}
+    in_blocks = AttentionSoftmax.attend(held, q, k, v, **options)
+    ours, theirs = (
+        torch.autograd.grad((out * cotangent).sum(), [q, k, v]) for out in (held(q, k, v, **options), in_blocks)
+    )
+    for mine, its in zip(ours, theirs, strict=True):
+        assert (mine - its).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["adaptive_temperature", "adaptive_temperature_trained"])
+def test_the_gradient_through_beta_is_that_of_finite_differences(name: str) -> None:
+    softmax = build(name)
+    logits = randn(1, 2, 3, 5).requires_grad_()
+    assert (softmax.beta_at(torch.special.entr(logits.softmax(-1)).sum(-1)) > 1).any(), "a beta to differentiate"
+    assert torch.autograd.gradcheck(lambda e: weights_of(softmax, e), logits)
+    keys = keys_of(5, 5)
+    q, k, v = (randn(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
+    for bias in (None, encoding_from("alibi", n_heads=2).double().bias()):
+
+        def attended(q: Tensor, k: Tensor, v: Tensor, bias: Bias | None = bias) -> Tensor:
+            return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
+
+        assert torch.autograd.gradcheck(attended, (q, k, v))
+
+
+# -- entropy from a fused pass
+
+
+def dense_entropy(q: Tensor, k: Tensor, scale: float, visible_B1QK: Tensor, bias_BHQK: Tensor | float = 0.0) -> Tensor:
+    """-sum_j p_j ln p_j in nats [B, H, Q, 1]; 0 of a row that sees nothing."""
+    logits = scale * q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT + bias_BHQK
+    empty_B1Q1 = ~visible_B1QK.any(-1, keepdim=True)
+    log_p = logits.masked_fill(~visible_B1QK & ~empty_B1Q1, -torch.inf).log_softmax(-1)
+    terms = log_p.exp() * log_p.masked_fill(~visible_B1QK, 0.0)
+    return -terms.sum(-1, keepdim=True).masked_fill(empty_B1Q1, 0.0)
+
+
+@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("mode", KEYS)
+def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None, mode: str) -> None:
+    keys, bias_of_rows = KEYS[mode], encoding_of(bias).double().bias()
+    q, k, _, _ = inputs(keys, 2)
+    slopes, bias_BHQK = None, 0.0
+    if bias_of_rows is not None:
+        slopes = bias_of_rows.slopes_H[:, None, None]
+        everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
+        bias_BHQK = bias_of_rows.block(everything, 0, keys.n_queries)
+    expected = dense_entropy(q, k, SCALE, mask_of(mode), bias_BHQK)
+    found = fused.entropy(q, k, scale=SCALE, keys=keys, slopes=slopes)
+    cotangent = randn(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
+    assert (found - expected).abs().max() < 1e-12
+    ours, theirs = (torch.autograd.grad((entropy * cotangent).sum(), [q, k]) for entropy in (found, expected))
+    for mine, its in zip(ours, theirs, strict=True):
+        assert its.any()
+        assert (mine - its).abs().max() < 1e-12
+
+
+def test_the_fused_entropy_in_float32_is_right_to_five_digits() -> None:
+    q, k = (randn(1, 2, 2000, 8, seed=seed) for seed in range(2))
+    keys, scale = keys_of(2000, 2000), 3 / math.sqrt(8)  # logits of standard deviation 3
+    expected = dense_entropy(q, k, scale, torch.ones(1, 1, 2000, 2000).tril().bool())
+    assert (fused.entropy(q, k, scale=scale, keys=keys) - expected).abs().max() < 1e-12
+    assert (fused.entropy(q.float(), k.float(), scale=scale, keys=keys) - expected).abs().max() < 2e-5
+
+
+# -- one number a row
+
+
+@pytest.mark.parametrize("theta", [0.1, 0.7, 1.0, 3.0])
+def test_temperature_divides_the_logits(theta: float) -> None:
+    logits = causal_logits()
+    expected = causal_by_row(logits, lambda row, _: scipy.special.softmax(row / theta))
+    found = weights_of(build("temperature", temperature=theta), logits)
+    assert (found - expected).abs().max() < 1e-6
+    learned = weights_of(build("learned_temperature", temperature=theta, noise=0), logits)
+    assert (learned - expected).abs().max() < 1e-6
+
+
+def test_each_head_learns_its_own_temperature() -> None:
+    softmax, logits, cotangent = build("learned_temperature").double(), causal_logits(), randn(2, 4, 12, 12, seed=9)
+    thetas = softmax.log_temperature.detach().exp()
+    assert len(set(thetas.tolist())) == 4
+    found = weights_of(softmax, logits)
+    expected = causal_by_row(logits, lambda row, h: scipy.special.softmax(row / float(thetas[h])))
+    assert (found - expected).abs().max() < 1e-12
+    (grad,) = torch.autograd.grad((found * cotangent).sum(), softmax.log_temperature)
+    by_steps = finite_differences(lambda: (weights_of(softmax, logits) * cotangent).sum(), softmax.log_temperature)
+    torch.testing.assert_close(grad, by_steps, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("n_train", "known"), [(None, 8), (2, 2), (5, 5), (1000, 1000)])
+def test_log_n_sharpens_rows_longer_than_those_of_training(n_train: int | None, known: int) -> None:
+    logits = causal_logits()
+
+    def by_formula(row: np.ndarray, _: int) -> np.ndarray:
+        return scipy.special.softmax(row * max(1.0, math.log(len(row)) / math.log(known)))
+
+    found = weights_of(build("log_n", n_train=n_train), logits)
+    assert (found - causal_by_row(logits, by_formula)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["ssmax", "ssmax_bias"])
+def test_ssmax_multiplies_by_the_logarithm_of_the_length(name: str) -> None:
+    softmax, logits = build(name).double(), causal_logits()
+    s, b = softmax.s.tolist(), [0.0] * 4 if softmax.b is None else softmax.b.tolist()
+    assert (len(set(s)), any(b)) == (4, name == "ssmax_bias")
+
+    def by_formula(row: np.ndarray, h: int) -> np.ndarray:
+        return scipy.special.softmax(row * (s[h] * math.log(len(row)) + b[h]))
+
+    assert (weights_of(softmax, logits) - causal_by_row(logits, by_formula)).abs().max() < 1e-6
+
+
+def test_ssmax_starts_as_the_plain_softmax_at_the_trained_length() -> None:
+    shape = attention_shape(train_length=12)
+    for name in ("ssmax", "ssmax_bias"):
+        softmax, logits = build(name, shape, noise=0), causal_logits()
+        assert softmax.s.tolist() == pytest.approx([1 / math.log(12)] * 4)
+        last = (weights_of(module, logits)[:, :, -1] for module in (softmax, build("softmax")))
+        torch.testing.assert_close(*last, rtol=0, atol=1e-6)
+        assert build(name, shape, noise=0, s=0.75).s.tolist() == [0.75] * 4
+
+
+# -- one more key
+
+
+def one_more_key(null: float) -> Row:
+    def of_row(row: np.ndarray) -> np.ndarray:
+        largest = max(null, row.max())
+        return np.exp(row - largest) / (math.exp(null - largest) + np.exp(row - largest).sum())
+
+    return of_row
+
+
+@pytest.mark.parametrize("spread", [0.1, 2.0, 300.0])
+def test_softmax1_and_sink_have_one_more_key_of_no_value(spread: float) -> None:
+    logits, sink = causal_logits(spread=spread), build("sink").double()
+    nulls = sink.logit.tolist()
+    assert len(set(nulls)) == 4
+    by_formula = causal_by_row(logits, lambda row, _: one_more_key(0.0)(row))
+    assert (weights_of(build("softmax1"), logits) - by_formula).abs().max() < 1e-12
+    assert (weights_of(build("sink", noise=0), logits) - by_formula).abs().max() < 1e-12
+    by_formula = causal_by_row(logits, lambda row, h: one_more_key(nulls[h])(row))
+    assert (weights_of(sink, logits) - by_formula).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
+@pytest.mark.parametrize("mode", KEYS)
+def test_the_gradient_of_a_sink_is_that_of_finite_differences(bias: str | None, mode: str) -> None:
+    sink, keys, bias_of_rows = build("sink").double(), KEYS[mode], encoding_of(bias).double().bias()
+    q, k, v, cotangent = inputs(keys, 2)
+
+    def value() -> Tensor:
+        return (sink(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={}) * cotangent).sum()
+
+    (grad,) = torch.autograd.grad(value(), sink.logit)
+    torch.testing.assert_close(grad, finite_differences(value, sink.logit), rtol=1e-6, atol=1e-8)
+
+
+# -- projections on the simplex
+
+
+def sparsemax_by_sorting(row: np.ndarray) -> np.ndarray:
+    """Martins and Astudillo 2016, arXiv:1602.02068, algorithm 1."""
+    ordered = np.sort(row)[::-1]
+    support = max(k for k in range(1, len(row) + 1) if 1 + k * ordered[k - 1] > ordered[:k].sum())
+    tau = (ordered[:support].sum() - 1) / support
+    return np.maximum(row - tau, 0)
+
+
+def entmax_by_bisection(row: np.ndarray, alpha: float) -> np.ndarray:
+    """max((alpha - 1) e - tau, 0)^(1 / (alpha - 1)) with the tau at which it sums to one."""
+    scaled = (alpha - 1) * row
+    low, high = scaled.max() - 1, scaled.max()
+    for _ in range(200):
+        tau = (low + high) / 2
+        total = (np.maximum(scaled - tau, 0) ** (1 / (alpha - 1))).sum()
+        low, high = (tau, high) if total > 1 else (low, tau)
+    return np.maximum(scaled - (low + high) / 2, 0) ** (1 / (alpha - 1))
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
+def test_sparsemax_is_algorithm_1(spread: float) -> None:
+    logits = causal_logits(spread=spread)
+    found = weights_of(build("sparsemax"), logits)
+    assert (found - causal_by_row(logits, lambda row, _: sparsemax_by_sorting(row))).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 2, 3.0])
+def test_entmax_is_the_formula(alpha: float, spread: float) -> None:
+    logits = causal_logits(spread=spread)
+    expected = causal_by_row(logits, lambda row, _: entmax_by_bisection(row, alpha))
+    assert (weights_of(build("alpha_entmax", alpha=alpha), logits) - expected).abs().max() < 1e-9
+    if alpha == 1.5:
+        assert (weights_of(build("entmax15"), logits) - expected).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize(("alpha", "name"), [(1, "softmax"), (1.5, "entmax15"), (2, "sparsemax")])
+def test_entmax_has_its_named_cases(alpha: float, name: str) -> None:
+    logits = causal_logits()
+    found, expected = weights_of(build("alpha_entmax", alpha=alpha), logits), weights_of(build(name), logits)
+    assert (found - expected).abs().max() < 1e-12
+    close = [weights_of(build("alpha_entmax", alpha=alpha + e), logits) for e in (1e-3, 1e-2)]
+    assert 0 < (close[0] - expected).abs().max() < (close[1] - expected).abs().max() < 0.1
+
+
+def test_each_head_learns_its_own_alpha() -> None:
+    softmax, logits = build("alpha_entmax_learned").double(), causal_logits(spread=1)
+    alphas = [1 + scipy.special.expit(raw) for raw in softmax.raw_alpha.tolist()]
+    assert len(set(alphas)) == 4
+    expected = causal_by_row(logits, lambda row, h: entmax_by_bisection(row, alphas[h]))
+    assert (weights_of(softmax, logits) - expected).abs().max() < 1e-9
+    start = build("alpha_entmax_learned", noise=0, alpha=1.3).alpha()
+    assert start.tolist() == pytest.approx([1.3] * 4)
+
+
+def test_the_gradient_of_a_learned_alpha_is_that_of_finite_differences() -> None:
+    softmax, logits, cotangent = build("alpha_entmax_learned").double(), causal_logits(), randn(2, 4, 12, 12, seed=9)
+
+    def value() -> Tensor:
+        return (weights_of(softmax, logits) * cotangent).sum()
+
+    (grad,) = torch.autograd.grad(value(), softmax.raw_alpha)
+    torch.testing.assert_close(grad, finite_differences(value, softmax.raw_alpha), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("tunables", [{}, {"alpha": 1.25, "delta": 0.5, "gamma_range": 2.0}, {"alpha": 2}], ids=str)
+def test_as_entmax_is_entmax_of_scaled_logits(tunables: dict[str, float]) -> None:
+    softmax, logits, x_BTD = build("as_entmax", **tunables).double(), causal_logits(), randn(2, 12, D_MODEL)
+    alpha, delta, gamma_range = (
+        tunables.get(key, usual) for key, usual in (("alpha", 1.5), ("delta", 1), ("gamma_range", 1))
+    )
+    x = x_BTD.numpy()
+    w, w_0, u, u_0 = (p.detach().numpy() for p in (*softmax.beta.parameters(), *softmax.gamma.parameters()))
+    found = weights_of(softmax, logits, softmax.row_parameters(x_BTD))
+    for b, h, i in itertools.product(range(2), range(4), range(12)):
+        beta = np.log1p(np.exp(w[h] @ x[b, i] + w_0[h]))
+        gamma = gamma_range * np.tanh(u[h] @ x[b, i] + u_0[h])
+        scale = delta + beta * np.log(1 + (i + 1)) ** gamma
+        expected = entmax_by_bisection(scale * logits[b, h, i, : i + 1].numpy(), alpha)
+        assert np.abs(found[b, h, i, : i + 1].detach().numpy() - expected).max() < 1e-9
+
+
+# -- the others
+
+
+def test_sigmoid_is_the_logistic_function_shifted_by_the_length() -> None:
+    logits = causal_logits()
+    expected = causal_by_row(logits, lambda row, _: scipy.special.expit(row - math.log(len(row))))
+    assert (weights_of(build("sigmoid"), logits) - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.1])
+@pytest.mark.parametrize("spread", [0.1, 2.0, 100.0])
+def test_softpick_is_its_formula(eps: float, spread: float) -> None:
+    def by_formula(row: np.ndarray, _: int) -> np.ndarray:
+        wide = row.astype(np.longdouble)
+        largest = np.exp(max(wide.max(), 0.0))
+        powers = np.exp(wide) - 1
+        return (np.maximum(powers, 0) / (np.abs(powers).sum() + eps * largest)).astype(float)
+
+    logits = causal_logits(spread=spread)
+    logits[:, :, :, :2] = torch.tensor([spread, -spread])
+    found = weights_of(build("softpick", eps=eps), logits)
+    assert (found - causal_by_row(logits, by_formula)).abs().max() < 1e-12
+
+
+def test_softpick_of_negative_logits_is_zero() -> None:
+    for spread in (1e-3, 1.0, 100.0):
+        logits = (-spread * randn(1, 4, 3, 8).abs()).requires_grad_()
+        alpha = weights_of(build("softpick"), logits)
+        assert not alpha.any()
+        (grad,) = torch.autograd.grad(alpha.sum(), logits)
+        assert grad.isfinite().all()
+
+
+def test_softpick_of_large_logits_stays_finite_in_float32() -> None:
+    logits = torch.tensor([100.0, -100.0, 99.0, 0.0]).expand(1, 4, 1, 4)
+    found = weights_of(build("softpick"), logits)[0, 0, 0].tolist()
+    assert found == pytest.approx([1 / (1 + math.exp(-1)), 0, 1 / (1 + math.e), 0], abs=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_top_k_is_the_softmax_of_the_largest(k: int) -> None:
+    def by_sorting(row: np.ndarray, _: int) -> np.ndarray:
+        kept = np.argsort(row)[::-1][:k]
+        weights = np.zeros_like(row)
+        weights[kept] = scipy.special.softmax(row[kept])
+        return weights
+
+    logits = causal_logits()
+    assert (weights_of(build("top_k", k=k), logits) - causal_by_row(logits, by_sorting)).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("k", [12, 13, 1000])
+def test_top_k_of_no_more_keys_than_k_is_softmax(k: int) -> None:
+    logits = causal_logits()
+    assert torch.equal(weights_of(build("top_k", k=k), logits), weights_of(build("softmax"), logits))
+
+
+def test_top_k_keeps_ties() -> None:
+    logits = torch.tensor([2.0, 1.0, 1.0, 1.0, 0.0]).double().expand(1, 4, 1, 5)
+    found = weights_of(build("top_k", k=2), logits)[0, 0, 0].tolist()
+    assert found == pytest.approx([*scipy.special.softmax([2, 1, 1, 1]), 0], abs=1e-15)
+
+
+def test_top_1_is_hard_and_so_is_a_cold_softmax() -> None:
+    logits = causal_logits()
+    hard = weights_of(build("hard"), logits)
+    assert torch.equal(hard, weights_of(build("top_k", k=1), logits))
+    assert (hard - weights_of(build("temperature", temperature=1e-5), logits)).abs().max() < 1e-9
+
+
+def test_hard_attention_is_one_hot_shares_ties_and_has_a_gradient_of_zero() -> None:
+    logits = causal_logits().requires_grad_()
+    alpha = weights_of(build("hard"), logits)
+    assert torch.equal(alpha, causal_by_row(logits, lambda row, _: np.eye(len(row))[row.argmax()]))
+    (grad,) = torch.autograd.grad((alpha * randn(2, 4, 12, 12)).sum(), logits)
+    assert not grad.any()
+    tied = torch.tensor([1.0, 3.0, 3.0, 0.0, 3.0]).double().expand(1, 4, 1, 5)
+    assert weights_of(build("hard"), tied)[0, 0, 0].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
+
+
+# -- bad input
+
+
+NAN, INF = math.nan, math.inf
+REJECTED: list[tuple[str, str, Any, dict[str, Any]]] = [
+    *(("adaptive_temperature", "coefficients", bad, {}) for bad in ([], [NAN], [1.0, INF], [-INF, 1.0])),
+    *(("adaptive_temperature", "min_beta", bad, {}) for bad in (0.999, -1.0, NAN, INF)),
+    *(("adaptive_temperature", "min_entropy", bad, {}) for bad in (NAN, INF)),
+    *((name, "temperature", bad, {}) for name in ("temperature", "learned_temperature") for bad in (0, -1.0, NAN, INF)),
+    *((name, "alpha", bad, {}) for name in ("alpha_entmax", "as_entmax") for bad in (0.99, -1.0, NAN, INF)),
+    *(("alpha_entmax_learned", "alpha", bad, {"learned": True}) for bad in (1.0, 2.0, 2.5, NAN)),
+    *(("as_entmax", name, bad, {}) for name in ("delta", "gamma_range") for bad in (NAN, INF)),
+    *(("top_k", "k", bad, {}) for bad in (0, -1)),
+    *(("ssmax", "s", bad, {}) for bad in (-0.1, NAN, INF)),
+    *(("log_n", "n_train", bad, {}) for bad in (1, 0, -5)),
+    *(("sink", "init_logit", bad, {}) for bad in (NAN, INF)),
+    *(("softpick", "eps", bad, {}) for bad in (0.0, -1e-6, NAN, INF)),
+]
+
+
+@pytest.mark.parametrize(("name", "parameter", "bad", "others"), REJECTED, ids=str)
+def test_a_bad_value_is_rejected_by_name(name: str, parameter: str, bad: Any, others: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"^{parameter}\b"):
+        build(name, **{parameter: bad}, **others)
+
+
+# -- what is said
+
+
+FUSED = ["softmax", "sink", "softmax1", "adaptive_temperature", "temperature", "log_n", "ssmax"]
+
+
+def attend_once(name: str, bias: str | None) -> None:
+    keys = KEYS["plain causal"]
+    q, k, v, _ = inputs(keys, 2)
+    build(name).double()(q, k, v, scale=SCALE, keys=keys, bias=encoding_of(bias).double().bias(), rows={})
+
+
+@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("name", FUSED)
+def test_nothing_is_said_where_there_is_a_fused_form(name: str, bias: str | None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RunsInBlocks)
+        attend_once(name, bias)
+
+
+@pytest.mark.parametrize(
+    ("name", "bias", "combination"),
+    [
+        ("entmax15", None, "Entmax15 has no exact fused form"),
+        ("hard", "alibi", "Hard with .* has no exact fused form"),
+        *((name, "t5_bias", " with .* has no exact fused form") for name in FUSED),
+    ],
+)
+def test_attention_in_blocks_says_so(name: str, bias: str | None, combination: str) -> None:
+    with pytest.warns(RunsInBlocks, match=combination):
+        attend_once(name, bias)
+
+
+# -- far from home
+
+
+def far_attention(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Keys, Bias]:
+    """Eight heads of ALiBi, slopes 1/2 to 1/256, for the last 700 of 32,768 tokens."""
+    q, k, v = (randn(1, 8, n, 8, seed=seed).to(dtype) for seed, n in enumerate((700, 32768, 32768)))
+    bias = encoding_from("alibi", n_heads=8, n_key_heads=8).to(dtype).bias()
+    assert bias is not None
+    assert bias.slopes_H.tolist() == [2.0**-h for h in range(1, 9)]
+    return q, k, v, keys_of(700, 32768), bias
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax1"])
+@torch.no_grad()
+def test_alibi_is_right_to_four_digits_at_32768_tokens(name: str) -> None:
+    q, k, v, keys, bias = far_attention(torch.float32)
+    softmax = build(name, attention_shape(n_heads=8, n_key_heads=8))
+    found = softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
+    q, k, v, _, _ = far_attention(torch.float64)
+    chosen = torch.tensor([*range(0, 700, 23), 699])
+    distance_QK = torch.arange(32768) - keys.q_pos_BQ[0, chosen, None]
+    for h in range(8):
+        logits = SCALE * q[0, h, chosen] @ k[0, h].mT + 2.0 ** -(h + 1) * distance_QK
+        powers = logits.exp() * (distance_QK <= 0)
+        expected = powers @ v[0, h] / (powers.sum(-1, keepdim=True) + (name == "softmax1"))
+        assert (found[0, h, chosen] - expected).abs().max() < 1e-4
+
+
+def test_steep_heads_drop_the_keys_that_weigh_nothing() -> None:
+    q, k, v, keys, bias = far_attention(torch.float32)
+    tiles = list(Operands(q, k, v, bias.slopes_H[None, :, None, None].expand(1, 8, 700, 1), SCALE, keys).tiles())
+    first_of_head = [min(part.first for tile in tiles if tile.g <= h < tile.h for part in tile.parts) for h in range(8)]
+    assert first_of_head[0] > 31_000
+    assert first_of_head == sorted(first_of_head, reverse=True), "the steeper, the more"
+    rows_of_head = [sorted((tile.a, tile.b) for tile in tiles if tile.g <= h < tile.h) for h in range(8)]
+    for ranges in rows_of_head:
+        assert [row for a, b in ranges for row in range(a, b)] == list(range(700)), "each row of each head once"
+    for h in range(8):  # what is dropped weighs less than the last digit
+        distance_QK = torch.arange(32768) - keys.q_pos_BQ[0, ::13, None]
+        logits = SCALE * q[0, h, ::13] @ k[0, h].mT + 2.0 ** -(h + 1) * distance_QK
+        p = logits.masked_fill(distance_QK > 0, -torch.inf).softmax(-1)
+        assert p[:, : first_of_head[h]].sum(-1).max() < torch.finfo(torch.float32).eps
