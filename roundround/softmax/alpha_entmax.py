@@ -32,15 +32,15 @@ class AlphaEntmax(Projection):
             raise ValueError(f"alpha={alpha} must be a finite number, 1 or above")
         if learned and not 1 < alpha < 2:
             raise ValueError(f"alpha={alpha} must lie between 1 and 2 where it is learned")
-        self.fixed = None if learned else alpha
+        self.fixed_alpha = None if learned or alpha == 1 else alpha
+        self.start = alpha
         start = math.log((alpha - 1) / (2 - alpha)) if learned else 0.0
         self.raw_alpha = nn.Parameter(torch.full((shape.n_heads,), start)) if learned else None
 
     def alpha(self) -> float | Tensor:
         """The number, or the learned one of each head [H]."""
         if self.raw_alpha is None:
-            assert self.fixed is not None
-            return self.fixed
+            return self.start
         return 1 + widen(self.raw_alpha).sigmoid().clamp(min=0.01)
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:

@@ -19,5 +19,7 @@ class Entmax15(Projection):
     Peters et al. 2019, arXiv:1905.05702, section 3.
     """
 
+    fixed_alpha = 1.5
+
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        return entmax_of(logits_BHQK, 1.5)
+        return entmax_of(logits_BHQK, self.fixed_alpha)

@@ -37,16 +37,14 @@ def attention(
     slopes: adds `slopes * (k_pos - q_pos)` to the logits; broadcasts to [B, H, Q, 1].
     null_H: logit of one more key, whose value is zero, for each head; None for no such key.
 
-    A row that sees nothing is zero. A row with a visible logit that is not finite is NaN.
+    A row that sees nothing is zero. Queries and keys are finite: see `finite`.
     """
     if slopes is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
         grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
         causal = not keys.is_unmasked
-        out = F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
-    else:
-        out = in_parts(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)[0]
-    poison_BHQ1 = poison(q_BHQC, k_BGKC, scale, keys)
-    return out if poison_BHQ1 is None else out + poison_BHQ1.to(out.dtype)
+        return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+    out: Tensor = in_parts(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)[0]
+    return out
 
 
 def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None) -> Tensor:
@@ -77,6 +75,7 @@ def entropy_and_log_sum_exp(
     return log_sum_exp - mean_logit, log_sum_exp
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers to choose its tiles
 def in_parts(
     q_BHQC: Tensor,
     k_BGKC: Tensor,
@@ -102,22 +101,28 @@ def in_parts(
     return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
 
 
-@torch.no_grad()
-def poison(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> Tensor | None:
-    """NaN for the rows [B, H, Q, 1] with a visible logit that is not finite, else 0; None where all are known finite.
+def finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries and keys fit for a kernel, and what to add to its output so that broken rows are NaN.
 
-    The kernels would not tell: on CPU a row of NaN logits comes out as zeros, and a key of -inf as if it were hidden.
-    Cauchy-Schwarz bounds each logit without computing it.
+    That is [B, H, Q, 1]: NaN for a row with a visible logit that is not finite, else 0; None where all are known to be
+    finite. The kernels would not tell: on CPU a row of NaN logits comes out as zeros, a key of -inf as if it were
+    hidden, and a hidden key of NaN spoils its neighbours. Cauchy-Schwarz bounds each logit without computing it.
     """
-    wide = torch.promote_types(q_BHQC.dtype, torch.float32)
-    q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
-    k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
-    longest_BH1 = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).amax(-1, keepdim=True)
-    longest_BG1 = longest_BH1.unflatten(1, (k_BGKC.shape[1], -1)).amax(2)
-    bad_q, bad_k = ~q_norm_BHQ.isfinite(), ~(k_norm_BGK * longest_BG1).isfinite()
-    known = q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere looking would wait
-    if known and not bad_q.any() and not bad_k.any():
-        return None
-    n_bad_BGQ1 = keys.counts(0, keys.n_queries, bad_k)
-    bad_BHQ1 = bad_q[..., None] | (n_bad_BGQ1 > 0).repeat_interleave(q_BHQC.shape[1] // k_BGKC.shape[1], dim=1)
-    return torch.where(bad_BHQ1, torch.nan, 0.0)
+    with torch.no_grad():
+        wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+        q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
+        k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
+        longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).view(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
+        bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
+        bad_k_BGK = ~(k_norm_BGK * longest_BGQ.amax(-1, keepdim=True)).isfinite()
+        known = q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere looking would wait
+        if known and not bad_q_BHQ1.any() and not bad_k_BGK.any():
+            return q_BHQC, k_BGKC, None
+        sees_bad_BHQ1 = kernels.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
+        poison_BHQ1 = torch.where(bad_q_BHQ1 | sees_bad_BHQ1, torch.nan, 0.0)
+    return q_BHQC.masked_fill(bad_q_BHQ1, 0.0), k_BGKC.masked_fill(bad_k_BGK[..., None], 0.0), poison_BHQ1
+
+
+def poisoned(out_BHQC: Tensor, poison_BHQ1: Tensor | None) -> Tensor:
+    """The output with the rows made NaN that `finite` found broken."""
+    return out_BHQC if poison_BHQ1 is None else out_BHQC + poison_BHQ1.to(out_BHQC.dtype)

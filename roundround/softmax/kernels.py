@@ -37,20 +37,7 @@ def forward(
             q_BHQC, k_BGKC, v_BGKC, 0.0, causal, attn_mask=mask, scale=scale
         )
         return out, log_sum_exp, None
-    if takes_flash(q_BHQC, mask):
-        out, log_sum_exp, *state, _ = aten._scaled_dot_product_flash_attention(
-            q_BHQC, k_BGKC, v_BGKC, 0.0, causal, False, scale=scale
-        )
-        return out, log_sum_exp, state
-    k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
-    out, log_sum_exp, *state = aten._scaled_dot_product_efficient_attention(
-        q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), True, 0.0, causal, scale=scale
-    )
-    log_sum_exp = log_sum_exp[:, :, : q_BHQC.shape[2]]  # its rows are padded
-    if mask is not None:
-        empty_B1Q = mask.isneginf().all(-1)
-        out, log_sum_exp = out.masked_fill(empty_B1Q[..., None], 0.0), log_sum_exp.masked_fill(empty_B1Q, 0.0)
-    return out, log_sum_exp, state
+    return forward_on_cuda(q_BHQC, k_BGKC, v_BGKC, scale, causal, mask)
 
 
 def backward(
@@ -74,6 +61,42 @@ def backward(
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(  # type: ignore[no-any-return]
             grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, 0.0, causal, attn_mask=mask, scale=scale
         )
+    return backward_on_cuda(grad_BHQC, q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ, state, scale, causal, mask)
+
+
+def forward_on_cuda(
+    q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Any]:
+    """`forward` by the flash kernel where it can, else by the memory-efficient one."""
+    if takes_flash(q_BHQC, mask):
+        out, log_sum_exp, *state, _ = aten._scaled_dot_product_flash_attention(
+            q_BHQC, k_BGKC, v_BGKC, 0.0, causal, False, scale=scale
+        )
+        return out, log_sum_exp, state
+    k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
+    out, log_sum_exp, *state = aten._scaled_dot_product_efficient_attention(
+        q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), True, 0.0, causal, scale=scale
+    )
+    log_sum_exp = log_sum_exp[:, :, : q_BHQC.shape[2]]  # its rows are padded
+    if mask is not None:
+        empty_B1Q = mask.isneginf().all(-1)
+        out, log_sum_exp = out.masked_fill(empty_B1Q[..., None], 0.0), log_sum_exp.masked_fill(empty_B1Q, 0.0)
+    return out, log_sum_exp, state
+
+
+def backward_on_cuda(
+    grad_BHQC: Tensor,
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    out_BHQC: Tensor,
+    log_sum_exp_BHQ: Tensor,
+    state: Any,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`backward` by the same kernel."""
     out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
     if takes_flash(q_BHQC, mask):
         cum_q, cum_k, max_q, max_k, seed, offset = state
@@ -98,8 +121,9 @@ def takes_flash(q_BHQC: Tensor, mask: Tensor | None) -> bool:
 
 
 def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:
-    """Key heads once for each query head."""
-    return x_BGKC.repeat_interleave(q_BHQC.shape[1] // x_BGKC.shape[1], dim=1)
+    """What key heads have, once for each query head: [B, G, ...] -> [B, H, ...]."""
+    n_groups = q_BHQC.shape[1] // x_BGKC.shape[1]
+    return x_BGKC[:, :, None].expand(-1, -1, n_groups, *x_BGKC.shape[2:]).flatten(1, 2)
 
 
 def aligned(mask: Tensor | None, q_BHQC: Tensor, k_BHKC: Tensor) -> Tensor | None:

@@ -49,5 +49,7 @@ class NullKey(AttentionSoftmax):
         if not fused.serves(q_BHQC, bias):
             return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+        q_BHQC, k_BGKC, poison = fused.finite(q_BHQC, k_BGKC, scale, keys)
         null_H = self.null_logit()
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)
+        out = fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)
+        return fused.poisoned(out, poison)

@@ -52,7 +52,7 @@ class Tile:
 
 
 class Operands:
-    """Queries, keys and values for the kernels; with slopes they have one more channel, for the distance.
+    """Queries, keys and values for the kernels; with slopes their last channel is for the distance.
 
     slope (k_pos - q_pos) = q_c k_c + constant, q_c = slope / scale, k_c = k_pos - centre
 
@@ -65,7 +65,8 @@ class Operands:
         self.looks = q.device.type == "cpu"  # at numbers to decide what to do; elsewhere that would wait for the device
         self.k, self.v = k, v
         if slopes is not None:
-            self.k, self.v = F.pad(k, (0, 1)), F.pad(v, (0, 1))
+            self.n_more = 8 - k.shape[-1] % 8  # channels; in eights, which the kernels want
+            self.k, self.v = F.pad(k, (0, self.n_more)), F.pad(v, (0, self.n_more))
 
     def tiles(self) -> Iterator[Tile]:
         """All rows of all heads, as few tiles as need be.
@@ -118,7 +119,11 @@ class Operands:
         if self.slopes is None or not ordered:
             return [[0] * len(heads)] * n_tiles
         of_heads = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
-        q, slopes, k = self.q[:, of_heads], self.slopes[:, of_heads, :, 0], self.k[:, heads.start : heads.stop, :, :-1]
+        q, slopes, k = (
+            self.q[:, of_heads],
+            self.slopes[:, of_heads, :, 0],
+            self.k[:, heads.start : heads.stop, :, : -self.n_more],
+        )
         k_own = kernels.repeated(k[:, :, offset:], q)
         longest = kernels.repeated(k.norm(dim=-1).amax(-1), q)
         spread_BHQ = self.scale * (q.norm(dim=-1) * longest[..., None] - torch.linalg.vecdot(q, k_own))
@@ -136,7 +141,8 @@ class Operands:
         q = self.q[:, self.heads(tile), tile.a : tile.b]
         k, v = (x[:, tile.g : tile.h, part.first : part.last] for x in (self.k, self.v))
         if self.slopes is not None:
-            q = torch.cat([q, self.slopes[:, self.heads(tile), tile.a : tile.b] / self.scale], -1)
+            q = F.pad(q, (0, self.n_more))
+            q[..., -1:] = self.slopes[:, self.heads(tile), tile.a : tile.b] / self.scale
             k_pos_BK = self.keys.k_pos_BK[:, part.first : part.last]
             k[..., -1] = v[..., -1] = (k_pos_BK - self.middle(tile))[:, None].to(k.dtype)
         mask = None
@@ -210,7 +216,7 @@ class Parts(torch.autograd.Function):
             nowhere = q.new_zeros(())
             ctx.mark_non_differentiable(nowhere)
             return whole, log_sum_exp, nowhere
-        return whole[..., :-1], log_sum_exp, put_together(tiles, distances, (*rows, 1))
+        return whole[..., : -operands.n_more], log_sum_exp, put_together(tiles, distances, (*rows, 1))
 
     @staticmethod
     @once_differentiable
@@ -222,7 +228,7 @@ class Parts(torch.autograd.Function):
             # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights
             # are lifted by a power of two, and the gradients, which are linear in them, taken down at the end
             lift = LIFT
-            grad_out = torch.cat([grad_out, grad_distance], -1)
+            grad_out = torch.cat([F.pad(grad_out, (0, operands.n_more - 1)), grad_distance], -1)
         sums: list[Tensor] = []
         for tile, states in zip(ctx.tiles, ctx.states, strict=True):
             rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))
@@ -241,7 +247,7 @@ class Parts(torch.autograd.Function):
         if slopes is not None:
             sums = [total.mul_(math.exp(-lift)) for total in sums]
             d_slopes = sums[0][..., -1:] / ctx.scale
-            sums = [total[..., :-1] for total in sums]
+            sums = [total[..., : -operands.n_more] for total in sums]
         if null_H is not None:
             share = (null_H.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
             moved = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype))

@@ -24,16 +24,16 @@ class RowScale(AttentionSoftmax):
 
     cost_in_blocks: ClassVar[float] = 4
 
-    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | None:
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:
         """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
 
-        `n_visible` is the number of visible keys of each row [1 or B, 1, Q, 1]; `entropy()` the Shannon entropy of the
-        softmax of each row [B, H, Q, 1] in nats, which costs a second pass over the logits.
+        `n_visible` is the number of visible keys of each row [1 or B, 1, Q, 1], as float32 or float64; `entropy()` the
+        Shannon entropy of the softmax of each row [B, H, Q, 1] in nats, which costs a second pass over the logits.
         """
         raise NotImplementedError
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        beta = self.beta(rows["n_visible"], lambda: row_entropy(logits_BHQK, visible_B1QK))
+        beta = self.beta(rows["n_visible"].to(logits_BHQK.dtype), lambda: row_entropy(logits_BHQK, visible_B1QK))
         # the mask comes after the product: 0 * -inf would make the gradient of beta NaN
         return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
 
@@ -52,12 +52,14 @@ class RowScale(AttentionSoftmax):
         if not fused.serves(q_BHQC, bias):
             return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
-        n_visible = keys.counts(0, keys.n_queries)
+        q_BHQC, k_BGKC, poison = fused.finite(q_BHQC, k_BGKC, scale, keys)
+        n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
         beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes))
         if beta is not None:
             q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
             slopes = None if slopes is None else slopes * beta
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
+        out = fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
+        return fused.poisoned(out, poison)
 
 
 def row_entropy(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:

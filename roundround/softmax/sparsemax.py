@@ -19,5 +19,7 @@ class Sparsemax(Projection):
     Martins and Astudillo 2016, arXiv:1602.02068, equation 2.
     """
 
+    fixed_alpha = 2.0
+
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        return entmax_of(logits_BHQK, 2)
+        return entmax_of(logits_BHQK, self.fixed_alpha)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-import torch
 from torch import Tensor
 
 from roundround.interface import AttentionShape
@@ -27,5 +26,5 @@ class Temperature(RowScale):
         checked_positive(temperature=temperature)
         self.temperature = temperature
 
-    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
-        return torch.full((1, 1, 1, 1), 1 / self.temperature, device=n_visible.device)
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> float:
+        return 1 / self.temperature

@@ -1,0 +1,273 @@
+"""Every normaliser's attention against other implementations, turn about in one process, and its peak memory.
+
+    python benchmarks/attention.py                        # the whole table, 1k to 32k: about 25 minutes on two cores
+    python benchmarks/attention.py --lengths 1024,4096 --rounds 5
+    python benchmarks/attention.py --device cuda --dtype bfloat16 --lengths 4096,32768,131072
+
+Eight heads of 64 channels, causal, batch 1. A round times each implementation once; printed is the median over rounds
+of the time, and of its ratio to the plain `F.scaled_dot_product_attention` of the same round. Memory is the peak of a
+process of its own above what it held before the call, as the kernel of the operating system counts it.
+
+`docs/benchmarks.md` holds the table, `docs/attention_speed.svg` the chart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import entmax
+import torch
+import torch.nn.functional as F
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from roundround.build import maker
+from roundround.interface import AttentionShape, Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.adaptive_temperature import inverse_temperature
+from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+
+ROOT = Path(__file__).resolve().parent.parent
+N_HEADS, HEAD_DIM = 8, 64
+SCALE = HEAD_DIM**-0.5
+FUSED = ["softmax", "temperature", "log_n", "ssmax", "softmax1", "sink"]
+BLOCKS = ["entmax15", "sparsemax", "alpha_entmax", "sigmoid", "softpick", "top_k", "hard"]
+DENSE_UP_TO = 4096  # tokens; beyond, matrices of logits take minutes and most of the memory
+BLOCKS_UP_TO = 4096
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def ours(softmax: str, pe: str | None, n: int, device: torch.device, **tunables: Any) -> Attention:
+    """Attention of n tokens with the normaliser of a yaml."""
+    shape = AttentionShape(
+        n_heads=N_HEADS,
+        n_key_heads=N_HEADS,
+        head_dim=HEAD_DIM,
+        d_model=N_HEADS * HEAD_DIM,
+        layer=0,
+        train_length=1024,
+    )
+    node = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "softmax" / f"{softmax}.yaml"), tunables)
+    module = maker(node, AttentionSoftmax)(shape).to(device)  # type: ignore[arg-type]
+    bias = None
+    if pe is not None:
+        bias = maker(OmegaConf.load(ROOT / "conf" / "pe" / f"{pe}.yaml"), PositionalEncoding)(shape).to(device).bias()  # type: ignore[arg-type]
+    pos_1T = torch.arange(n, device=device)[None]
+    keys = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T)
+    x_BTD = torch.randn(1, n, shape.d_model, device=device)
+    return lambda q, k, v: module(q, k, v, scale=SCALE, keys=keys, bias=bias, rows=module.row_parameters(x_BTD))
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=SCALE)
+
+
+def hidden(n: int, device: torch.device) -> Tensor:
+    return ~torch.ones(n, n, dtype=torch.bool, device=device).tril()
+
+
+def dense_adaptive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The paper's formula on a matrix of logits."""
+    logits, mask = q @ k.mT * SCALE, hidden(q.shape[2], q.device)
+    log_p = logits.masked_fill(mask, -torch.inf).log_softmax(-1)
+    entropy = -(log_p.exp() * log_p.masked_fill(mask, 0.0)).sum(-1, keepdim=True)
+    return (logits * inverse_temperature(entropy)).masked_fill(mask, -torch.inf).softmax(-1) @ v
+
+
+def dense_entmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The package as its documentation calls it."""
+    logits = (q @ k.mT * SCALE).masked_fill(hidden(q.shape[2], q.device), -torch.inf)
+    return entmax.entmax15(logits, dim=-1) @ v  # type: ignore[no-any-return]
+
+
+def x_transformers() -> dict[str, Attention]:
+    """Its attention with the fused kernel and without, which is what its own normalisers need."""
+    from x_transformers.attend import Attend
+
+    flash, plain, sparse = (
+        Attend(heads=N_HEADS, causal=True, scale=SCALE, **options)
+        for options in ({"flash": True}, {"flash": False}, {"flash": False, "sparse_topk": 64})
+    )
+    made: dict[str, Attention] = {}
+    for name, attend in (("flash", flash), ("plain", plain), ("top-k 64", sparse)):
+        made[f"x-transformers {name}"] = lambda q, k, v, attend=attend: attend(q, k, v)[0]  # type: ignore[misc]
+    return made
+
+
+def implementations(n: int, device: torch.device) -> dict[str, Attention]:
+    """What is timed at n tokens."""
+    made: dict[str, Attention] = {"SDPA": sdpa}
+    made |= {name: ours(name, None, n, device) for name in FUSED}
+    trained = "adaptive_temperature_trained"
+    made["adaptive, beta detached"] = ours(trained, None, n, device, gradient_through_beta=False)
+    made["adaptive, full gradient"] = ours(trained, None, n, device)
+    made |= {f"{name} + ALiBi": ours(name, "alibi", n, device) for name in ("softmax", "ssmax", "sink")}
+    made["adaptive, full gradient + ALiBi"] = ours(trained, "alibi", n, device)
+    if n <= BLOCKS_UP_TO:
+        made |= {name: ours(name, None, n, device) for name in BLOCKS}
+        made["softmax + T5 bias"] = ours("softmax", "t5_bias", n, device)
+    if n <= DENSE_UP_TO:
+        made["dense adaptive (the paper)"] = dense_adaptive
+        made |= x_transformers()
+    if n <= DENSE_UP_TO // 2:
+        made["dense entmax15 (package)"] = dense_entmax
+    return made
+
+
+def inputs(n: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (1, N_HEADS, n, HEAD_DIM)
+    return [torch.randn(shape, device=device, generator=generator).to(dtype) for _ in range(4)]
+
+
+def forward(attention: Attention, tensors: list[Tensor]) -> None:
+    with torch.no_grad():
+        attention(*tensors[:3])
+
+
+def both(attention: Attention, tensors: list[Tensor]) -> None:
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    torch.autograd.grad(attention(*leaves), leaves, tensors[3])
+
+
+PASSES = {"forward": forward, "forward+backward": both}
+
+
+def seconds(call: Callable[[], None], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def compare(n: int, direction: str, rounds: int, device: torch.device, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """Times of all implementations at n tokens, printed and returned."""
+    run, tensors = PASSES[direction], inputs(n, device, dtype)
+    attentions = implementations(n, device)
+    times: dict[str, list[float]] = {name: [] for name in attentions}
+    warm = 1 if n <= 4096 else 0  # at longer ones a first call's overhead is lost in the seconds it takes
+    for i in range(rounds + warm):
+        for name, attention in attentions.items():
+            spent = seconds(lambda attention=attention: run(attention, tensors), device)  # type: ignore[misc]
+            if i >= warm:
+                times[name].append(spent)
+    rows = []
+    print(f"\n{n:,} tokens, {direction}, {rounds} rounds")
+    for name, spent_times in times.items():
+        median = statistics.median(spent_times)
+        ratio = statistics.median(a / b for a, b in zip(spent_times, times["SDPA"], strict=True))
+        rows.append({"n": n, "pass": direction, "name": name, "ms": 1e3 * median, "ratio": ratio})
+        print(f"  {name:34} {1e3 * median:10.1f} ms  {ratio:7.2f} x SDPA", flush=True)
+    return rows
+
+
+def peak_of(name: str, n: int, direction: str) -> float:
+    """MiB by which one call raises the peak of this process above what it held; run in a process of its own."""
+    device = torch.device("cpu")
+    PASSES[direction](measured_for_memory(256)[name], inputs(256, device, torch.float32))  # code and threads are there
+    tensors, attention = inputs(n, device, torch.float32), measured_for_memory(n)[name]
+    before = held()
+    PASSES[direction](attention, tensors)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def held() -> int:
+    """KiB of memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() // 1024
+
+
+def measured_for_memory(n: int) -> dict[str, Attention]:
+    device, trained = torch.device("cpu"), "adaptive_temperature_trained"
+    return {
+        "SDPA": sdpa,
+        "softmax": ours("softmax", None, n, device),
+        "sink": ours("sink", None, n, device),
+        "adaptive, beta detached": ours(trained, None, n, device, gradient_through_beta=False),
+        "adaptive, full gradient": ours(trained, None, n, device),
+        "adaptive, full gradient + ALiBi": ours(trained, "alibi", n, device),
+        "entmax15": ours("entmax15", None, n, device),
+    }
+
+
+def memory(n: int, names: list[str]) -> None:
+    """Peak memory of each, in processes of their own."""
+    print(f"\npeak memory above the inputs at {n:,} tokens; one tensor of q's size is {n * 512 * 4 / 2**20:.0f} MiB")
+    for name in names:
+        peaks = {}
+        for direction in PASSES:
+            command = [sys.executable, __file__, "--peak", json.dumps([name, n, direction])]
+            peaks[direction] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        print(
+            f"  {name:34}" + "".join(f"  {direction} {peak:8.0f} MiB" for direction, peak in peaks.items()), flush=True
+        )
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Chart of the ratio to SDPA against length, forward and forward+backward."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    colours = dict(zip(names, plt.get_cmap("tab20")([i % 20 for i in range(len(names))]), strict=True))
+    for axis, direction in zip(axes, PASSES, strict=True):
+        for name in names:
+            points = [(row["n"], row["ratio"]) for row in rows if row["name"] == name and row["pass"] == direction]
+            style = {"marker": "o", "markersize": 3, "linewidth": 1}
+            axis.plot(*zip(*points, strict=True), color=colours[name], label=name, **style)
+        lengths = sorted({row["n"] for row in rows})
+        axis.set(xscale="log", yscale="log", xlabel="tokens", title=direction)
+        axis.set_xticks(lengths, [f"{n // 1024}k" for n in lengths])
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("time / SDPA's")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="x-small")
+    figure.savefig(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
+    parser.add_argument("--rounds", type=int, default=7, help="at 4k and below; fewer beyond")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--memory", type=int, default=32768, help="length at which memory is measured; 0 for none")
+    parser.add_argument("--chart", type=Path, default=None)
+    parser.add_argument("--peak", default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", RunsInBlocks)
+    if options.peak:
+        print(peak_of(*json.loads(options.peak)))
+        return
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    rows = []
+    for n in map(int, options.lengths.split(",")):
+        rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)
+        for direction in PASSES:
+            rows += compare(n, direction, rounds, device, dtype)
+    if options.memory and device.type == "cpu":
+        memory(options.memory, ["SDPA", "softmax", "sink", "adaptive, beta detached", "adaptive, full gradient"])
+        memory(16384, ["SDPA", "entmax15"])
+    if options.chart:
+        draw(rows, options.chart)
+
+
+if __name__ == "__main__":
+    main()
