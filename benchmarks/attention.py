@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 N_HEADS, HEAD_DIM = 8, 64
 SCALE = HEAD_DIM**-0.5
 FUSED = ["softmax", "temperature", "log_n", "ssmax", "softmax1", "sink"]
-BLOCKS = ["entmax15", "sparsemax", "alpha_entmax", "sigmoid", "softpick", "top_k", "hard"]
+BLOCKS = ["entmax15", "sparsemax", "sigmoid", "softpick", "top_k", "hard"]
 DENSE_UP_TO = 4096  # tokens; beyond, matrices of logits take minutes and most of the memory
 BLOCKS_UP_TO = 4096
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -121,6 +121,7 @@ def implementations(n: int, device: torch.device) -> dict[str, Attention]:
         made |= x_transformers()
     if n <= DENSE_UP_TO // 2:
         made["dense entmax15 (package)"] = dense_entmax
+        made["alpha_entmax"] = ours("alpha_entmax", None, n, device)  # by bisection
     return made
 
 

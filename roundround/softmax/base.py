@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from roundround.interface import AttentionShape, Bias, Keys
 
-LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep two cores or a GPU busy, small beside a model
+LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
+LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
+ROWS_IN_CACHE = 32  # ... unless it leaves fewer rows than this, for each of which all keys' gradients are added up
 
 
 class RunsInBlocks(UserWarning):
@@ -104,11 +106,19 @@ class AttentionSoftmax(nn.Module):
 def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[tuple[int, int]]:
     """Ranges of query rows whose logits fit in `LOGITS_PER_BLOCK` elements; at least one row each."""
     held = q_BHQC.shape[0] * max(q_BHQC.shape[1], 1 if bias is None else bias.n_hidden)
-    rows = max(1, LOGITS_PER_BLOCK // (held * keys.n_keys))
-    if keys.window is not None:  # a block spans no more keys than its rows and a window
-        side = keys.window * (1 if keys.causal else 2)
-        rows = max(rows, largest_square(LOGITS_PER_BLOCK // held, side))
+    rows = rows_within(LOGITS_PER_BLOCK // held, keys)
+    if q_BHQC.device.type == "cpu":
+        rows = min(rows, max(ROWS_IN_CACHE, rows_within(LOGITS_IN_CACHE // held, keys)))
+    rows = max(1, rows)
     return [(a, min(a + rows, keys.n_queries)) for a in range(0, keys.n_queries, rows)]
+
+
+def rows_within(limit: int, keys: Keys) -> int:
+    """Number of rows with at most `limit` logits; with a window they span no more keys than themselves and it."""
+    rows = limit // keys.n_keys
+    if keys.window is None:
+        return rows
+    return max(rows, largest_square(limit, keys.window * (1 if keys.causal else 2)))
 
 
 def largest_square(limit: int, side: int) -> int:

@@ -236,6 +236,18 @@ def test_several_blocks_of_queries_are_one(
         assert (several - one).abs().max() < 1e-12
 
 
+def test_a_block_on_a_cpu_stays_in_cache_unless_that_leaves_few_rows() -> None:
+    def rows_of(n_keys: int, **options: Any) -> int:
+        q_BHQC = torch.empty(2, 4, n_keys, 1)
+        a, b = base.query_blocks(q_BHQC, keys_of(n_keys, n_keys, **options))[0]
+        return b - a
+
+    assert rows_of(1024) == base.LOGITS_IN_CACHE // (8 * 1024)
+    assert rows_of(16384) == base.ROWS_IN_CACHE
+    assert rows_of(65536) == base.LOGITS_PER_BLOCK // (8 * 65536) < base.ROWS_IN_CACHE
+    assert rows_of(65536, window=100) > 400  # a window's rows span few keys
+
+
 def test_a_block_holds_one_row_where_even_that_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 1)
     keys = keys_of(3)
@@ -375,9 +387,9 @@ def test_memory_of_training_is_linear_in_length(
 
 
 def test_the_largest_tensor_of_a_t5_bias_in_training_is_one_block_of_queries() -> None:
-    # 2048 tokens at the shipped bound; F.scaled_dot_product_attention would make the whole table
+    # 2048 tokens at the shipped bounds; F.scaled_dot_product_attention would make the whole table
     peak = peak_of_training(2048, "t5_bias")
-    assert peak.largest == base.LOGITS_PER_BLOCK < 2048**2 * 4
+    assert peak.largest == base.LOGITS_IN_CACHE < base.LOGITS_PER_BLOCK < 2048**2 * 4
 
 
 def test_the_fused_kernel_serves_what_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:

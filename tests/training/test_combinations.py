@@ -1,0 +1,151 @@
+"""Every normaliser trains with every encoding, and wrong numbers for one cost a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, Done
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.tasks.assembly import decoder_of
+from roundround.training.optim import AdamW
+
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+NORMALISERS = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
+SMALL = {
+    "d_model": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "n_key_heads": 1,
+    "d_mlp": 24,
+    "train_length": 12,
+}
+every_normaliser = pytest.mark.parametrize("softmax", NORMALISERS)
+
+
+def node(group: str, name: str) -> DictConfig:
+    config = OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml")
+    assert isinstance(config, DictConfig)
+    return config
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@every_normaliser
+def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
+    torch.manual_seed(0)
+    model = OmegaConf.merge(node("model", "tiny"), SMALL)
+    decoder = decoder_of(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    tokens_BT1 = torch.randint(20, (4, 13))
+    adam = AdamW(lr=3e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.0).create(decoder)
+    losses = []
+    for step in range(3):
+        loss = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:], step=step).mean()
+        losses.append(float(loss.detach()))
+        adam.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in decoder.parameters())
+        adam.step()
+    assert losses[2] < losses[1] < losses[0]
+
+
+@every_normaliser
+def test_the_command_trains_and_evaluates_it(
+    softmax: str, train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    done = train(f"softmax={softmax}", "pe=p_rope", "trainer.max_steps=2")
+    assert done.code == 0, done.err
+    evaluated = roundround("eval", f"run={done.directory}", "logger=none", "length=16", "max_tokens=64")
+    assert evaluated.code == 0, evaluated.err
+    assert evaluated.manifest["choices"]["softmax"] == softmax
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["softmax=temperature", "softmax.temperature=0"], "temperature=0"),
+        (["softmax=temperature", "softmax.temperature=-1"], "temperature=-1"),
+        (["softmax=temperature", "softmax.temperature=.inf"], "temperature=inf"),
+        (["softmax=learned_temperature", "softmax.temperature=0"], "temperature=0"),
+        (["softmax=adaptive_temperature", "softmax.coefficients=[.nan,1]"], "coefficients=[nan, 1.0]"),
+        (["softmax=adaptive_temperature", "softmax.coefficients=[]"], "coefficients is empty"),
+        (["softmax=adaptive_temperature", "softmax.min_beta=0.5"], "min_beta=0.5"),
+        (["softmax=alpha_entmax", "softmax.alpha=0.9"], "alpha=0.9"),
+        (["softmax=alpha_entmax_learned", "softmax.alpha=2"], "alpha=2"),
+        (["softmax=as_entmax", "softmax.alpha=0"], "alpha=0"),
+        (["softmax=top_k", "softmax.k=0"], "k=0"),
+        (["softmax=ssmax", "softmax.s=-0.1"], "s=-0.1"),
+        (["softmax=log_n", "softmax.n_train=1"], "n_train=1"),
+        (["softmax=sink", "softmax.init_logit=.nan"], "init_logit=nan"),
+        (["softmax=softpick", "softmax.eps=0"], "eps=0"),
+        (["softmax=top_k", "softmax.k=2.5"], "k"),
+        (["softmax=adaptive_temprature"], "did you mean 'adaptive_temperature'?"),
+        (["softmax=sink", "softmax.logit=1"], "logit"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_number_costs_one_line_that_names_it(args: list[str], named: str, train: Callable[..., Done]) -> None:
+    done = train(*args)
+    assert done.code == 2
+    assert named in done.err
+    assert len(done.err.strip().splitlines()) == 1, done.err
+
+
+@pytest.mark.parametrize(
+    ("softmax", "lacks"),
+    [("ssmax", "layers.0.self_attn.softmax.s"), ("sink", "layers.0.self_attn.softmax.logit")],
+)
+def test_a_normaliser_whose_state_the_checkpoint_lacks_is_named(
+    softmax: str, lacks: str, train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    run = train("trainer.max_steps=1").directory
+    done = roundround("eval", f"run={run}", "logger=none", "length=16", f"softmax={softmax}")
+    assert done.code == 2
+    assert f"softmax has parameters that the checkpoint lacks: {lacks}" in done.err
+
+
+def test_adaptive_temperature_replaces_the_softmax_of_a_trained_run(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    run = train("trainer.max_steps=20", "optim.lr=0.02").directory
+    plain, adaptive = (
+        roundround("eval", f"run={run}", "logger=none", "length=32", *args)
+        for args in ([], ["softmax=adaptive_temperature"])
+    )
+    assert adaptive.code == 0, adaptive.err
+    assert adaptive.value("perplexity", length=32) != plain.value("perplexity", length=32)
+
+
+def test_training_with_it_in_inference_only_is_training_with_the_plain_softmax(train: Callable[..., Done]) -> None:
+    from safetensors.torch import load_file
+
+    def weights(softmax: str) -> dict[str, torch.Tensor]:
+        done = train(f"softmax={softmax}", "trainer.max_steps=3")
+        return load_file(done.directory / "checkpoints" / "last" / "model.safetensors")
+
+    plain, adaptive, trained = map(weights, ("softmax", "adaptive_temperature", "adaptive_temperature_trained"))
+    assert all(torch.equal(plain[name], adaptive[name]) for name in plain)
+    assert not all(torch.equal(plain[name], trained[name]) for name in plain)
+
+
+def test_what_has_no_fused_form_says_so_once(train: Callable[..., Done]) -> None:
+    slow = train("softmax=entmax15", "trainer.max_steps=2")
+    assert slow.err.count("Entmax15 has no exact fused form") == 1
+    biased = train("softmax=softmax", "pe=t5_bias", "trainer.max_steps=2")
+    assert biased.err.count("Softmax with BucketBias has no exact fused form") == 1
+    fast = train("softmax=sink", "pe=alibi", "trainer.max_steps=2")
+    assert "no exact fused form" not in fast.err
+
+
+def test_the_published_polynomial_stands_in_the_yaml() -> None:
+    from roundround.softmax.adaptive_temperature import PUBLISHED
+
+    for name in ("adaptive_temperature", "adaptive_temperature_trained"):
+        assert tuple(node("softmax", name).coefficients) == PUBLISHED
+
+
+def test_every_normaliser_has_its_line_in_the_documentation() -> None:
+    text = Path(ROOT / "docs" / "normalisers.md").read_text()
+    assert [name for name in NORMALISERS if f"| `{name}`" not in text] == []
