@@ -1,6 +1,6 @@
 """Every normaliser's attention against other implementations, turn about in one process, and its peak memory.
 
-    python benchmarks/attention.py                        # the whole table, 1k to 32k: about 25 minutes on two cores
+    python benchmarks/attention.py                        # the whole table, 1k to 32k: about 30 minutes on two cores
     python benchmarks/attention.py --lengths 1024,4096 --rounds 5
     python benchmarks/attention.py --device cuda --dtype bfloat16 --lengths 4096,32768,131072
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -44,6 +43,7 @@ FUSED = ["softmax", "temperature", "log_n", "ssmax", "softmax1", "sink"]
 BLOCKS = ["entmax15", "sparsemax", "sigmoid", "softpick", "top_k", "hard"]
 DENSE_UP_TO = 4096  # tokens; beyond, matrices of logits take minutes and most of the memory
 BLOCKS_UP_TO = 4096
+ALL_FUSED_UP_TO = 8192  # beyond, one of each kind
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -107,11 +107,14 @@ def x_transformers() -> dict[str, Attention]:
 def implementations(n: int, device: torch.device) -> dict[str, Attention]:
     """What is timed at n tokens."""
     made: dict[str, Attention] = {"SDPA": sdpa}
-    made |= {name: ours(name, None, n, device) for name in FUSED}
+    fused = FUSED if n <= ALL_FUSED_UP_TO else ["ssmax", "sink"]
+    made |= {name: ours(name, None, n, device) for name in fused}
     trained = "adaptive_temperature_trained"
     made["adaptive, beta detached"] = ours(trained, None, n, device, gradient_through_beta=False)
     made["adaptive, full gradient"] = ours(trained, None, n, device)
-    made |= {f"{name} + ALiBi": ours(name, "alibi", n, device) for name in ("softmax", "ssmax", "sink")}
+    made |= {
+        f"{name} + ALiBi": ours(name, "alibi", n, device) for name in fused if name in ("softmax", "ssmax", "sink")
+    }
     made["adaptive, full gradient + ALiBi"] = ours(trained, "alibi", n, device)
     if n <= BLOCKS_UP_TO:
         made |= {name: ours(name, None, n, device) for name in BLOCKS}
@@ -154,10 +157,16 @@ def seconds(call: Callable[[], None], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def compare(n: int, direction: str, rounds: int, device: torch.device, dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Times of all implementations at n tokens, printed and returned."""
+def compare(
+    n: int, direction: str, rounds: int, device: torch.device, dtype: torch.dtype, only: list[str]
+) -> list[dict[str, Any]]:
+    """Times of the implementations at n tokens, printed and returned; `only` names some, beside SDPA."""
     run, tensors = PASSES[direction], inputs(n, device, dtype)
-    attentions = implementations(n, device)
+    attentions = {
+        name: attention
+        for name, attention in implementations(n, device).items()
+        if not only or name == "SDPA" or name in only
+    }
     times: dict[str, list[float]] = {name: [] for name in attentions}
     warm = 1 if n <= 4096 else 0  # at longer ones a first call's overhead is lost in the seconds it takes
     for i in range(rounds + warm):
@@ -180,15 +189,16 @@ def peak_of(name: str, n: int, direction: str) -> float:
     device = torch.device("cpu")
     PASSES[direction](measured_for_memory(256)[name], inputs(256, device, torch.float32))  # code and threads are there
     tensors, attention = inputs(n, device, torch.float32), measured_for_memory(n)[name]
-    before = held()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = status("VmRSS")
     PASSES[direction](attention, tensors)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (status("VmHWM") - before) / 1024
 
 
-def held() -> int:
-    """KiB of memory that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() // 1024
+def status(field: str) -> int:
+    """KiB that the kernel of the operating system counts for this program; its `getrusage` counts the parent's too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def measured_for_memory(n: int) -> dict[str, Attention]:
@@ -230,7 +240,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     for axis, direction in zip(axes, PASSES, strict=True):
         for name in names:
             points = [(row["n"], row["ratio"]) for row in rows if row["name"] == name and row["pass"] == direction]
-            style = {"marker": "o", "markersize": 3, "linewidth": 1}
+            others = name == "SDPA" or name.startswith(("dense", "x-transformers"))
+            style = {"marker": "o", "markersize": 3, "linewidth": 1, "linestyle": "--" if others else "-"}
             axis.plot(*zip(*points, strict=True), color=colours[name], label=name, **style)
         lengths = sorted({row["n"] for row in rows})
         axis.set(xscale="log", yscale="log", xlabel="tokens", title=direction)
@@ -247,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
     parser.add_argument("--rounds", type=int, default=7, help="at 4k and below; fewer beyond")
+    parser.add_argument("--only", default="", help='of the table\'s names, such as "sink;adaptive, full gradient"')
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--memory", type=int, default=32768, help="length at which memory is measured; 0 for none")
@@ -260,12 +272,12 @@ def main() -> None:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     rows = []
     for n in map(int, options.lengths.split(",")):
-        rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)
+        rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)  # 4, 4, 4, 2, 1, 1
         for direction in PASSES:
-            rows += compare(n, direction, rounds, device, dtype)
+            rows += compare(n, direction, rounds, device, dtype, options.only.split(";") if options.only else [])
     if options.memory and device.type == "cpu":
-        memory(options.memory, ["SDPA", "softmax", "sink", "adaptive, beta detached", "adaptive, full gradient"])
-        memory(16384, ["SDPA", "entmax15"])
+        memory(options.memory, ["SDPA", "sink", "adaptive, beta detached", "adaptive, full gradient"])
+        memory(min(options.memory, 16384), ["SDPA", "entmax15"])
     if options.chart:
         draw(rows, options.chart)
 

@@ -97,7 +97,7 @@ class Keys:
         if self.window is not None:
             first_Q, end_Q = (row_Q - self.window + 1).clamp(min=0), (row_Q + self.window).clamp(max=self.n_keys)
         if self.causal:
-            end_Q = row_Q + 1
+            end_Q = (row_Q + 1).clamp(min=0)
         marks = None if self.valid_BK is None else self.valid_BK[:, None]
         if marked is not None:
             marks = marked if marks is None else marked & marks

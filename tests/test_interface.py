@@ -97,6 +97,19 @@ def test_counts_are_the_visible_keys_of_each_row(n_queries: int, n_keys: int, ca
 
 
 @each_size
+@each_causality
+@each_padding
+def test_marked_keys_are_counted_for_each_head(n_queries: int, n_keys: int, causal: bool, padded: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for keys in every_window(n_queries, n_keys, causal, padded):
+        whole_B1QK = by_loop(keys)[:, None]
+        marked_BGK = torch.rand(len(whole_B1QK), 3, n_keys, generator=generator) < 0.4
+        n_BGQ = (whole_B1QK & marked_BGK[:, :, None]).sum(-1)
+        for a, b in row_ranges(keys):
+            assert torch.equal(keys.counts(a, b, marked_BGK), n_BGQ[:, :, a:b, None])
+
+
+@each_size
 def test_the_span_of_causal_rows_is_no_wider_than_what_they_see(n_queries: int, n_keys: int) -> None:
     for keys in every_window(n_queries, n_keys, causal=True, padded=False):
         for a, b in row_ranges(keys):

@@ -107,7 +107,7 @@ def row_measures(
         slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
         plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
     blocks: dict[str, list[Tensor]] = {}
-    for a, b in query_blocks(q_BHQC, keys, bias):
+    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first, whose memory the others use again
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         seen = visible.any(-1)
@@ -123,7 +123,7 @@ def row_measures(
             found |= {"entropy": torch.special.entr(share).sum(-1), "largest_weight": alpha.amax(-1)}
         for name, value in found.items():
             blocks.setdefault(name, []).append(value)
-    return {name: torch.cat(values, -1) for name, values in blocks.items()}
+    return {name: torch.cat(values[::-1], -1) for name, values in blocks.items()}
 
 
 @contextmanager

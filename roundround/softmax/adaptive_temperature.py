@@ -21,7 +21,7 @@ class AdaptiveTemperature(RowScale):
 
     alpha = softmax(beta e), beta = max(polynomial(H), min_beta) where H > min_entropy, else 1, H = entropy(softmax(e))
 
-    Veličković et al. 2024, arXiv:2410.01104, figure 4 and section 4.
+    Velickovic et al. 2024, arXiv:2410.01104, figure 4 and section 4.
 
     `coefficients` come highest power first, H in nats. The published ones exceed 1 only for 0.849 < H < 5.945, that is
     up to 382 keys that are equally attended: longer dispersed rows are left alone, and so are rows that are sharp.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ class AlphaEntmax(Projection):
     With `learned`, each head has its own alpha between 1 and 2, as 1 + sigmoid(parameter), and starts at `alpha`; it
     stays above 1.01, because the gradient with respect to alpha is undefined at 1.
     """
+
+    cost_in_blocks: ClassVar[float] = 60  # by bisection
 
     def __init__(self, shape: AttentionShape, *, alpha: float, learned: bool) -> None:
         super().__init__(shape)

@@ -85,11 +85,11 @@ class AttentionSoftmax(nn.Module):
         """
         self.announce_blocks(bias)
         blocks = []
-        for a, b in query_blocks(q_BHQC, keys, bias):
+        for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first: what it frees, the next can use
             block = (self, q_BHQC, k_BGKC, v_BGKC, scale, keys, bias, rows, a, b)
             keep = torch.is_grad_enabled() and b - a < keys.n_queries
             blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if keep else attend_rows(*block))
-        return torch.cat(blocks, dim=2)
+        return torch.cat(blocks[::-1], dim=2)
 
     def announce_blocks(self, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""

@@ -112,7 +112,7 @@ def finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> tuple[Te
         wide = torch.promote_types(q_BHQC.dtype, torch.float32)
         q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
         k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
-        longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).view(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
+        longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).reshape(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
         bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
         bad_k_BGK = ~(k_norm_BGK * longest_BGQ.amax(-1, keepdim=True)).isfinite()
         known = q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere looking would wait

@@ -17,12 +17,12 @@ class Hard(AttentionSoftmax):
 
     alpha_j = 1 / |argmax| where e_j = max_l e_l, else 0
 
-    Veličković et al. 2024, arXiv:2410.01104, section 2, which takes it as the ceiling of sharpening.
+    Velickovic et al. 2024, arXiv:2410.01104, section 2, which takes it as the ceiling of sharpening.
 
     Equal largest keys share. Queries and keys get a gradient of zero: it is for inference, or for training values only.
     """
 
-    cost_in_blocks: ClassVar[float] = 4
+    cost_in_blocks: ClassVar[float] = 5
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         seen = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)

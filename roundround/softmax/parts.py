@@ -103,7 +103,7 @@ class Operands:
         fewest, most = CENTRED_ROWS
         if not self.looks:
             return [most] * self.n_key_heads
-        steepest = self.slopes.amax((0, 2, 3)).view(self.n_key_heads, -1).amax(-1)
+        steepest = self.slopes.amax((0, 2, 3)).reshape(self.n_key_heads, -1).amax(-1)
         rows = [FALL / slope if slope > 0 else most for slope in steepest.tolist()]
         return [2 ** int(math.log2(min(max(r, fewest), most))) for r in rows]
 
@@ -115,8 +115,8 @@ class Operands:
         """
         keys, n_tiles = self.keys, -(-self.keys.n_queries // rows)
         offset, k_pos_K = keys.n_keys - keys.n_queries, keys.k_pos_BK[0]
-        ordered = len(keys.k_pos_BK) == 1 and bool((k_pos_K.diff() >= 0).all()) if self.looks else False
-        if self.slopes is None or not ordered:
+        known = self.looks and len(keys.k_pos_BK) == 1 and offset >= 0  # each row's own key, the same for the batch
+        if self.slopes is None or not known or not bool((k_pos_K.diff() >= 0).all()):
             return [[0] * len(heads)] * n_tiles
         of_heads = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
         q, slopes, k = (
@@ -129,7 +129,7 @@ class Operands:
         spread_BHQ = self.scale * (q.norm(dim=-1) * longest[..., None] - torch.linalg.vecdot(q, k_own))
         digits = -math.log(torch.finfo(q.dtype).eps) + math.log(keys.n_keys) + 3
         reach_BHQ = ((spread_BHQ + digits) / slopes).where(slopes > 0, torch.inf).nan_to_num(torch.inf)  # tokens
-        reach_GQ = reach_BHQ.amax(0).view(len(heads), self.n_groups, -1).amax(1)
+        reach_GQ = reach_BHQ.amax(0).reshape(len(heads), self.n_groups, -1).amax(1)
         reach_GN = F.pad(reach_GQ, (0, n_tiles * rows - keys.n_queries)).view(len(heads), n_tiles, rows).amax(-1)
         from_N = k_pos_K[offset::rows]
         first_GN = torch.searchsorted(k_pos_K.to(reach_GN.dtype), from_N - reach_GN)
@@ -176,7 +176,8 @@ class Parts(torch.autograd.Function):
     lse = log(sum_parts exp(lse_part) + exp(null)), out = sum_parts out_part exp(lse_part - lse)
 
     apply(q, k, v, slopes [B, H, Q, 1] or None, null [H] or None, scale, keys) gives the output [B, H, Q, C], the
-    log-sum-exp [B, H, Q] without gradient, and with slopes E_p[k_pos - q_pos] [B, H, Q, 1].
+    log-sum-exp [B, H, Q] without gradient, and with slopes E_p[k_pos - q_pos] [B, H, Q, 1]. Beside a null key, slopes
+    are constants: their gradient would lack what moves the log-sum-exp.
     """
 
     @staticmethod

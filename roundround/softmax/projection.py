@@ -28,7 +28,7 @@ class Projection(AttentionSoftmax):
     A variant defines `project`, and `fixed_alpha` where it is the entmax of one alpha, which a kernel may know.
     """
 
-    cost_in_blocks: ClassVar[float] = 20
+    cost_in_blocks: ClassVar[float] = 10
     fixed_alpha: float | None = None
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ class Sigmoid(AttentionSoftmax):
     """
 
     sums_to_one: ClassVar[bool] = False
-    cost_in_blocks: ClassVar[float] = 4
+    cost_in_blocks: ClassVar[float] = 3
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         ln_n = rows["n_visible"].clamp(min=1).to(logits_BHQK.dtype).log()

@@ -22,7 +22,7 @@ class Softpick(AttentionSoftmax):
     """
 
     sums_to_one: ClassVar[bool] = False
-    cost_in_blocks: ClassVar[float] = 6
+    cost_in_blocks: ClassVar[float] = 7
 
     def __init__(self, shape: AttentionShape, *, eps: float) -> None:
         super().__init__(shape)

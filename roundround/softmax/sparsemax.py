@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ class Sparsemax(Projection):
     Martins and Astudillo 2016, arXiv:1602.02068, equation 2.
     """
 
+    cost_in_blocks: ClassVar[float] = 7
     fixed_alpha = 2.0
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:

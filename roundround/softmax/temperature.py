@@ -18,7 +18,7 @@ class Temperature(RowScale):
 
     alpha_j = exp(e_j / theta) / sum_l exp(e_l / theta)
 
-    Veličković et al. 2024, arXiv:2410.01104, section 2.
+    Velickovic et al. 2024, arXiv:2410.01104, section 2.
     """
 
     def __init__(self, shape: AttentionShape, *, temperature: float) -> None:

@@ -23,7 +23,7 @@ class TopK(AttentionSoftmax):
     Keys that tie with the k-th are all kept.
     """
 
-    cost_in_blocks: ClassVar[float] = 10
+    cost_in_blocks: ClassVar[float] = 7
 
     def __init__(self, shape: AttentionShape, *, k: int) -> None:
         super().__init__(shape)

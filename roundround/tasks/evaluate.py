@@ -129,8 +129,9 @@ def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str])
 def measure(
     config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device
 ) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
-    """Losses at each length over the same targets: the stream is cut to a multiple of every length. And, where asked
-    for, the dispersion of the attention that led to them.
+    """Losses at each length, and where asked for the dispersion of the attention that led to them.
+
+    The targets are the same at all lengths: the stream is cut to a multiple of every length.
     """
     longest = math.lcm(*config.length)
     if len(data.held_out) <= longest and len(data.held_out) > max(config.length):

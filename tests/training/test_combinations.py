@@ -51,6 +51,24 @@ def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     assert losses[2] < losses[1] < losses[0]
 
 
+@pytest.mark.parametrize("pe", ["p_rope", "alibi", "t5_bias"])
+@every_normaliser
+def test_it_trains_in_mixed_precision_and_runs_in_half(softmax: str, pe: str) -> None:
+    torch.manual_seed(0)
+    model = OmegaConf.merge(node("model", "tiny"), SMALL)
+    decoder = decoder_of(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    tokens_BT1 = torch.randint(20, (4, 13))
+    whole = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:]).mean()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:]).mean()
+    mixed.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in decoder.parameters())
+    half = decoder.bfloat16().eval()(tokens_BT1[:, :-1])
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()
+    assert float(mixed.detach()) == pytest.approx(float(whole.detach()), rel=0.02)
+
+
 @every_normaliser
 def test_the_command_trains_and_evaluates_it(
     softmax: str, train: Callable[..., Done], roundround: Callable[..., Done]
@@ -67,9 +85,9 @@ def test_the_command_trains_and_evaluates_it(
     [
         (["softmax=temperature", "softmax.temperature=0"], "temperature=0"),
         (["softmax=temperature", "softmax.temperature=-1"], "temperature=-1"),
-        (["softmax=temperature", "softmax.temperature=.inf"], "temperature=inf"),
+        (["softmax=temperature", "softmax.temperature=inf"], "temperature=inf"),
         (["softmax=learned_temperature", "softmax.temperature=0"], "temperature=0"),
-        (["softmax=adaptive_temperature", "softmax.coefficients=[.nan,1]"], "coefficients=[nan, 1.0]"),
+        (["softmax=adaptive_temperature", "softmax.coefficients=[nan,1]"], "coefficients=[nan, 1]"),
         (["softmax=adaptive_temperature", "softmax.coefficients=[]"], "coefficients is empty"),
         (["softmax=adaptive_temperature", "softmax.min_beta=0.5"], "min_beta=0.5"),
         (["softmax=alpha_entmax", "softmax.alpha=0.9"], "alpha=0.9"),
@@ -78,7 +96,7 @@ def test_the_command_trains_and_evaluates_it(
         (["softmax=top_k", "softmax.k=0"], "k=0"),
         (["softmax=ssmax", "softmax.s=-0.1"], "s=-0.1"),
         (["softmax=log_n", "softmax.n_train=1"], "n_train=1"),
-        (["softmax=sink", "softmax.init_logit=.nan"], "init_logit=nan"),
+        (["softmax=sink", "softmax.init_logit=nan"], "init_logit=nan"),
         (["softmax=softpick", "softmax.eps=0"], "eps=0"),
         (["softmax=top_k", "softmax.k=2.5"], "k"),
         (["softmax=adaptive_temprature"], "did you mean 'adaptive_temperature'?"),
