@@ -47,7 +47,7 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
         line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
     ]
     own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
-    numbers = ", ".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
+    numbers = "\n".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
     return Entry(name, own_idea or idea, paper, numbers)
 
 

@@ -18,8 +18,7 @@ from roundround.interface import Bias, Keys
 from roundround.softmax import fused
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax, logits_of_rows, query_blocks, rows_between
-from roundround.softmax.row_scale import row_entropy
-from roundround.softmax.softmax import Softmax
+from roundround.softmax.row_scale import RowScale, row_entropy
 
 MEASURES = (
     "entropy",  # nats, of the weights as the model applies them; weights that do not sum to one are first made to
@@ -99,13 +98,20 @@ def row_measures(
 ) -> dict[str, Tensor]:
     """Entropy, largest weight, logit spread and entropy of the plain softmax of each row, every one [B, H, Q].
 
-    The entropy of the plain softmax comes from the fused pass where there is one; the extremes of the logits, and what
-    any other normaliser makes of them, from blocks of rows.
+    The entropies of the plain softmax and of a row-scaled one come from the fused pass where there is one; the extremes
+    of the logits, and what any other normaliser makes of them, from blocks of rows.
     """
-    plain, log_sum_exp = None, None
+    plain, own, own_beta = None, None, None
     if fused.serves(q_BHQC, bias):
         slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
         plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+        if isinstance(softmax, RowScale):
+            own, own_beta = (plain, log_sum_exp), torch.ones_like(plain)
+            beta = softmax.beta(keys.counts(0, keys.n_queries).to(plain.dtype), lambda: plain)
+            if beta is not None:
+                own_beta = own_beta * beta
+                slopes = None if slopes is None else slopes * own_beta
+                own = fused.entropy_and_log_sum_exp(q_BHQC * own_beta, k_BGKC, scale=scale, keys=keys, slopes=slopes)
     blocks: dict[str, list[Tensor]] = {}
     for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first, whose memory the others use again
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
@@ -115,8 +121,11 @@ def row_measures(
         smallest = logits.masked_fill(~visible, torch.inf).amin(-1).where(seen, 0.0)
         plain_block = row_entropy(logits, visible) if plain is None else plain[:, :, a:b]
         found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0]}
-        if isinstance(softmax, Softmax) and log_sum_exp is not None:
-            found |= {"entropy": plain_block[..., 0], "largest_weight": (largest - log_sum_exp[:, :, a:b, 0]).exp()}
+        if own is not None and own_beta is not None:
+            entropy, log_sum_exp = (value[:, :, a:b, 0] for value in own)
+            beta_BHQ = own_beta[:, :, a:b, 0]
+            top = torch.maximum(beta_BHQ * largest, beta_BHQ * smallest)  # a learned beta may be negative
+            found |= {"entropy": entropy, "largest_weight": (top - log_sum_exp).exp()}
         else:
             alpha = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
             share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)

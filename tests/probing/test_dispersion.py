@@ -25,6 +25,7 @@ from roundround.softmax.entmax15 import Entmax15
 from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.sink import Sink
 from roundround.softmax.softmax import Softmax
+from roundround.softmax.ssmax import SSMax
 
 MODES = ["plain causal", "padded", "window", "three queries and their cache"]
 
@@ -34,6 +35,11 @@ def normaliser(name: str) -> AttentionSoftmax:
     if name == "adaptive":
         always = {"min_entropy": 0.5, "min_beta": 1.0, "in_training": True, "gradient_through_beta": True}
         return AdaptiveTemperature(shape, coefficients=PUBLISHED, **always)
+    if name == "ssmax":
+        ssmax = SSMax(shape, s=0.6, bias=True).double()
+        with torch.no_grad():
+            ssmax.s.copy_(torch.tensor([0.6, 1.5, -0.4, 0.1]))  # training may turn a head upside down
+        return ssmax
     made = {"softmax": Softmax, "entmax15": Entmax15, "sigmoid": Sigmoid}
     return made[name](shape) if name in made else Sink(shape, init_logit=0.7)
 
@@ -86,7 +92,7 @@ def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: li
 @pytest.mark.parametrize("rows_per_block", [2, 1000])
 @pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["softmax", "adaptive", "sink", "entmax15", "sigmoid"])
+@pytest.mark.parametrize("name", ["softmax", "adaptive", "ssmax", "sink", "entmax15", "sigmoid"])
 def test_the_stream_equals_a_loop_over_rows(
     name: str, mode: str, bias: str | None, rows_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
