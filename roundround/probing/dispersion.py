@@ -103,7 +103,7 @@ def row_measures(
     """
     plain, own, own_beta = None, None, None
     if fused.serves(q_BHQC, bias):
-        slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+        slopes = fused.slopes_of(bias)
         plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
         if isinstance(softmax, RowScale):
             own, own_beta = (plain, log_sum_exp), torch.ones_like(plain)

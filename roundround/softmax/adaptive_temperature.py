@@ -50,6 +50,10 @@ class AdaptiveTemperature(RowScale):
         self.in_training = in_training
         self.gradient_through_beta = gradient_through_beta
 
+    @property
+    def differentiates_entropy(self) -> bool:
+        return self.gradient_through_beta and (self.in_training or not self.training)
+
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | None:
         if self.training and not self.in_training:
             return None

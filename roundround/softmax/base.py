@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from roundround.interface import AttentionShape, Bias, Keys
+from roundround.softmax import fused, kernels
 
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
 LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
@@ -28,8 +29,8 @@ class AttentionSoftmax(nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
-    and overrides `attend` only with an exact faster form of the same thing. Calling the module is `attend`, so that
-    PyTorch's forward hooks see the queries, keys and values of every layer.
+    and where an exact faster form of the same thing exists `has_kernel` and `run_kernel`. Calling the module is
+    `attend`, so that PyTorch's forward hooks see the queries, keys and values of every layer.
 
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     cost_in_blocks: time of `attend` over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
@@ -68,6 +69,16 @@ class AttentionSoftmax(nn.Module):
         poison_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
         return alpha_BHQK + poison_BHQ1
 
+    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        """Whether `run_kernel` computes exactly this, here; default no."""
+        return False
+
+    def run_kernel(
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
+    ) -> Tensor:
+        """The definition in a fused form, for finite queries and keys; `slopes` are those of a linear bias."""
+        raise NotImplementedError
+
     def attend(
         self,
         q_BHQC: Tensor,
@@ -79,11 +90,29 @@ class AttentionSoftmax(nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention output [B, H, Q, C]: the definition over blocks of query rows, so memory stays linear in length.
+        """Attention output [B, H, Q, C], memory linear in length: by a kernel, else the definition over blocks of rows.
 
-        The backward pass computes each block again. `scale` multiplies q . k; a bias is added after that.
+        `scale` multiplies q . k; a bias is added after that.
         """
-        self.announce_blocks(bias)
+        if not self.has_kernel(q_BHQC, keys, bias):
+            self.announce_blocks(bias)
+            return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
+        q_BHQC, k_BGKC, poison_BHQ1 = fused.finite(q_BHQC, k_BGKC, scale, keys)
+        out = self.run_kernel(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=fused.slopes_of(bias))
+        return fused.poisoned(out, poison_BHQ1)
+
+    def attend_in_blocks(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """`attend` by the definition, a few query rows at a time; the backward pass computes each block again."""
         blocks = []
         for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first: what it frees, the next can use
             block = (self, q_BHQC, k_BGKC, v_BGKC, scale, keys, bias, rows, a, b)
@@ -140,9 +169,8 @@ def attend_rows(
 ) -> Tensor:
     """Attention output of the query rows a..b by the definition: [B, H, b - a, C]."""
     first, last = keys.span(a, b)
-    n_groups = q_BHQC.shape[1] // k_BGKC.shape[1]
     logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
-    v_BHKC = v_BGKC[:, :, first:last].repeat_interleave(n_groups, dim=1)
+    v_BHKC = kernels.repeated(v_BGKC[:, :, first:last], q_BHQC)
     alpha_BHQK = softmax.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
     return alpha_BHQK.to(v_BHKC.dtype) @ v_BHKC
 
@@ -152,7 +180,7 @@ def logits_of_rows(
 ) -> tuple[Tensor, Tensor]:
     """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible."""
     first, last = keys.span(a, b)
-    k_BHKC = k_BGKC[:, :, first:last].repeat_interleave(q_BHQC.shape[1] // k_BGKC.shape[1], dim=1)
+    k_BHKC = kernels.repeated(k_BGKC[:, :, first:last], q_BHQC)
     logits_BHQK = (q_BHQC[:, :, a:b] * scale) @ k_BHKC.mT
     if bias is not None:
         logits_BHQK = logits_BHQK + bias.block(keys, a, b)

@@ -6,6 +6,7 @@ Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -14,12 +15,17 @@ from torch import Tensor
 
 from roundround.interface import Bias, Keys
 from roundround.softmax import kernels
-from roundround.softmax.parts import Parts
+from roundround.softmax.parts import ByEntropy, Parts, in_precision_of_entropy
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
     """Whether this file computes it: a kernel is at hand, and the bias, if any, is linear in distance."""
     return kernels.serves(q_BHQC) and (bias is None or bias.slopes_H is not None)
+
+
+def slopes_of(bias: Bias | None) -> Tensor | None:
+    """Slopes of a bias that is linear in distance, [H, 1, 1]; None for no bias."""
+    return None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
 
 
 def attention(
@@ -61,9 +67,7 @@ def entropy_and_log_sum_exp(
     q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
-    if q_BHQC.device.type == "cpu":  # a pass in bfloat16 costs 7e-3 in beta and gains no time here
-        wide = torch.promote_types(q_BHQC.dtype, torch.float32)
-        q_BHQC, k_BGKC = q_BHQC.to(wide), k_BGKC.to(wide)
+    q_BHQC, k_BGKC = in_precision_of_entropy(q_BHQC, k_BGKC)
     mean_key, log_sum_exp, mean_distance = in_parts(
         q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, slopes=slopes
     )
@@ -73,6 +77,24 @@ def entropy_and_log_sum_exp(
     if slopes is not None:
         mean_logit = mean_logit + slopes * mean_distance
     return log_sum_exp - mean_logit, log_sum_exp
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # as `in_parts`
+def attention_by_entropy(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    beta_of: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """`attention` of `beta_of(entropy) * q`, with its gradient through the entropy, in less memory than the two make.
+
+    beta_of: inverse temperatures of entropies [B, H, Q, 1], each of its own row's alone, without parameters.
+    """
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        return cast("Tensor", ByEntropy.apply(q_BHQC, k_BGKC, v_BGKC, beta_of, scale, keys))  # type: ignore[no-untyped-call]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers to choose its tiles

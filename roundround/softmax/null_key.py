@@ -34,22 +34,11 @@ class NullKey(AttentionSoftmax):
         seen_BHQK = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
-    def attend(
-        self,
-        q_BHQC: Tensor,
-        k_BGKC: Tensor,
-        v_BGKC: Tensor,
-        *,
-        scale: float,
-        keys: Keys,
-        bias: Bias | None,
-        rows: Mapping[str, Tensor],
+    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return fused.serves(q_BHQC, bias)
+
+    def run_kernel(
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
-        """The fused kernel with a null key; in blocks of rows under a bias that is not linear in distance."""
-        if not fused.serves(q_BHQC, bias):
-            return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
-        slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
-        q_BHQC, k_BGKC, poison = fused.finite(q_BHQC, k_BGKC, scale, keys)
         null_H = self.null_logit()
-        out = fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)
-        return fused.poisoned(out, poison)
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)

@@ -10,7 +10,7 @@ Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -191,69 +191,150 @@ class Parts(torch.autograd.Function):
         scale: float,
         keys: Keys,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        operands = Operands(q, k, v, slopes, scale, keys)
-        tiles = list(operands.tiles())
-        outs, log_sum_exps, distances, states = [], [], [], []
-        for tile in tiles:
-            done = [kernels.forward(**operands.of(tile, part)) for part in tile.parts]
-            out, log_sum_exp = together([(out, log_sum_exp) for out, log_sum_exp, _ in done])
-            log_sum_exp = log_sum_exp + operands.shift(tile)
-            if slopes is not None:
-                distances.append(out[..., -1:] + operands.to_middle(tile))
-            if null_H is not None:
-                null_H1 = null_H[operands.heads(tile), None].to(log_sum_exp.dtype)
-                total = torch.logaddexp(log_sum_exp, null_H1)
-                out, log_sum_exp = out * (log_sum_exp - total).exp()[..., None].to(out.dtype), total
-            outs.append(out)
-            log_sum_exps.append(log_sum_exp)
-            states.append([state for *_, state in done])
-        rows = q.shape[:3]
-        whole = put_together(tiles, outs, (*rows, outs[0].shape[-1]))
-        log_sum_exp = put_together(tiles, log_sum_exps, rows)
+        whole, log_sum_exp, distance, ctx.states = forward(Operands(q, k, v, slopes, scale, keys), null_H)
         ctx.save_for_backward(q, k, v, slopes, null_H, whole, log_sum_exp)
-        ctx.scale, ctx.keys, ctx.tiles, ctx.states = scale, keys, tiles, states
+        ctx.scale, ctx.keys = scale, keys
         ctx.mark_non_differentiable(log_sum_exp)
         if slopes is None:
-            nowhere = q.new_zeros(())
-            ctx.mark_non_differentiable(nowhere)
-            return whole, log_sum_exp, nowhere
-        return whole[..., : -operands.n_more], log_sum_exp, put_together(tiles, distances, (*rows, 1))
+            ctx.mark_non_differentiable(distance)
+        return whole[..., : v.shape[-1]], log_sum_exp, distance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, _: Tensor, grad_distance: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, slopes, null_H, whole, log_sum_exp = ctx.saved_tensors
         operands = Operands(q, k, v, slopes, ctx.scale, ctx.keys)
-        lift = 0.0
         if slopes is not None:
-            # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights
-            # are lifted by a power of two, and the gradients, which are linear in them, taken down at the end
-            lift = LIFT
             grad_out = torch.cat([F.pad(grad_out, (0, operands.n_more - 1)), grad_distance], -1)
-        sums: list[Tensor] = []
-        for tile, states in zip(ctx.tiles, ctx.states, strict=True):
-            rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))
-            lse = log_sum_exp[rows] - operands.shift(tile) - lift
-            for part, state in zip(tile.parts, states, strict=True):
-                grads = kernels.backward(grad_out[rows], whole[rows], lse, state, **operands.of(tile, part))
-                if grads[0].shape == whole.shape and grads[1].shape == k.shape:
-                    sums = list(grads)
-                    continue
-                if not sums:
-                    sums = [whole.new_zeros(whole.shape), torch.zeros_like(operands.k), torch.zeros_like(operands.v)]
-                columns = (slice(None), slice(tile.g, tile.h), slice(part.first, part.last))
-                for total, place, grad in zip(sums, (rows, columns, columns), grads, strict=True):
-                    total[place] += grad
         d_slopes, d_null = None, None
+        grads = backward(grad_out, whole, log_sum_exp, ctx.states, operands)
         if slopes is not None:
-            sums = [total.mul_(math.exp(-lift)) for total in sums]
-            d_slopes = sums[0][..., -1:] / ctx.scale
-            sums = [total[..., : -operands.n_more] for total in sums]
+            d_slopes = grads[0][..., -1:] / ctx.scale
+            grads = [grad[..., : -operands.n_more] for grad in grads]
         if null_H is not None:
             share = (null_H.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
             moved = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype))
             d_null = -(moved * share).sum((0, 2)).to(null_H.dtype)
-        return *sums, d_slopes, d_null, None, None
+        return *grads, d_slopes, d_null, None, None
+
+
+class ByEntropy(torch.autograd.Function):
+    """softmax(beta e) v with beta a function of each row's entropy, differentiated through beta, in little memory.
+
+    It is what `Parts` and autograd make of it in two passes, but holds one pass's gradients at a time, the second's a
+    few heads at a time, and no mean keys: at 32k tokens 400 MiB where autograd took 590.
+
+    apply(q, k, v, beta_of, scale, keys): beta_of takes entropies [B, H, Q, 1] in nats to inverse temperatures.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, beta_of: Callable[[Tensor], Tensor], scale: float, keys: Keys
+    ) -> Tensor:
+        wide_q, wide_k = in_precision_of_entropy(q, k)
+        mean_key, first_lse, _, first_states = forward(Operands(wide_q, wide_k, wide_k, None, scale, keys))
+        mean_logit = scale * torch.linalg.vecdot(wide_q.to(first_lse.dtype), mean_key.to(first_lse.dtype))
+        del mean_key
+        with torch.enable_grad():
+            entropy = (first_lse - mean_logit)[..., None].requires_grad_()
+            beta = beta_of(entropy)
+            constant = not beta.requires_grad
+            d_beta = torch.zeros_like(beta) if constant else torch.autograd.grad(beta.sum(), entropy)[0]
+        beta = beta.detach()
+        scaled_q = (q * beta).to(q.dtype)
+        out, log_sum_exp, _, states = forward(Operands(scaled_q, k, v, None, scale, keys))
+        ctx.save_for_backward(q, k, v, out, log_sum_exp, first_lse, mean_logit, beta, d_beta)
+        ctx.scale, ctx.keys, ctx.states, ctx.first_states = scale, keys, states, first_states
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, log_sum_exp, first_lse, mean_logit, beta, d_beta = ctx.saved_tensors
+        wide, scale, keys = beta.dtype, ctx.scale, ctx.keys
+        operands = Operands((q * beta).to(q.dtype), k, v, None, scale, keys)
+        dq, dk, dv = backward(grad_out, out, log_sum_exp, ctx.states, operands)
+        del operands
+        d_entropy = d_beta * torch.linalg.vecdot(dq.to(wide), q.to(wide))[..., None]
+        dq.mul_(beta)
+        # the derivative of the entropy is de_j = -p_j (e_j - E_p[e]): a kernel's p_j (grad . v_j - grad . out) with the
+        # keys as values, grad = -scale q and an output along q whose product with it is -E_p[e]
+        n_groups = q.shape[1] // k.shape[1]
+        for g, h in ranges(k.shape[1], heads_at_once(q, k)):
+            heads = slice(g * n_groups, h * n_groups)
+            some_q, some_k = in_precision_of_entropy(q[:, heads], k[:, g:h])
+            length = some_q.square().sum(-1, keepdim=True).to(wide) * scale
+            along = (mean_logit[:, heads, :, None] / length).where(length > 0, 0.0)
+            mean_key = (some_q * along).to(some_q.dtype)
+            grad_mean_key = (some_q * (-scale * d_entropy[:, heads])).to(some_q.dtype)
+            some = Operands(some_q, some_k, some_k, None, scale, keys)
+            more_dq, more_dk, _ = backward(grad_mean_key, mean_key, first_lse[:, heads], ctx.first_states, some)
+            dq[:, heads] += more_dq
+            dk[:, g:h] += more_dk
+        return dq, dk, dv, None, None, None
+
+
+def forward(operands: Operands, null_H: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
+    """Output with all channels of the operands, log-sum-exp, mean distance (with slopes) and what `backward` wants."""
+    tiles, slopes, rows = list(operands.tiles()), operands.slopes, operands.q.shape[:3]
+    outs, log_sum_exps, distances, states = [], [], [], []
+    for tile in tiles:
+        done = [kernels.forward(**operands.of(tile, part)) for part in tile.parts]
+        out, log_sum_exp = together([(out, log_sum_exp) for out, log_sum_exp, _ in done])
+        log_sum_exp = log_sum_exp + operands.shift(tile)
+        if slopes is not None:
+            distances.append(out[..., -1:] + operands.to_middle(tile))
+        if null_H is not None:
+            null_H1 = null_H[operands.heads(tile), None].to(log_sum_exp.dtype)
+            total = torch.logaddexp(log_sum_exp, null_H1)
+            out, log_sum_exp = out * (log_sum_exp - total).exp()[..., None].to(out.dtype), total
+        outs.append(out)
+        log_sum_exps.append(log_sum_exp)
+        states.append((tile, [state for *_, state in done]))
+    distance = operands.q.new_zeros(()) if slopes is None else put_together(tiles, distances, (*rows, 1))
+    whole = put_together(tiles, outs, (*rows, outs[0].shape[-1]))
+    return whole, put_together(tiles, log_sum_exps, rows), distance, states
+
+
+def backward(
+    grad_out: Tensor, whole: Tensor, log_sum_exp: Tensor, states: list[Any], operands: Operands
+) -> list[Tensor]:
+    """Gradients of the queries, keys and values with all channels of the operands."""
+    # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights are
+    # lifted by a power of two, and the gradients, which are linear in them, taken down at the end
+    lift = 0.0 if operands.slopes is None else LIFT
+    sums: list[Tensor] = []
+    for tile, of_parts in states:
+        rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))
+        lse = log_sum_exp[rows] - operands.shift(tile) - lift
+        for part, state in zip(tile.parts, of_parts, strict=True):
+            grads = kernels.backward(grad_out[rows], whole[rows], lse, state, **operands.of(tile, part))
+            if grads[0].shape == whole.shape and grads[1].shape == operands.k.shape:
+                sums = list(grads)
+                continue
+            if not sums:
+                sums = [whole.new_zeros(whole.shape), torch.zeros_like(operands.k), torch.zeros_like(operands.v)]
+            columns = (slice(None), slice(tile.g, tile.h), slice(part.first, part.last))
+            for total, place, grad in zip(sums, (rows, columns, columns), grads, strict=True):
+                total[place] += grad
+    return [total.mul_(math.exp(-lift)) for total in sums] if lift else sums
+
+
+def in_precision_of_entropy(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys as the pass for the entropy takes them: at least float32 on a CPU.
+
+    There a pass in bfloat16 costs 7e-3 in beta and gains no time.
+    """
+    if q.device.type != "cpu":
+        return q, k
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return q.to(wide), k.to(wide)
+
+
+def heads_at_once(q: Tensor, k: Tensor) -> int:
+    """Key heads whose gradients are held at once: a quarter of them, but enough for all threads to have a head."""
+    for_threads = torch.get_num_threads() * k.shape[1] / (q.shape[0] * q.shape[1])
+    return math.ceil(max(k.shape[1] / 4, for_threads))
 
 
 def together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from roundround.interface import Bias, Keys
-from roundround.softmax import fused, kernels
+from roundround.softmax import kernels
 from roundround.softmax.base import AttentionSoftmax
 
 try:
@@ -40,25 +40,16 @@ class Projection(AttentionSoftmax):
         hidden_B1QK = ~visible_B1QK & (rows["n_visible"] > 0)  # and hides all of a row that sees nothing
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
 
-    def attend(
-        self,
-        q_BHQC: Tensor,
-        k_BGKC: Tensor,
-        v_BGKC: Tensor,
-        *,
-        scale: float,
-        keys: Keys,
-        bias: Bias | None,
-        rows: Mapping[str, Tensor],
+    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return self.fixed_alpha is not None and bias is None and splashes(q_BHQC, keys)
+
+    def run_kernel(
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
-        """The kernel where there is one; else the definition in blocks of rows."""
-        if self.fixed_alpha is None or bias is not None or not splashes(q_BHQC, keys):
-            return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
-        q_BHQC, k_BGKC, poison = fused.finite(q_BHQC, k_BGKC, scale, keys)
         q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernel divides by the root of the channels
         k, v = (kernels.repeated(x, q_BHQC).contiguous() for x in (k_BGKC, v_BGKC))
         out: Tensor = adasplash(q.contiguous(), k, v, alpha=self.fixed_alpha, is_causal=not keys.is_unmasked)
-        return fused.poisoned(out, poison)
+        return out
 
 
 def splashes(q_BHQC: Tensor, keys: Keys) -> bool:

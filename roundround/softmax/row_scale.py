@@ -24,6 +24,11 @@ class RowScale(AttentionSoftmax):
 
     cost_in_blocks: ClassVar[float] = 4
 
+    @property
+    def differentiates_entropy(self) -> bool:
+        """Whether beta now follows the entropy alone, no parameter, and passes a gradient to it; default no."""
+        return False
+
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:
         """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
 
@@ -37,29 +42,23 @@ class RowScale(AttentionSoftmax):
         # the mask comes after the product: 0 * -inf would make the gradient of beta NaN
         return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
 
-    def attend(
-        self,
-        q_BHQC: Tensor,
-        k_BGKC: Tensor,
-        v_BGKC: Tensor,
-        *,
-        scale: float,
-        keys: Keys,
-        bias: Bias | None,
-        rows: Mapping[str, Tensor],
+    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return fused.serves(q_BHQC, bias)
+
+    def run_kernel(
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
-        """The fused kernel on beta q; the definition in blocks of rows under a bias that is not linear in distance."""
-        if not fused.serves(q_BHQC, bias):
-            return super().attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
-        slopes = None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
-        q_BHQC, k_BGKC, poison = fused.finite(q_BHQC, k_BGKC, scale, keys)
         n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
+        if self.differentiates_entropy and slopes is None and torch.is_grad_enabled():
+            out: Tensor = fused.attention_by_entropy(
+                q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, beta_of=lambda h: self.beta(n_visible, lambda: h)
+            )
+            return out
         beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes))
         if beta is not None:
             q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
             slopes = None if slopes is None else slopes * beta
-        out = fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
-        return fused.poisoned(out, poison)
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
 
 
 def row_entropy(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch:
         monkeypatch.setattr(softmax_base, "LOGITS_PER_BLOCK", logits_per_block)
         keys = keys_at(positions(12))
         # the definition in blocks, whatever fast form a linear bias may have
-        out = softmax_base.AttentionSoftmax.attend(
+        out = softmax_base.AttentionSoftmax.attend_in_blocks(
             softmax, q, k, v, scale=0.25, keys=keys, bias=encoding.bias(), rows={}
         )
         return list(torch.autograd.grad((out**3).sum(), [q, k, v, *encoding.parameters()]))

@@ -227,9 +227,7 @@ def test_several_blocks_of_queries_are_one(
         assert ranges[0] == (0, min(n_rows, keys.n_queries))
         assert [row for a, b in ranges for row in range(a, b)] == list(range(keys.n_queries))
         q, k, v, cotangent = tensors
-        out = AttentionSoftmax.attend(  # blocks, whatever fast form there may be
-            Softmax(shape_of(2)), q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={}
-        )
+        out = Softmax(shape_of(2)).attend_in_blocks(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={})
         return with_gradients(out, cotangent, [q, k, v, *encoding.parameters()])
 
     for several, one in zip(blocked(rows), blocked(1000), strict=True):
