@@ -121,3 +121,8 @@ class Bias:
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits."""
         raise NotImplementedError
+
+
+def widen(x: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 where it is float64."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Keys
+from roundround.interface import AttentionShape, Keys, widen
 from roundround.model.block import Block
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -124,7 +124,7 @@ class Decoder(nn.Module):
         at_once = LOGITS_AT_ONCE_ON_CPU if x_BTD.device.type == "cpu" else LOGITS_AT_ONCE
         n_rows = max(1, at_once // self.embed_tokens.num_embeddings)
         rows = zip(torch.split(x_BTD.flatten(0, 1), n_rows), torch.split(targets_BT.flatten(), n_rows), strict=True)
-        nats = [F.cross_entropy(at_least_float32(self.unembed(x)), target, reduction="none") for x, target in rows]
+        nats = [F.cross_entropy(widen(self.unembed(x)), target, reduction="none") for x, target in rows]
         return torch.cat(nats).view_as(targets_BT)
 
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
@@ -138,10 +138,6 @@ class Decoder(nn.Module):
                 writes = name.endswith(("o_proj", "down_proj"))
                 std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
                 nn.init.normal_(module.weight, std=std, generator=generator)
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def check_sizes(**sizes: int) -> None:

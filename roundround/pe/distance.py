@@ -5,7 +5,6 @@ Shapes: B batch, Q queries, K keys, H heads.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from roundround.interface import Keys
@@ -19,8 +18,3 @@ def relative_positions(keys: Keys, a: int, b: int) -> Tensor:
     first, last = keys.span(a, b)
     q_pos_B1Q1, k_pos_B11K = keys.q_pos_BQ[:, None, a:b, None], keys.k_pos_BK[:, None, None, first:last]
     return k_pos_B11K - q_pos_B1Q1
-
-
-def widen(x: Tensor) -> Tensor:
-    """The tensor in float32, or in float64 where it is float64: a bias is never computed in less."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -8,9 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias, Keys
+from roundround.interface import AttentionShape, Bias, Keys, widen
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.distance import relative_positions, widen
+from roundround.pe.distance import relative_positions
 
 SMALLEST = 0.01  # r1 and r2 start no lower; the authors' code clamps them here
 

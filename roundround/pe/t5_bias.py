@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias, Keys
+from roundround.interface import AttentionShape, Bias, Keys, widen
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.distance import relative_positions, widen
+from roundround.pe.distance import relative_positions
 
 
 def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:

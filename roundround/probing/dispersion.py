@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import Bias, Keys
+from roundround.interface import Bias, Keys, widen
 from roundround.softmax import fused
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax, logits_of_rows, query_blocks, rows_between
@@ -115,7 +115,7 @@ def row_measures(
     blocks: dict[str, list[Tensor]] = {}
     for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first, whose memory the others use again
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = widen(logits)
         seen = visible.any(-1)
         largest = logits.masked_fill(~visible, -torch.inf).amax(-1).where(seen, 0.0)
         smallest = logits.masked_fill(~visible, torch.inf).amin(-1).where(seen, 0.0)

@@ -9,8 +9,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape
-from roundround.softmax.base import widen
+from roundround.interface import AttentionShape, widen
 from roundround.softmax.projection import Projection, entmax_of
 
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape
-from roundround.softmax.base import checked_finite, widen
+from roundround.interface import AttentionShape, widen
+from roundround.softmax.base import checked_finite
 from roundround.softmax.projection import Projection, entmax_of
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from roundround.interface import AttentionShape, Bias, Keys
+from roundround.interface import AttentionShape, Bias, Keys, widen
 from roundround.softmax import fused, kernels
 
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
@@ -63,7 +63,7 @@ class AttentionSoftmax(nn.Module):
 
         A row with a visible logit that is not finite is NaN throughout: nothing plausible comes of a broken model.
         """
-        wide_BHQK = logits_BHQK.to(torch.promote_types(logits_BHQK.dtype, torch.float32))
+        wide_BHQK = widen(logits_BHQK)
         alpha_BHQK = self.normalise(wide_BHQK, visible_B1QK, rows).masked_fill(~visible_B1QK, 0.0)
         # finite: 0; a sum that overflows although its terms are finite needs logits of 1e30
         poison_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
@@ -209,8 +209,3 @@ def checked_positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise ValueError(f"{name}={value} must be a finite number above 0")
-
-
-def widen(x: Tensor) -> Tensor:
-    """The tensor in float32, or in float64 where it is float64."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from roundround.interface import Keys
+from roundround.interface import Keys, widen
 from roundround.softmax import kernels
 
 MASKED_ROWS = 256  # query rows of a tile that needs a mask, which is added to every logit: small ones waste least
@@ -325,10 +325,7 @@ def in_precision_of_entropy(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
     There a pass in bfloat16 costs 7e-3 in beta and gains no time.
     """
-    if q.device.type != "cpu":
-        return q, k
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return q.to(wide), k.to(wide)
+    return (widen(q), widen(k)) if q.device.type == "cpu" else (q, k)
 
 
 def heads_at_once(q: Tensor, k: Tensor) -> int:

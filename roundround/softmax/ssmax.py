@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape
-from roundround.softmax.base import checked_finite, widen
+from roundround.interface import AttentionShape, widen
+from roundround.softmax.base import checked_finite
 from roundround.softmax.row_scale import RowScale
 
 
