@@ -30,6 +30,8 @@ WITHOUT_VALUE = {
     "--multirun": "-m",
 }
 
+SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
+
 FLAG_CHOICES = {
     "--cfg": ["job", "hydra", "all"],
     "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
@@ -67,6 +69,27 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
         else:
             raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
     return overrides, flags
+
+
+def expand_sugar(args: list[str], verb: str) -> list[str]:
+    """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`, where `adaptive` is short for its yaml's name.
+
+    Raises UserError where the name is missing.
+    """
+    if verb != "max-retrieval":
+        return args
+    expanded, rest = [], iter(args)
+    for arg in rest:
+        flag, equals, value = arg.partition("=")
+        if flag != "--temp":
+            expanded.append(arg)
+            continue
+        given = value if equals else next(rest, "")
+        names = [SHORT_NORMALISERS.get(name, name) for name in given.split(",")]
+        if not all(names):
+            raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
+        expanded.append(f"evaluate=[{','.join(dict.fromkeys(['softmax', *names]))}]")
+    return expanded
 
 
 def flag_value(flags: list[str], name: str) -> str | None:

@@ -11,7 +11,12 @@ from roundround import __version__
 VERBS = {
     "train": ("roundround.tasks.train:train", "Train a small language model."),
     "eval": ("roundround.tasks.evaluate:evaluate", "Perplexity of a trained run at several context lengths."),
+    "max-retrieval": (
+        "roundround.tasks.max_retrieval:max_retrieval",
+        "Max retrieval: attention asked about ever more.",
+    ),
 }
+ALIASES = {"maxkey": "max-retrieval"}
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -27,14 +32,15 @@ app = typer.Typer(
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
     from roundround.completion import complete_override
 
-    return complete_override(str(ctx.info_name), [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
+    verb = ALIASES.get(str(ctx.info_name), str(ctx.info_name))
+    return complete_override(verb, [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
 
 
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
 
 
-def add(verb: str, target: str, help: str) -> None:
-    @app.command(verb, help=help, add_help_option=False, context_settings=EVERYTHING)
+def add(name: str, verb: str, target: str, help: str) -> None:
+    @app.command(name, help=help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
         from roundround.launch import dispatch
 
@@ -42,7 +48,9 @@ def add(verb: str, target: str, help: str) -> None:
 
 
 for _verb, (_target, _help) in VERBS.items():
-    add(_verb, _target, _help)
+    add(_verb, _verb, _target, _help)
+for _alias, _verb in ALIASES.items():
+    add(_alias, _verb, VERBS[_verb][0], f"The same as {_verb}.")
 
 
 def groups(incomplete: str) -> list[str]:

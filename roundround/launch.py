@@ -34,6 +34,7 @@ from roundround.arguments import (
     conf_dir,
     config_name,
     expand_aliases,
+    expand_sugar,
     flag_value,
     quote_odd,
     split_flags,
@@ -165,7 +166,7 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
     try:
-        overrides, flags = split_flags(args)
+        overrides, flags = split_flags(expand_sugar(args, verb))
         config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
         overrides = [quote_odd(override) for override in expand_aliases(overrides, verb)]
         overrides = bracket_lists(overrides, verb, config_dir)

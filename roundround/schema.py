@@ -80,6 +80,70 @@ class EvalConfig:
             at_least_one(max_tokens=self.max_tokens)
 
 
+@dataclass
+class MaxRetrievalConfig:
+    """What `roundround max-retrieval` reads."""
+
+    model: Any = MISSING
+    optim: Any = MISSING
+    normalisers: Any = MISSING
+    logger: Any = MISSING
+    outputs: str = MISSING
+    seed: int = MISSING
+    seeds: int = MISSING
+    max_steps: int = MISSING
+    batch_size: int = MISSING
+    min_items: int = MISSING
+    max_items: int = MISSING
+    size_of_each_set: bool = MISSING
+    evaluate: list[str] = MISSING
+    test_sizes: list[int] = MISSING
+    test_sets: int = MISSING
+    fit: bool = MISSING
+    fit_sizes: list[int] = MISSING
+    fit_inputs: int = MISSING
+    log_every: int = MISSING
+    checkpoint_every: int = MISSING
+    device: str = MISSING
+    run: str | None = MISSING
+    resume: str | None = MISSING
+    trust: bool = MISSING
+
+    def check(self) -> None:
+        at_least_one(
+            seeds=self.seeds,
+            max_steps=self.max_steps,
+            batch_size=self.batch_size,
+            min_items=self.min_items,
+            test_sets=self.test_sets,
+            fit_inputs=self.fit_inputs,
+            log_every=self.log_every,
+            checkpoint_every=self.checkpoint_every,
+        )
+        if self.seed < 0:
+            raise UserError(f"seed={self.seed} must be at least 0")
+        if self.max_items < self.min_items:
+            raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
+        for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
+            if not sizes or min(sizes) < 1 or sorted(set(sizes)) != sizes:
+                raise UserError(f"{name}={sizes} must be numbers of items from 1 up, each larger than the one before")
+        if self.run is not None and self.resume is not None:
+            raise UserError("run= evaluates again and resume= goes on training; give one of them")
+        known = [str(name) for name in self.normalisers]
+        for name in self.evaluate:
+            if name not in (*known, "all"):
+                raise UserError(f"no normaliser '{name}' to evaluate{nearest(name, [*known, 'all'])}")
+
+    @property
+    def names(self) -> list[str]:
+        """The normalisers to evaluate, in the order of `normalisers`; the plain softmax is always the first."""
+        known = [str(name) for name in self.normalisers]
+        wanted = {"softmax", *(known if "all" in self.evaluate else self.evaluate)}
+        if self.fit:
+            wanted |= {"adaptive_temperature", "fitted"}
+        return [name for name in known if name in wanted]
+
+
 def at_least_one(**values: int) -> None:
     """Raises UserError for the first value below 1."""
     for name, value in values.items():

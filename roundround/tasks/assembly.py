@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.build import build, maker
+from roundround.directories import read_manifest
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
@@ -49,6 +50,45 @@ def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
             raise UserError(
                 f"the run's {name!s} is {target}, which is not roundround's; trust=true runs it all the same"
             )
+
+
+def config_of_run(
+    cfg: DictConfig, directory: Path, overrides: list[str], *, verb: str, free: set[str]
+) -> tuple[DictConfig, dict[str, str]]:
+    """The config and the choices of the run in `directory`, with those keys of `cfg` that are `free` to differ.
+
+    Raises UserError where the run is of another verb, and naming every other parameter that the command line changes.
+    """
+    manifest = read_manifest(directory)
+    if manifest["verb"] != verb:
+        raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
+    own = OmegaConf.create(manifest["config"])
+    assert isinstance(own, DictConfig)
+    refuse_foreign(own, trust=cfg.trust)
+    keys = {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
+    everything = "experiment" in keys
+    before, after = flat(as_dict(own)), flat(as_dict(cfg))
+    changed = [
+        f"{key} ({before.get(key)} -> {after.get(key)})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+        and (everything or any(key == k or key.startswith(k + ".") for k in keys))
+        and not any(key == name or key.startswith(name + ".") for name in free)
+    ]
+    if changed:
+        raise UserError(f"a run goes on as it was; leave out what changes: {', '.join(changed)}")
+    for name in free:
+        if "." not in name:
+            own[name] = cfg[name]
+    return own, manifest.get("choices", {})
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
 
 
 @contextmanager

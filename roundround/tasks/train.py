@@ -12,7 +12,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from roundround.build import build, checked_values
 from roundround.data.batches import TrainingWindows, evaluation_windows
@@ -27,10 +27,10 @@ from roundround.schema import TrainConfig, checked
 from roundround.tasks.assembly import (
     as_dict,
     check_buildable,
+    config_of_run,
     decoder_of,
     describe_device,
     n_parameters,
-    refuse_foreign,
     told_in_lines,
 )
 from roundround.training import checkpoints
@@ -54,6 +54,9 @@ OWNED = {  # arguments of Lightning's Trainer that the run decides
 }
 
 
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
+
+
 def train(cfg: DictConfig) -> None:
     """Train a decoder as the config says; go on with a run where `resume` names one."""
     job = HydraConfig.get()
@@ -63,7 +66,7 @@ def train(cfg: DictConfig) -> None:
     if cfg.resume is not None:
         if job.mode == RunMode.MULTIRUN:
             raise UserError("resume= goes on with one run; leave out -m")
-        cfg, choices = resumed_config(cfg, directory, overrides)
+        cfg, choices = config_of_run(cfg, directory, overrides, verb="train", free=FREE_ON_RESUME)
     config = checked(TrainConfig, cfg)
     check_buildable(config.model, config.pe, config.softmax)
     checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
@@ -215,33 +218,6 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
         )
 
 
-FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
-
-
-def resumed_config(cfg: DictConfig, directory: Path, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
-    """The config and the choices of the run in `directory`; UserError naming every parameter that would change."""
-    manifest = read_manifest(directory)
-    if manifest["verb"] != "train":
-        raise UserError(f"{directory} is a run of {manifest['verb']}; resume takes one of train")
-    own = OmegaConf.create(manifest["config"])
-    assert isinstance(own, DictConfig)
-    refuse_foreign(own, trust=cfg.trust)
-    keys = {override.split("=", 1)[0].lstrip("+~").replace("/", ".") for override in overrides}
-    everything = "experiment" in keys
-    before, after = flat(as_dict(own)), flat(as_dict(cfg))
-    changed = [
-        f"{key} ({before.get(key)} -> {after.get(key)})"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-        and (everything or any(key == k or key.startswith(k + ".") for k in keys))
-        and not any(key == free or key.startswith(free + ".") for free in FREE_ON_RESUME)
-    ]
-    if changed:
-        raise UserError(f"resume goes on with a run as it was; leave out what changes: {', '.join(changed)}")
-    own.logger, own.resume, own.trust, own.outputs = cfg.logger, cfg.resume, cfg.trust, cfg.outputs
-    return own, manifest.get("choices", {})
-
-
 def check_same_data(directory: Path, data: TokenData) -> None:
     """Raises UserError where the corpus or the tokenizer is no longer the one that the run began with."""
     before = read_manifest(directory)["data"] or {}
@@ -249,11 +225,3 @@ def check_same_data(directory: Path, data: TokenData) -> None:
     changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
     if changed:
         raise UserError(f"the {changed[0]} is no longer the one that {directory} began with; start a new run")
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found

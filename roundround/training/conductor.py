@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from types import FrameType
 from typing import Any
 
 import lightning
@@ -19,6 +16,7 @@ from roundround.run import Run
 from roundround.training import checkpoints
 from roundround.training.display import Display
 from roundround.training.module import LanguageModel, learning_rate
+from roundround.training.stopping import Stopper
 
 
 class NotFinite(Exception):
@@ -52,8 +50,7 @@ class Conductor(lightning.Callback):
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
-        self.asked_to_stop: int | None = None
-        self.handlers: dict[int, Any] = {}
+        self.stopper = Stopper()
         self.training_seconds = 0.0
         self.display: Display | None = None
 
@@ -67,23 +64,15 @@ class Conductor(lightning.Callback):
         self.display = Display(module.n_steps, module.first_step, shown=trainer.is_global_zero)
         self.seen_step = module.step
         self.clock = time.monotonic()
-        if threading.current_thread() is threading.main_thread():
-            self.handlers = {s: signal.signal(s, self.ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        self.stopper.start()
 
     @property
     def shown(self) -> Display:
         assert self.display is not None, "training has started"
         return self.display
 
-    def ask_to_stop(self, signum: int, frame: FrameType | None) -> None:
-        if self.asked_to_stop is not None:
-            raise Interrupted(signum)  # asked twice: do not wait for the step
-        self.asked_to_stop = signum
-
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        for signum, handler in self.handlers.items():
-            signal.signal(signum, handler)
-        self.handlers = {}
+        self.stopper.close()
         if self.display is not None:
             self.display.close()
 
@@ -123,8 +112,8 @@ class Conductor(lightning.Callback):
     def agreed_to_stop(self, trainer: lightning.Trainer) -> int | None:
         """The signal to stop for, agreed among the ranks: one that stopped alone would leave the others waiting."""
         if trainer.world_size == 1:
-            return self.asked_to_stop
-        asked = torch.tensor(self.asked_to_stop or 0, device=trainer.strategy.root_device)
+            return self.stopper.asked
+        asked = torch.tensor(self.stopper.asked or 0, device=trainer.strategy.root_device)
         agreed = int(trainer.strategy.reduce(asked.float(), reduce_op="max"))
         return agreed or None
 
@@ -152,7 +141,7 @@ class Conductor(lightning.Callback):
             tokens=step * self.tokens_per_step,
             tokens_per_second=speed,
         )
-        self.shown.metrics(step, loss, speed)
+        self.shown.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s")
 
     def what_is_left(self, step: int, loss: float, norm: float) -> str:
         kept = checkpoints.newest(self.folder)

@@ -12,7 +12,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class Display:
-    """Loss, tokens a second, time left. Silent on every rank but the first."""
+    """Step, the numbers it is given, time left. Silent on every rank but the first."""
 
     def __init__(self, n_steps: int, first_step: int, *, shown: bool) -> None:
         self.n_steps = n_steps
@@ -38,9 +38,8 @@ class Display:
         if self.live is not None:
             self.live.update(self.task, completed=step)
 
-    def metrics(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def metrics(self, step: int, numbers: str) -> None:
         """Show the numbers of a logging step; as a plain line at most every few seconds."""
-        numbers = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
         if self.live is not None:
             self.live.update(self.task, numbers=numbers)
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:

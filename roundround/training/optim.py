@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
 
 
 class Optimiser:
-    """Base: holds the numbers, makes the torch optimiser once the module exists."""
+    """Base: holds the numbers of Adam and its kin, makes the torch optimiser once the module exists."""
 
-    def create(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of the module's parameters."""
-        raise NotImplementedError
-
-
-@final
-class AdamW(Optimiser):
-    """Adam with decoupled weight decay on matrices; gains, biases and other vectors do not decay.
-
-    w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
-
-    Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
-    """
-
-    def __init__(self, *, lr: float, betas: list[float], eps: float, weight_decay: float) -> None:
+    def __init__(
+        self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
+    ) -> None:
         if not lr > 0:
             raise ValueError(f"lr={lr} must be above 0")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
@@ -35,12 +23,46 @@ class AdamW(Optimiser):
         if not weight_decay >= 0:
             raise ValueError(f"weight_decay={weight_decay} must be at least 0")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
+        self.decay_biases = decay_biases
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
-        parameters = [p for p in module.parameters() if p.requires_grad]
+        """The optimiser of the module's parameters."""
+        raise NotImplementedError
+
+    def groups(self, module: nn.Module) -> list[dict[str, Any]]:
+        """Parameters that decay and those that do not: gains, biases and other vectors, unless `decay_biases`."""
+        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        vectors = {name for name, p in parameters if p.ndim < 2 or name.endswith("bias")}
+        if self.decay_biases:
+            vectors = set()
         groups = [
-            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+            {"params": [p for name, p in parameters if name not in vectors], "weight_decay": self.weight_decay},
+            {"params": [p for name, p in parameters if name in vectors], "weight_decay": 0.0},
         ]
-        groups = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+        return [group for group in groups if group["params"]]
+
+
+@final
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay.
+
+    w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
+
+    Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
+    """
+
+    def create(self, module: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.groups(module), lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+
+
+@final
+class Adam(Optimiser):
+    """Adam on the loss with an L2 penalty: its gradient is scaled like the loss's, which decoupled decay is not.
+
+    loss + weight_decay / 2 sum w^2
+
+    Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
+    """
+
+    def create(self, module: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.groups(module), lr=self.lr, betas=self.betas, eps=self.eps, fused=True)

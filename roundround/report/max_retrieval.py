@@ -1,0 +1,198 @@
+"""What a max-retrieval run says: records, the table beside the paper's, and how far it lies from it.
+
+Shapes: S seeds, N sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+from scipy import stats
+
+Array = NDArray[np.float64]
+
+# Velickovic et al. 2024, arXiv:2410.01104, table 1: items, accuracy in per cent of the plain softmax and of the adaptive
+# temperature; the rows of 32 and 8,192 items are less certain than the others
+PAPER = {
+    16: (98.6, 98.6),
+    32: (97.1, 97.1),
+    64: (94.3, 94.5),
+    128: (89.7, 89.9),
+    256: (81.3, 82.1),
+    512: (70.1, 72.5),
+    1024: (53.8, 57.7),
+    2048: (35.7, 39.4),
+    4096: (22.6, 24.9),
+    8192: (15.7, 17.5),
+    16384: (12.4, 14.0),
+}
+BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
+
+
+@dataclass
+class Measured:
+    """What was measured for each seed and size; `values[name][metric]` is [S, N], accuracies are shares of 1."""
+
+    seeds: list[int]
+    sizes: list[int]
+    values: dict[str, dict[str, Array]] = field(default_factory=dict)
+    of_logits: dict[str, Array] = field(default_factory=dict)
+
+    def put(self, name: str | None, metric: str, seed: int, n: int, value: float) -> None:
+        """Store a value, of a normaliser or (None) of the logits."""
+        metrics = self.of_logits if name is None else self.values.setdefault(name, {})
+        empty = np.full((len(self.seeds), len(self.sizes)), np.nan)
+        metrics.setdefault(metric, empty)[self.seeds.index(seed), self.sizes.index(n)] = value
+
+    def accuracy(self, name: str) -> Array:
+        """Per cent, [S, N]."""
+        return 100 * self.values[name]["accuracy"]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One for each metric, normaliser, seed and size."""
+        found = []
+        everything = [*self.values.items(), (None, self.of_logits)]
+        for name, metrics in everything:
+            which = {} if name is None else {"softmax": name}
+            for metric, values in metrics.items():
+                for i, seed in enumerate(self.seeds):
+                    for j, n in enumerate(self.sizes):
+                        value = float(values[i, j])
+                        found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
+        return found
+
+
+def half_width(values: Array) -> Array:
+    """Half the 95 % interval of the mean over seeds (Student's t), [N]; NaN for one seed."""
+    n_seeds = len(values)
+    if n_seeds < 2:
+        return np.full(values.shape[1], np.nan)
+    spread = values.std(0, ddof=1) / np.sqrt(n_seeds)
+    return np.asarray(stats.t.ppf(0.975, n_seeds - 1) * spread, dtype=np.float64)
+
+
+def p_values(values: Array, baseline: Array) -> Array:
+    """Of the paired t-test over seeds against the baseline, [N]; NaN where all differences are equal."""
+    difference = values - baseline
+    varies = difference.std(0) > 0
+    p = np.full(values.shape[1], np.nan)
+    if len(values) > 1 and varies.any():
+        p[varies] = stats.ttest_rel(values[:, varies], baseline[:, varies]).pvalue
+    return p
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Root mean square distance from the paper over the sizes, in percentage points, with a 95 % interval over seeds."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        interval = "" if np.isnan(self.low) else f" ({self.low:.1f} to {self.high:.1f})"
+        return f"{self.value:.1f}{interval}"
+
+
+def distances(measured: Measured) -> tuple[Distance, Distance] | None:
+    """From the paper's baseline, and from its gains by the adaptive temperature; None unless both were measured.
+
+    The intervals are bootstrap percentiles over seeds.
+    """
+    places = [j for j, n in enumerate(measured.sizes) if n in PAPER]
+    if not places or ADAPTIVE not in measured.values:
+        return None
+    paper = np.array([PAPER[measured.sizes[j]] for j in places])
+    baseline = measured.accuracy(BASELINE)[:, places]
+    gain = measured.accuracy(ADAPTIVE)[:, places] - baseline
+    return distance(baseline, paper[:, 0]), distance(gain, paper[:, 1] - paper[:, 0])
+
+
+def distance(values: Array, target: Array) -> Distance:
+    """Of the mean over seeds of `values` [S, N] from `target` [N]."""
+
+    def of(chosen: NDArray[np.intp]) -> float:
+        return float(np.sqrt(np.mean((values[chosen].mean(0) - target) ** 2)))
+
+    everyone = np.arange(len(values))
+    if len(values) < 2:
+        return Distance(of(everyone), np.nan, np.nan)
+    interval = stats.bootstrap(
+        (everyone,), of, vectorized=False, n_resamples=999, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    return Distance(of(everyone), float(interval.low), float(interval.high))
+
+
+def rows(measured: Measured) -> list[list[str]]:
+    """The table as text: the paper's two rows, then each normaliser's mean, interval and p-values."""
+    found = [["items", *(f"{n:,}" for n in measured.sizes)]]
+    for place, label in enumerate(("paper: softmax", "paper: adaptive")):
+        known = [f"{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
+        if any(known):
+            found.append([label, *known])
+    baseline = measured.accuracy(BASELINE)
+    for name in measured.values:
+        accuracy = measured.accuracy(name)
+        found.append([name, *(f"{x:.1f}" for x in accuracy.mean(0))])
+        if len(measured.seeds) > 1:
+            found.append(["", *(f"±{x:.1f}" for x in half_width(accuracy))])
+            if name != BASELINE:
+                found.append(["  p", *map(shown_p, p_values(accuracy, baseline))])
+    return found
+
+
+def shown_p(p: float) -> str:
+    if np.isnan(p):
+        return "-"
+    return f"{p:.0e}".replace("e-0", "e-") if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
+
+
+def table(measured: Measured, *, title: str) -> Table:
+    """`rows`, for the terminal."""
+    head, *others = rows(measured)
+    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown.add_column(head[0], no_wrap=True)
+    for name in head[1:]:
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in others:
+        shown.add_row(*row, style="dim" if row[0].startswith("paper") else None)
+    return shown
+
+
+def markdown(measured: Measured) -> str:
+    """`rows`, for a page."""
+    head, *others = rows(measured)
+    lines = [head, ["---", *["---:"] * len(measured.sizes)], *others]
+    return "".join("| " + " | ".join(cell.strip() for cell in line) + " |\n" for line in lines)
+
+
+def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
+    """What the table says in words: how it was tested, the distance from the paper, what a fit of one's own gives."""
+    told = []
+    if len(measured.seeds) > 1:
+        told.append(
+            f"mean of {len(measured.seeds)} seeds in per cent, ± its 95 % interval; "
+            "p: paired t-test against the plain softmax"
+        )
+    else:
+        told.append("per cent, one seed; intervals and p-values need two")
+    apart = distances(measured)
+    if apart is not None:
+        told.append(
+            f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
+        )
+    if "fitted" in measured.values:
+        unseen = [j for j, n in enumerate(measured.sizes) if n not in fit_sizes]
+        if unseen:
+            means = {name: measured.accuracy(name)[:, unseen].mean() for name in ("fitted", ADAPTIVE, BASELINE)}
+            told.append(
+                f"on sizes not fitted on ({', '.join(f'{measured.sizes[j]:,}' for j in unseen)}): fitted "
+                f"{means['fitted']:.1f}, published {means[ADAPTIVE]:.1f}, plain {means[BASELINE]:.1f} per cent"
+            )
+    return told

@@ -1,0 +1,112 @@
+"""The figures of max retrieval: accuracy and dispersion against the number of items, heat maps, the temperature's fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roundround.report.figures import BLUE, GREY, RED, SHADE, save, subplots
+from roundround.report.max_retrieval import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width
+from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
+
+KINDS = ("svg", "pdf", "png")
+
+
+def accuracy(measured: Measured, folder: Path) -> list[Path]:
+    """Accuracy against the number of items, with 95 % intervals, and the paper's."""
+    figure, axis = subplots(figsize=(7.0, 4.2))
+    for name, colour in colours(measured).items():
+        values = measured.accuracy(name)
+        mean, half = values.mean(0), np.nan_to_num(half_width(values))
+        axis.plot(measured.sizes, mean, "o-", color=colour, label=name, markersize=3, linewidth=1.4)
+        axis.fill_between(measured.sizes, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+    known = [n for n in measured.sizes if n in PAPER]
+    for place, (label, style) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
+        axis.plot(known, [PAPER[n][place] for n in known], style, color="black", linewidth=1.1, label=label)
+    over_items(axis, measured.sizes, "accuracy (%)")
+    axis.set_ylim(0, 101)
+    axis.legend(frameon=False, fontsize="small", loc="upper right")
+    return save(figure, folder, "accuracy", KINDS)
+
+
+def dispersion(measured: Measured, folder: Path) -> list[Path]:
+    """Entropy and largest weight against the number of items, beside the bounds of Lemma 2.1 at temperature 1."""
+    figure, (left, right) = subplots(1, 2, figsize=(10.5, 4.0))
+    n = np.array(measured.sizes, dtype=float)
+    for name, colour in colours(measured).items():
+        for axis, metric in ((left, "entropy"), (right, "largest_weight")):
+            axis.plot(n, measured.values[name][metric].mean(0), "o-", color=colour, label=name, markersize=3, lw=1.4)
+    spread = measured.of_logits["logit_spread"].mean(0)
+    left.plot(n, np.log(n), "--", color=GREY, label="uniform: ln n, 1 / n")
+    left.plot(n, np.maximum(np.log(n) - spread, 0), ":", color="black", label="Lemma 2.1 at the measured spread")
+    right.plot(n, 1 / n, "--", color=GREY)
+    right.plot(n, np.minimum(np.exp(spread) / n, 1), ":", color="black")
+    over_items(left, measured.sizes, "mean entropy of the weights (nats)")
+    over_items(right, measured.sizes, "mean largest weight")
+    right.set_ylim(bottom=0)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize="small", loc="outside right center")
+    figure.suptitle(
+        f"logit spread {spread[0]:.0f} at {measured.sizes[0]:,} items, {spread[-1]:.0f} at {measured.sizes[-1]:,}"
+    )
+    return save(figure, folder, "dispersion", KINDS)
+
+
+def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path) -> list[Path]:
+    """A frame for each size: rows are sets, columns their items of highest priority, the highest on the right."""
+    n_columns = min(6, len(by_size))
+    n_rows = -(-len(by_size) // n_columns)
+    figure, axes = subplots(n_rows, n_columns, figsize=(1.75 * n_columns + 0.6, 3.0 * n_rows + 0.4), squeeze=False)
+    for axis in axes.flat[len(by_size) :]:
+        axis.set_visible(False)
+    image: Any = None
+    for axis, (n, weights) in zip(axes.flat, by_size.items(), strict=False):
+        image = axis.imshow(weights, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
+        axis.set_title(f"{n:,} items", fontsize="small")
+        axis.set_xticks([])
+        axis.set_yticks([])
+    axes[0, 0].set_ylabel("sets")
+    axes[-1, 0].set_xlabel("items by priority")
+    figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6)
+    figure.suptitle(f"{name}: weights of the items of highest priority")
+    return save(figure, folder, f"attention_{name}", KINDS)
+
+
+def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int], folder: Path) -> list[Path]:
+    """The points, the polynomial fitted to them, the published one and where that sharpens."""
+    figure, axis = subplots(figsize=(6.4, 4.2))
+    entropy, beta = points.T
+    grid = np.linspace(0, max(6.2, float(entropy.max())), 400)
+    active = grid[inverse_temperature(torch.from_numpy(grid)).numpy() > 1]
+    axis.axvspan(active[0], active[-1], color=SHADE, zorder=0, label="the published one sharpens")
+    axis.plot(entropy, beta, ".", color=GREY, markersize=2, alpha=0.35, rasterized=True, label="best for one input")
+    axis.plot(grid, np.polyval(PUBLISHED, grid), color=RED, label="published polynomial")
+    inside = grid[(grid >= entropy.min()) & (grid <= entropy.max())]
+    axis.plot(inside, np.polyval(coefficients, inside), color=BLUE, label="fitted here")
+    axis.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axis.set(xlabel="entropy at temperature 1 (nats)", ylabel="inverse temperature", ylim=(0, np.quantile(beta, 0.98)))
+    axis.set_title(f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items", fontsize="medium")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize="small")
+    return save(figure, folder, "temperature_fit", KINDS)
+
+
+def colours(measured: Measured) -> dict[str, Any]:
+    """Blue for the plain softmax, red for the adaptive temperature, others in between."""
+    from matplotlib import pyplot as plt
+
+    others = [name for name in measured.values if name not in (BASELINE, ADAPTIVE)]
+    shades = dict(zip(others, plt.get_cmap("Dark2")(range(8)), strict=False))
+    return {name: {BASELINE: BLUE, ADAPTIVE: RED, **shades}.get(name, GREY) for name in measured.values}
+
+
+def over_items(axis: Any, sizes: Sequence[int], label: str) -> None:
+    """The axis over the number of items, which doubles."""
+    axis.set(xscale="log", xlabel="items", ylabel=label)
+    axis.set_xticks(sizes, [f"{n:,}" for n in sizes], rotation=45, fontsize="small")
+    axis.minorticks_off()
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,81 @@
+"""How max retrieval does on sets of any size, by every normaliser on the same sets, in bounded memory.
+
+Shapes: S seeds, B sets, N items, M normalisers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from roundround.retrieval.model import MaxRetrieval, weights_of
+from roundround.retrieval.sets import Sets
+from roundround.softmax.base import AttentionSoftmax
+
+Means = dict[str, float]
+
+
+@torch.no_grad()
+def evaluate(
+    model: MaxRetrieval, softmaxes: Mapping[str, AttentionSoftmax], blocks: Iterable[Sets]
+) -> tuple[dict[str, Means], Means]:
+    """Means over the sets of one seed, for each normaliser and of the logits themselves.
+
+    Of each normaliser: `accuracy`, `entropy` in nats and `largest_weight`. Of the logits: `logit_spread`, largest minus
+    smallest of a set, and `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
+    """
+    device = next(model.parameters()).device
+    sums: dict[str, dict[str, Tensor]] = {
+        name: defaultdict(lambda: torch.zeros((), device=device)) for name in softmaxes
+    }
+    of_logits: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=device))
+    n_sets = 0
+    for block in blocks:
+        sets = block.to(device)
+        e_SBN, a_SBND = model.attended(sets)
+        alpha_SBMN = torch.stack([weights_of(softmax, e_SBN, None) for softmax in softmaxes.values()], 2)
+        mean_SBMD, total_SBM = alpha_SBMN @ a_SBND, alpha_SBMN.sum(-1)
+        logits = model.answer_from(mean_SBMD.flatten(1, 2), total_SBM.flatten(1, 2)).view(*total_SBM.shape, -1)
+        right_SBM = logits.argmax(-1) == sets.answers_SB[..., None]
+        measured = {
+            "accuracy": right_SBM,
+            "entropy": torch.special.entr(alpha_SBMN).sum(-1),
+            "largest_weight": alpha_SBMN.amax(-1),
+        }
+        for key, value_SBM in measured.items():
+            for name, total in zip(softmaxes, value_SBM.double().sum((0, 1)), strict=True):
+                sums[name][key] = sums[name][key] + total
+        of_logits["logit_spread"] = of_logits["logit_spread"] + (e_SBN.amax(-1) - e_SBN.amin(-1)).double().sum()
+        right = (e_SBN.argmax(-1) == sets.largest_SB).double().sum()
+        of_logits["largest_logit_is_right"] = of_logits["largest_logit_is_right"] + right
+        n_sets += sets.queries_SB.numel()
+    means = {name: {key: float(total) / n_sets for key, total in totals.items()} for name, totals in sums.items()}
+    return means, {key: float(total) / n_sets for key, total in of_logits.items()}
+
+
+@torch.no_grad()
+def attention_by_priority(
+    model: MaxRetrieval, softmaxes: Mapping[str, AttentionSoftmax], blocks: Iterable[Sets], *, n_sets: int, n_items: int
+) -> dict[str, Tensor]:
+    """Weights [n_sets, n_items] of the items of highest priority, the highest last, of one seed's first sets."""
+    device = next(model.parameters()).device
+    found: dict[str, list[Tensor]] = {name: [] for name in softmaxes}
+    n_found = 0
+    for block in blocks:
+        sets = block.to(device)
+        e_SBN, _ = model.attended(sets)
+        order = sets.priorities_SBN.argsort(-1)[..., -n_items:]
+        for name, softmax in softmaxes.items():
+            found[name].append(weights_of(softmax, e_SBN, None).gather(-1, order)[0].cpu())
+        n_found += sets.queries_SB.numel()
+        if n_found >= n_sets:
+            break
+    return {name: torch.cat(rows)[:n_sets] for name, rows in found.items()}
+
+
+def bytes_of_one_set(n: int, width: int, n_softmaxes: int) -> int:
+    """About the most memory that `evaluate` needs for a single set of n items."""
+    return 4 * n * (3 * width + 6 * n_softmaxes)

@@ -1,0 +1,281 @@
+"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from roundround.build import build
+from roundround.directories import find_run, read_manifest
+from roundround.errors import Interrupted, UserError
+from roundround.files import write_atomically
+from roundround.report import max_retrieval as report
+from roundround.report import max_retrieval_figures as figures
+from roundround.retrieval import fitting
+from roundround.retrieval.evaluation import attention_by_priority, bytes_of_one_set, evaluate
+from roundround.retrieval.model import MaxRetrieval, head_shape
+from roundround.retrieval.sets import FITTING, TrainingSets, sets_of_size
+from roundround.retrieval.training import train
+from roundround.run import Logger, Run, opened, tell
+from roundround.schema import MaxRetrievalConfig, checked
+from roundround.softmax.adaptive_temperature import AdaptiveTemperature
+from roundround.softmax.base import AttentionSoftmax
+from roundround.tasks.assembly import as_dict, config_of_run, describe_device, pick_device
+from roundround.training import checkpoints
+from roundround.training.display import Display
+from roundround.training.optim import Optimiser
+from roundround.training.stopping import Stopper
+
+VERB = "max-retrieval"
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
+OF_EVALUATION = {"normalisers", "evaluate", "test_sizes", "test_sets", "fit", "fit_sizes", "fit_inputs", "device"}
+FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", *OF_EVALUATION}
+HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
+
+
+class NotFinite(Exception):
+    """The loss of a seed is no longer a number."""
+
+
+def max_retrieval(cfg: DictConfig) -> None:
+    """Train, unless `run` names models that are; then evaluate, tabulate and draw."""
+    job = HydraConfig.get()
+    directory, overrides = Path(job.runtime.output_dir), list(job.overrides.task)
+    if cfg.resume is not None:
+        if job.mode == RunMode.MULTIRUN:
+            raise UserError("resume= goes on with one run; leave out -m")
+        cfg, _ = config_of_run(cfg, directory, overrides, verb=VERB, free=FREE_ON_RESUME)
+    source = directory
+    if cfg.run is not None:
+        source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
+        cfg, _ = config_of_run(cfg, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+    config = checked(MaxRetrievalConfig, cfg)
+    seeds = list(range(config.seed, config.seed + config.seeds))
+    device = pick_device(config.device)
+    model = build(config.model, MaxRetrieval, seeds)
+    optimiser = build(config.optim, Optimiser)
+    softmaxes = {name: softmax_of(config, name) for name in config.names}
+    check_memory(config, device)
+    sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
+    logger = build(config.logger, Logger)
+    with opened(directory, verb=VERB, config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
+        parameters = sum(p.numel() for p in model.parameters()) // len(seeds)
+        run.note(
+            device=describe_device(device),
+            facts={"parameters": parameters},
+            run=None if source == directory else str(source),
+        )
+        model.to(device)
+        if source == directory:
+            fit_model(run, config, seeds, model, optimiser.create(model))
+        else:
+            model.load_state_dict(checkpoints.load_weights(checkpoints.find(source, "last")))
+        models = {seed: model.only(place) for place, seed in enumerate(seeds)}
+        points = None
+        if "fitted" in softmaxes:
+            points, softmaxes["fitted"] = fit_temperature(run, config, models)
+        measured = measure(run, config, models, softmaxes)
+        tabulate(run, config, measured)
+        if run.writes:
+            draw(config, models, softmaxes, measured, points, run.directory / "figures")
+
+
+def trained(directory: Path) -> Path:
+    """The run that trained the models of this one, which may have evaluated another's."""
+    source = read_manifest(directory).get("run")
+    return Path(source) if source else directory
+
+
+def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
+    """The normaliser of this name, at inference."""
+    node = config.normalisers[name]
+    if replaced:
+        node = OmegaConf.merge(node, replaced)
+        assert isinstance(node, DictConfig)
+    shape = head_shape(config.model.width, config.max_items)
+    return build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
+
+
+def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
+    """Raises UserError for a size whose single set does not fit in the device's memory."""
+    if device.type == "cuda":
+        there = torch.cuda.mem_get_info(device)[1]
+    else:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name, sizes in (("test_sizes", config.test_sizes), ("fit_sizes", config.fit_sizes if config.fit else [])):
+        needed = bytes_of_one_set(max(sizes, default=0), config.model.width, len(config.names))
+        if needed > there:
+            raise UserError(
+                f"{name}={max(sizes)}: a single set of that size needs {needed / 2**30:,.0f} GiB and there are "
+                f"{there / 2**30:,.0f}; give smaller sizes"
+            )
+
+
+def fit_model(
+    run: Run, config: MaxRetrievalConfig, seeds: list[int], model: MaxRetrieval, optimiser: torch.optim.Optimizer
+) -> None:
+    """Train all seeds, from the newest checkpoint where there is one."""
+    folder = run.directory / "checkpoints"
+    newest = checkpoints.newest(folder)
+    first_step = 0
+    if newest is not None:
+        resumed = checkpoints.load(newest)
+        model.load_state_dict(resumed.weights)
+        optimiser.load_state_dict(resumed.optimiser)
+        first_step = resumed.state["step"]
+        tell(f"going on after step {first_step:,}")
+    sets = TrainingSets(
+        seeds,
+        batch_size=config.batch_size,
+        n_min=config.min_items,
+        n_max=config.max_items,
+        n_classes=model.n_classes,
+        size_of_each_set=config.size_of_each_set,
+    )
+    run.forget_after(first_step)
+    n_steps, stopper = config.max_steps, Stopper()
+    display = Display(n_steps, first_step, shown=run.writes)
+    clock, since = time.monotonic(), first_step
+    stopper.start()
+    try:
+        for step, loss_S in train(
+            model, softmax_of(config, "softmax"), optimiser, sets, first_step=first_step, n_steps=n_steps
+        ):
+            last, stop = step == n_steps, stopper.asked
+            if step % config.log_every == 0 or last:
+                losses = loss_S.tolist()
+                check_finite(losses, seeds, step)
+                speed = (step - since) / (time.monotonic() - clock)
+                clock, since = time.monotonic(), step
+                each = {f"loss_{seed}": loss for seed, loss in zip(seeds, losses, strict=True)}
+                run.log(step, loss=float(np.mean(losses)), **each, steps_per_second=speed)
+                display.metrics(step, f"loss {' '.join(f'{loss:.3f}' for loss in losses)}  {speed:.0f} steps/s")
+            display.advance(step)
+            if step % config.checkpoint_every == 0 or last or stop is not None:
+                weights, state = model.state_dict(), optimiser.state_dict()
+                checkpoints.save(folder, step=step, weights=weights, optimiser=state, state={})
+                checkpoints.prune(folder, keep=2)
+            if stop is not None:
+                tell(f"go on with: roundround {VERB} resume={run.directory}")
+                raise Interrupted(stop)
+    finally:
+        stopper.close()
+        display.close()
+
+
+def check_finite(losses: list[float], seeds: list[int], step: int) -> None:
+    broken = [seed for seed, loss in zip(seeds, losses, strict=True) if not np.isfinite(loss)]
+    if broken:
+        raise NotFinite(f"the loss of seed {broken[0]} is not finite at step {step}; try a lower optim.lr")
+
+
+def fit_temperature(
+    run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval]
+) -> tuple[torch.Tensor, AttentionSoftmax]:
+    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found."""
+    found = []
+    for n in config.fit_sizes:
+        for seed, model in models.items():
+            sets = sets_of_size(seed, n=n, n_sets=fitting.most_sets(n), n_classes=model.n_classes, stream=FITTING)
+            found.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
+    points = torch.cat(found)
+    try:
+        coefficients = fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())
+    except ValueError as error:
+        raise UserError(f"fit: {error}") from error
+    shown = ",".join(f"{c:.4g}" for c in coefficients)
+    node = OmegaConf.merge(config.normalisers.fitted, {"coefficients": [float(f"{c:.4g}") for c in coefficients]})
+    path = run.directory / "conf" / "softmax" / "fitted.yaml"
+    if run.writes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = f"# roundround train --config-dir {run.directory / 'conf'} softmax=fitted\n"
+        write_atomically(
+            path, f"{head}# Adaptive temperature fitted to {len(points):,} inputs.\n{OmegaConf.to_yaml(node)}"
+        )
+        run.note(fit={"coefficients": coefficients, "inputs": len(points), "sizes": config.fit_sizes})
+        tell(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature softmax.coefficients=[{shown}]")
+    return points, softmax_of(config, "fitted", coefficients=coefficients)
+
+
+def measure(
+    run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval], softmaxes: dict[str, AttentionSoftmax]
+) -> report.Measured:
+    """Every size, seed and normaliser."""
+    measured = report.Measured(list(models), config.test_sizes)
+    items = [n for n in config.test_sizes for _ in models]
+    display = Display(sum(items), 0, shown=run.writes)
+    done = 0
+    try:
+        for n in config.test_sizes:
+            for seed, model in models.items():
+                sets = sets_of_size(seed, n=n, n_sets=config.test_sets, n_classes=model.n_classes)
+                by_softmax, of_logits = evaluate(model, softmaxes, sets)
+                for name, means in by_softmax.items():
+                    for metric, value in means.items():
+                        measured.put(name, metric, seed, n, value)
+                for metric, value in of_logits.items():
+                    measured.put(None, metric, seed, n, value)
+                done += n
+                display.advance(done)
+            means = {name: float(measured.accuracy(name)[:, measured.sizes.index(n)].mean()) for name in softmaxes}
+            display.metrics(done, f"{n:,} items: {', '.join(f'{name} {mean:.1f} %' for name, mean in means.items())}")
+            run.log(config.max_steps + n, n=n, **{f"accuracy_{name}": mean for name, mean in means.items()})
+    finally:
+        display.close()
+    return measured
+
+
+def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) -> None:
+    """Write the results, and show the table."""
+    largest = measured.sizes[-1]
+    headline = {f"{name}_{largest}": float(measured.accuracy(name)[:, -1].mean()) for name in measured.values}
+    apart = report.distances(measured)
+    records = measured.records()
+    if apart is not None:
+        headline |= {"baseline_from_paper": apart[0].value, "gains_from_paper": apart[1].value}
+        for metric, distance in zip(("baseline_from_paper", "gains_from_paper"), apart, strict=True):
+            records.append({"metric": metric, "value": distance.value, "low": distance.low, "high": distance.high})
+    run.results(records, **headline)
+    notes = report.notes(measured, config.fit_sizes)
+    if run.writes:
+        lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
+        write_atomically(run.directory / "table.md", "".join(lines))
+        console = Console(stderr=True)
+        wide = console if console.is_terminal else Console(stderr=True, width=120)
+        wide.print(report.table(measured, title="max retrieval: accuracy in per cent"))
+        for note in notes:
+            tell(note)
+
+
+def draw(
+    config: MaxRetrievalConfig,
+    models: dict[int, MaxRetrieval],
+    softmaxes: dict[str, AttentionSoftmax],
+    measured: report.Measured,
+    points: torch.Tensor | None,
+    folder: Path,
+) -> None:
+    """Every figure of the run; heat maps of the first seed, plain and adaptive."""
+    figures.accuracy(measured, folder)
+    figures.dispersion(measured, folder)
+    shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
+    seed, model = next(iter(models.items()))
+    frames = {}
+    for n in measured.sizes:
+        sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes)
+        frames[n] = attention_by_priority(model, shown, sets, **HEAT_MAP)
+    for name in shown:
+        figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder)
+    if points is not None:
+        polynomial = softmaxes["fitted"]
+        assert isinstance(polynomial, AdaptiveTemperature)
+        figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes, folder)
