@@ -3,9 +3,9 @@
     python benchmarks/max_retrieval.py
     python benchmarks/max_retrieval.py --device cuda --rounds 20
 
-Every form trains the same model at the paper's protocol: batches of 128 sets of 5 to 16 items, width 128, Adam with an L2
-penalty. A round runs each form for some steps; printed are medians over rounds. The plain form is what one would write
-with torch.nn: every item goes forward through encoder, K and V, and its random numbers are drawn by torch.
+Every form trains the same model at the paper's protocol: batches of 128 sets of 5 to 16 items, width 128, Adam with an
+L2 penalty. A round runs each form for some steps; printed are medians over rounds. The plain form is what one would
+write with torch.nn: every item goes forward through encoder, K and V, and its random numbers are drawn by torch.
 `docs/benchmarks.md` holds the table.
 """
 

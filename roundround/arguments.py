@@ -72,9 +72,9 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
 
 
 def expand_sugar(args: list[str], verb: str) -> list[str]:
-    """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`, where `adaptive` is short for its yaml's name.
+    """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
 
-    Raises UserError where the name is missing.
+    Raises UserError where a name is missing.
     """
     if verb != "max-retrieval":
         return args
@@ -173,7 +173,8 @@ def is_list(config: DictConfig | None, override: str) -> bool:
 
 def defaults_without(left_out: set[str], overrides: list[str], verb: str, config_dir: str | None) -> DictConfig | None:
     """The config that the other overrides give, None where they are wrong (Hydra will say so better)."""
-    others = [override for override in overrides if override not in left_out and not is_sweep(override)]
+    keys = {override.partition("=")[0] for override in left_out}
+    others = [o for o in overrides if o.partition("=")[0] not in keys and not is_sweep(o)]
     try:
         return compose(verb, others, config_dir)
     except Exception:  # whatever is wrong here is wrong again in the real run, which reports it

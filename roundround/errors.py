@@ -13,7 +13,8 @@ class UserError(Exception):
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Tail of a message about a wrong name: the nearest right one where there is one, and all of them."""
     names = sorted(choices)
-    near = difflib.get_close_matches(name, names, n=1)
+    begun = [choice for choice in names if len(name) > 2 and choice.startswith(name)]
+    near = difflib.get_close_matches(name, names, n=1) or begun
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 

@@ -86,6 +86,7 @@ def test_what_nobody_can_read_is_one_error(override: str) -> None:
 def test_commas_make_a_list_where_the_yaml_has_one() -> None:
     assert bracket_lists(["length=128,256"], "eval", None) == ["length=[128,256]"]
     assert bracket_lists(["optim.betas=0.8,0.9", "seed=1"], "train", None) == ["optim.betas=[0.8,0.9]", "seed=1"]
+    assert bracket_lists(["length=128,256", "length=512"], "eval", None) == ["length=[128,256]", "length=512"]
 
 
 def test_commas_make_a_sweep_everywhere_else() -> None:

@@ -13,9 +13,7 @@ import torch
 from rich.table import Table
 
 from roundround.probing.dispersion import MEASURES, Dispersion
-
-GREY = "#8a8a8a"
-SHADE = "#e8eef6"
+from roundround.report.figures import GREY, SHADE, colour_map, save, subplots
 
 
 def records(by_length: Mapping[int, Dispersion], common: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,13 +83,9 @@ def warning(by_length: Mapping[int, Dispersion]) -> str | None:
 
 def draw(dispersion: Dispersion, *, length: int, title: str, folder: Path) -> list[Path]:
     """Save `folder/dispersion.svg` and `.pdf`: each head against the keys it sees, and the lemma."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
 
-    figure, axes = plt.subplots(1, 3, figsize=(13.5, 3.8), layout="constrained")
+    figure, axes = subplots(1, 3, figsize=(13.5, 3.8))
     n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], length)]
     panels = [
         ("entropy", "entropy of a row (nats)", ("entropy_bound", torch.amin)),
@@ -99,7 +93,7 @@ def draw(dispersion: Dispersion, *, length: int, title: str, folder: Path) -> li
         ("logit_spread", "logit spread (nats)", None),
     ]
     n_layers = len(dispersion.n_rows_LN)
-    colours = plt.get_cmap("viridis")([0.5] if n_layers == 1 else [0.9 * i / (n_layers - 1) for i in range(n_layers)])
+    colours = colour_map("viridis")([0.5] if n_layers == 1 else [0.9 * i / (n_layers - 1) for i in range(n_layers)])
     for axis, (name, label, bound) in zip(axes, panels, strict=True):
         for layer, heads_HN in enumerate(dispersion.means_LHN(name)):
             axis.plot(n, heads_HN.T.numpy(), color=colours[layer], linewidth=1)
@@ -126,9 +120,4 @@ def draw(dispersion: Dispersion, *, length: int, title: str, folder: Path) -> li
     ]
     figure.legend(handles=lines, frameon=False, fontsize="small", loc="outside right center")
     figure.suptitle(f"{title}, context {length:,}: every head, rows by the number of keys they see")
-    folder.mkdir(exist_ok=True)
-    paths = [folder / "dispersion.svg", folder / "dispersion.pdf"]
-    for path in paths:
-        figure.savefig(path)
-    plt.close(figure)
-    return paths
+    return save(figure, folder, "dispersion")

@@ -20,6 +20,13 @@ def subplots(*shape: int, **options: Any) -> tuple[Any, Any]:
     return figure, axes
 
 
+def colour_map(name: str) -> Any:
+    """Matplotlib's colour map of this name: a function of numbers from 0 to 1."""
+    from matplotlib import pyplot as plt
+
+    return plt.get_cmap(name)
+
+
 def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("svg", "pdf")) -> list[Path]:
     """Write `folder/name.<kind>` for each kind, and close the figure."""
     from matplotlib import pyplot as plt

@@ -17,8 +17,8 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 
-# Velickovic et al. 2024, arXiv:2410.01104, table 1: items, accuracy in per cent of the plain softmax and of the adaptive
-# temperature; the rows of 32 and 8,192 items are less certain than the others
+# Velickovic et al. 2024, arXiv:2410.01104, table 1: items, accuracy in per cent of the plain softmax and of the
+# adaptive temperature; the rows of 32 and 8,192 items are less certain than the others
 PAPER = {
     16: (98.6, 98.6),
     32: (97.1, 97.1),
@@ -89,7 +89,7 @@ def p_values(values: Array, baseline: Array) -> Array:
 
 @dataclass(frozen=True)
 class Distance:
-    """Root mean square distance from the paper over the sizes, in percentage points, with a 95 % interval over seeds."""
+    """Root mean square distance from the paper over the sizes, in percentage points; a 95 % interval over seeds."""
 
     value: float
     low: float

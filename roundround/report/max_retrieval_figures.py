@@ -1,4 +1,4 @@
-"""The figures of max retrieval: accuracy and dispersion against the number of items, heat maps, the temperature's fit."""
+"""The figures of max retrieval: accuracy and dispersion against the number of items, heat maps, the fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roundround.report.figures import BLUE, GREY, RED, SHADE, save, subplots
+from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
 from roundround.report.max_retrieval import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
@@ -97,10 +97,8 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
 
 def colours(measured: Measured) -> dict[str, Any]:
     """Blue for the plain softmax, red for the adaptive temperature, others in between."""
-    from matplotlib import pyplot as plt
-
     others = [name for name in measured.values if name not in (BASELINE, ADAPTIVE)]
-    shades = dict(zip(others, plt.get_cmap("Dark2")(range(8)), strict=False))
+    shades = dict(zip(others, colour_map("Dark2")(range(8)), strict=False))
     return {name: {BASELINE: BLUE, ADAPTIVE: RED, **shades}.get(name, GREY) for name in measured.values}
 
 

@@ -9,23 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-BLUE, GREY = "#1f5fa8", "#8a8a8a"
+from roundround.report.figures import BLUE, GREY, colour_map, save, subplots
 
 
 def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: str, folder: Path) -> list[Path]:
     """Save `folder/perplexity.svg` and `.pdf`; `by_length` maps a length in tokens to nats at each position."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     lengths = sorted(by_length)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained")
+    figure, (left, right) = subplots(1, 2, figsize=(9.0, 3.6))
     left.plot(lengths, [math.exp(float(np.mean(by_length[n]))) for n in lengths], "o-", color=BLUE)
     left.set(xscale="log", xlabel="context length (tokens)", ylabel="held-out perplexity")
     left.set_xticks(lengths, [str(n) for n in lengths])
     left.minorticks_off()
-    shades = plt.get_cmap("viridis")(np.linspace(0.85, 0.1, len(lengths)))
+    shades = colour_map("viridis")(np.linspace(0.85, 0.1, len(lengths)))
     for n, shade in zip(lengths, shades, strict=True):
         positions, nats = smoothed(by_length[n])
         right.plot(positions, nats, color=shade, label=str(n))
@@ -47,12 +42,7 @@ def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: 
         )
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(title)
-    folder.mkdir(exist_ok=True)
-    paths = [folder / "perplexity.svg", folder / "perplexity.pdf"]
-    for path in paths:
-        figure.savefig(path)
-    plt.close(figure)
-    return paths
+    return save(figure, folder, "perplexity")
 
 
 def smoothed(nats: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -74,7 +74,8 @@ def fit(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[floa
     """
     if len(np.unique(entropies)) <= DEGREE:
         raise ValueError(
-            f"{len(entropies)} inputs whose largest item lacks the largest logit are too few for a polynomial of degree "
-            f"{DEGREE}; give larger fit_sizes or more fit_inputs"
+            f"{len(entropies)} inputs whose largest item lacks the largest logit are too few for a polynomial of "
+            f"degree {DEGREE}; give larger fit_sizes or more fit_inputs"
         )
-    return [float(c) for c in np.polyfit(entropies, betas, DEGREE)]
+    lowest_first = np.polynomial.Polynomial.fit(entropies, betas, DEGREE).convert().coef
+    return [float(c) for c in np.pad(lowest_first, (0, DEGREE + 1 - len(lowest_first)))[::-1]]

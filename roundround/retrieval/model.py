@@ -146,7 +146,7 @@ class MaxRetrieval(nn.Module):
         return torch.cat([sets.priorities_SBN[..., None], one_hot], -1), self.item_in.weight + of_classes
 
     def queries_of_hidden(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Queries [S, B, D] whose products with the encoder's hidden items are the logits, but for a constant [S, B, 1].
+        """Queries [S, B, D] whose products with the hidden items are the logits, but for a constant [S, B, 1].
 
         e_i = (Q g) . (K (W a_i + b) + c) = (W^T K^T Q g) . a_i + (K^T Q g) . b + (Q g) . c
         """
@@ -182,10 +182,10 @@ class MaxRetrieval(nn.Module):
 class AttendOnce(torch.autograd.Function):
     """One query's attention over a set, from the items to the weighted sum of their hidden channels.
 
-    a_i = gelu(x_i W), e_i = q . a_i + constant, alpha = weights(e); gives sum_i alpha_i a_i [S, B, D], sum_i alpha_i [S, B]
+    a_i = gelu(x_i W), e_i = q . a_i + constant, alpha = weights(e)
 
-    Autograd does the same with a pass more over [S, B, N, D] for each product and their sum, a quarter of a step's time.
-    `weights` may hold no parameters.
+    Gives sum_i alpha_i a_i [S, B, D] and sum_i alpha_i [S, B]. Autograd does the same with more passes over
+    [S, B, N, D], which take a fifth of a step's time. `weights` holds no parameters.
     """
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The sets of max retrieval, drawn fresh: each a pure function of a seed, and of the step or of the set's number.
 
-An item is a priority from U(0, 1) and a class; the answer to a set is the class of the item of the largest priority. The
-query is a number from U(0, 1) that tells nothing.
+An item is a priority from U(0, 1) and a class; the answer to a set is the class of the item of the largest priority.
+The query is a number from U(0, 1) that tells nothing.
 Velickovic et al. 2024, arXiv:2410.01104, appendix A.
 
 Shapes: S seeds, B sets, N items.
@@ -100,7 +100,7 @@ class TrainingSets:
 
 
 def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int = TEST) -> Iterator[Sets]:
-    """Sets of n items for one seed, a block at a time; S is 1. The blocks depend on n alone, the stream keeps uses apart."""
+    """Sets of n items for one seed, a block at a time; S is 1. Blocks depend on n alone; streams never meet."""
     at_once = max(1, ITEMS_AT_ONCE // n)
     for block, first in enumerate(range(0, n_sets, at_once)):
         rng = np.random.default_rng([stream, seed, n, block])

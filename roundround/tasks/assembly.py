@@ -52,10 +52,13 @@ def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
             )
 
 
+OF_THE_COMMAND = {"run", "resume", "outputs", "logger", "trust"}  # never taken from another run's config
+
+
 def config_of_run(
     cfg: DictConfig, directory: Path, overrides: list[str], *, verb: str, free: set[str]
 ) -> tuple[DictConfig, dict[str, str]]:
-    """The config and the choices of the run in `directory`, with those keys of `cfg` that are `free` to differ.
+    """The config and the choices of the run in `directory`, changed where the command line changes what is `free` to.
 
     Raises UserError where the run is of another verb, and naming every other parameter that the command line changes.
     """
@@ -77,9 +80,12 @@ def config_of_run(
     ]
     if changed:
         raise UserError(f"a run goes on as it was; leave out what changes: {', '.join(changed)}")
-    for name in free:
-        if "." not in name:
+    for name in free - {name for name in free if "." in name}:
+        if everything or name in OF_THE_COMMAND:
             own[name] = cfg[name]
+        for key in keys:
+            if key == name or key.startswith(name + "."):
+                OmegaConf.update(own, key, OmegaConf.select(cfg, key), merge=False)
     return own, manifest.get("choices", {})
 
 

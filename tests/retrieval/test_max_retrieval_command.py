@@ -1,0 +1,247 @@
+"""`roundround max-retrieval` as people type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Done, shell
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+from scipy import stats
+
+from roundround.report import max_retrieval as report
+
+SMALL = [
+    "logger=none",
+    "device=cpu",
+    "seeds=2",
+    "max_steps=6",
+    "model.width=16",
+    "model.uniform_init=true",
+    "batch_size=8",
+    "test_sizes=16,32,64",
+    "test_sets=40",
+    "fit_sizes=32,64",
+    "fit_inputs=40",
+    "checkpoint_every=2",
+    "log_every=2",
+]
+ALL = [
+    "softmax",
+    "adaptive_temperature",
+    "fitted",
+    "log_n",
+    "ssmax",
+    "temperature_50",
+    "temperature_25",
+    "temperature_10",
+    "entmax15",
+    "hard",
+]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / "last" / "model.safetensors")
+
+
+def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
+    done = roundround("maxkey", *SMALL, "--temp", "all")
+    assert done.code == 0, done.err
+    assert done.manifest["verb"] == "max-retrieval"
+    assert done.directory.parts[-3] == "max-retrieval"
+    for name in ALL:
+        for seed in (0, 1):
+            for n in (16, 32, 64):
+                assert 0 <= done.value("accuracy", softmax=name, seed=seed, n=n) <= 1
+                assert 0 <= done.value("entropy", softmax=name, seed=seed, n=n) <= np.log(n) + 1e-5
+    # at the sizes of training ln n scaling does nothing, and the untrained SSMax is the same as it from there on
+    assert done.value("entropy", softmax="log_n", seed=0, n=16) == done.value(
+        "entropy", softmax="softmax", seed=0, n=16
+    )
+    for n in (16, 32, 64):
+        log_n, ssmax = (done.value("entropy", softmax=name, seed=0, n=n) for name in ("log_n", "ssmax"))
+        assert ssmax == pytest.approx(log_n, rel=1e-5)
+    figures = {path.name for path in (done.directory / "figures").iterdir()}
+    names = ["accuracy", "dispersion", "attention_softmax", "attention_adaptive_temperature", "temperature_fit"]
+    assert figures == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
+    lines = (done.directory / "metrics.jsonl").read_text().splitlines()
+    assert {"loss", "loss_0", "loss_1"} <= json.loads(lines[0]).keys()
+    assert "paper: adaptive" in done.err
+    assert "paired t-test" in done.err
+
+
+def test_the_baseline_is_always_in(roundround: Callable[..., Done]) -> None:
+    done = roundround("max-retrieval", *SMALL, "--temp", "hard")
+    assert list(dict.fromkeys(r["softmax"] for r in done.results if r["metric"] == "accuracy")) == ["softmax", "hard"]
+
+
+def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], fast: list[str]) -> None:
+    done = roundround("maxkey", *SMALL, "fit=true")
+    assert done.code == 0, done.err
+    node = OmegaConf.load(done.directory / "conf" / "softmax" / "fitted.yaml")
+    assert done.manifest["fit"]["coefficients"] == pytest.approx(list(node.coefficients), rel=1e-3)
+    assert f"softmax.coefficients=[{','.join(f'{c:.4g}' for c in node.coefficients)}]" in done.err
+    assert "on sizes not fitted on (16): fitted" in done.err
+    conf = str(done.directory / "conf")
+    trained = roundround("train", *fast, "--config-dir", conf, "softmax=fitted", "softmax.in_training=true")
+    assert trained.code == 0, trained.err
+    assert trained.manifest["config"]["softmax"]["coefficients"] == list(node.coefficients)
+
+
+def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[..., Done]) -> None:
+    first = roundround("maxkey", *SMALL, "--temp", "adaptive")
+    again = roundround("maxkey", "logger=none", "run=last", "evaluate=hard", "test_sizes=16,128")
+    assert again.code == 0, again.err
+    assert again.manifest["run"] == str(first.directory)
+    assert again.manifest["config"]["seeds"] == 2
+    assert again.manifest["config"]["test_sets"] == 40, "what is not given is the run's own"
+    same = {"softmax": "softmax", "seed": 1, "n": 16}
+    assert again.value("accuracy", **same) == first.value("accuracy", **same)
+    assert not (again.directory / "checkpoints").exists()
+    of_evaluation = roundround("maxkey", "logger=none", "run=last", "test_sizes=16")
+    assert of_evaluation.manifest["run"] == str(first.directory), "the models are still those that were trained"
+    refused = roundround("maxkey", "run=last", "model.width=32")
+    assert refused.code == 2
+    assert "model.width (16 -> 32)" in refused.err
+
+
+def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround: Callable[..., Done]) -> None:
+    options = [*SMALL, "max_steps=4000", "checkpoint_every=50", "log_every=10", "test_sizes=16", "test_sets=8"]
+    command = [sys.executable, "-m", "roundround", "maxkey", *options]
+    process = subprocess.Popen(
+        command,
+        cwd=here,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    end = time.monotonic() + 120
+    while not list(here.glob("outputs/max-retrieval/*/*/checkpoints/step-*")) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    resumed = shell("maxkey", "resume=last", "logger=none", cwd=here)
+    assert resumed.code == 0, resumed.err
+    assert "going on after step" in resumed.err
+    whole = shell("maxkey", *options, cwd=here)
+    assert whole.code == 0, whole.err
+    assert resumed.directory != whole.directory
+    ours, theirs = weights(resumed.directory), weights(whole.directory)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    steps = [json.loads(line)["step"] for line in (resumed.directory / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+
+
+def test_an_interrupt_saves_the_step_it_comes_at(here: Path) -> None:
+    options = [*SMALL, "max_steps=1000000", "checkpoint_every=1000000", "log_every=10"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roundround", "maxkey", *options], cwd=here, stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 120
+    while not list(here.glob("outputs/max-retrieval/*/*/metrics.jsonl")) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (run,) = here.glob("outputs/max-retrieval/*/*")
+    assert f"go on with: roundround max-retrieval resume={run}" in err
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert weights(run)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--temp", "adaptiv"], ["no normaliser 'adaptiv'", "did you mean 'adaptive_temperature'?"]),
+        (["--temp"], ["--temp needs the name"]),
+        (["--temp="], ["--temp needs the name"]),
+        (["test_sizes=0,16"], ["test_sizes=[0, 16]", "from 1 up"]),
+        (["test_sizes=32,16"], ["test_sizes=[32, 16]", "larger than the one before"]),
+        (["test_sizes=16,16"], ["test_sizes=[16, 16]"]),
+        (["test_sizes=16.5"], ["test_sizes", "16.5"]),
+        (["test_sizes=[]"], ["test_sizes=[]"]),
+        (["fit_sizes=9,8"], ["fit_sizes=[9, 8]"]),
+        (["model.n_classes=1000"], ["n_classes=1000 must lie between 2 and 256"]),
+        (["seeds=0"], ["seeds=0 must be at least 1"]),
+        (["seed=-1"], ["seed=-1"]),
+        (["test_sizes=16,10000000000"], ["test_sizes=10000000000", "GiB"]),
+        (["min_items=9", "max_items=8"], ["max_items=8 must be at least min_items=9"]),
+        (["run=last"], ["no finished max-retrieval run"]),
+        (["normalisers.temperature_50.temperature=0", "--temp", "all"], ["temperature=0"]),
+        (["optim.lr=-1"], ["lr=-1"]),
+        (["preset=quik"], ["did you mean 'max-retrieval/quick'?"]),
+    ],
+)
+def test_bad_input_costs_one_line(roundround: Callable[..., Done], typed: list[str], said: list[str]) -> None:
+    done = roundround("maxkey", "logger=none", *typed)
+    assert done.code == 2
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    for words in said:
+        assert words in done.err
+
+
+def test_another_verb_has_no_temp(roundround: Callable[..., Done]) -> None:
+    done = roundround("train", "--temp", "adaptive")
+    assert done.code == 2
+    assert "no flag --temp" in done.err
+
+
+def test_one_seed_has_no_p_value_and_says_so(roundround: Callable[..., Done]) -> None:
+    done = roundround("maxkey", *SMALL, "seeds=1")
+    assert done.code == 0, done.err
+    assert "intervals and p-values need two" in done.err
+    assert " p " not in done.err
+
+
+def test_a_loss_that_is_no_number_stops_the_run(roundround: Callable[..., Done]) -> None:
+    done = roundround("maxkey", *SMALL, "optim.lr=1e30", "max_steps=20", "log_every=1")
+    assert done.code == 1
+    assert "is not finite at step" in done.err
+
+
+# -- the statistics
+
+
+def measured(accuracies: dict[str, np.ndarray], sizes: list[int]) -> report.Measured:
+    found = report.Measured(list(range(len(next(iter(accuracies.values()))))), sizes)
+    found.values = {name: {"accuracy": values / 100} for name, values in accuracies.items()}
+    return found
+
+
+def test_intervals_and_p_values_are_scipys() -> None:
+    rng = np.random.default_rng(0)
+    baseline = rng.normal(50, 3, (10, 2))
+    better = baseline + rng.normal(1, 1, (10, 2))
+    low, high = stats.t.interval(0.95, 9, loc=baseline.mean(0), scale=stats.sem(baseline))
+    np.testing.assert_allclose(report.half_width(baseline), (high - low) / 2)
+    np.testing.assert_allclose(report.p_values(better, baseline), stats.ttest_rel(better, baseline).pvalue)
+    assert np.isnan(report.p_values(baseline, baseline)).all(), "no difference anywhere: no test"
+
+
+def test_the_papers_own_numbers_lie_at_no_distance_from_the_paper() -> None:
+    sizes = list(report.PAPER)
+    paper = np.array([report.PAPER[n] for n in sizes])
+    own = measured({"softmax": paper[None, :, 0], "adaptive_temperature": paper[None, :, 1]}, sizes)
+    apart = report.distances(own)
+    assert apart is not None
+    assert (apart[0].value, apart[1].value) == pytest.approx((0, 0), abs=1e-9)
+    off = measured({"softmax": paper[None, :, 0] + 3, "adaptive_temperature": paper[None, :, 1] + 4}, sizes)
+    apart = report.distances(off)
+    assert apart is not None
+    assert (apart[0].value, apart[1].value) == pytest.approx((3, 1))
+
+
+def test_no_distance_without_the_papers_sizes_or_both_of_its_rows() -> None:
+    values = np.full((2, 1), 50.0)
+    assert report.distances(measured({"softmax": values, "adaptive_temperature": values}, [17])) is None
+    assert report.distances(measured({"softmax": values}, [16])) is None

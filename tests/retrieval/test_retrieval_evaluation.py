@@ -1,0 +1,109 @@
+"""Evaluation in a stream, and the paper's fit of the temperature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+from roundround.retrieval import fitting
+from roundround.retrieval.evaluation import attention_by_priority, evaluate
+from roundround.retrieval.model import MaxRetrieval, head_shape
+from roundround.retrieval.sets import TEST, Sets, sets_of_size
+from roundround.softmax.hard import Hard
+from roundround.softmax.softmax import Softmax
+from roundround.softmax.temperature import Temperature
+
+SHAPE = head_shape(16, 16)
+
+
+@pytest.fixture(scope="module")
+def model() -> MaxRetrieval:
+    made = MaxRetrieval([5], n_classes=4, width=16, scaled_logits=False, tanh_gelu=False, uniform_init=True)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.mul_(4)
+    return made
+
+
+def blocks(n: int, n_sets: int) -> list[Sets]:
+    return list(sets_of_size(1, n=n, n_sets=n_sets, n_classes=4, stream=TEST))
+
+
+def test_the_stream_gives_what_the_definition_gives_on_all_sets_at_once(model: MaxRetrieval) -> None:
+    softmaxes = {"softmax": Softmax(SHAPE), "hot": Temperature(SHAPE, temperature=0.3), "hard": Hard(SHAPE)}
+    parts = blocks(600, 90)
+    assert len(parts) > 3
+    means, of_logits = evaluate(model, softmaxes, parts)
+    whole = Sets(
+        *(torch.cat([getattr(p, f) for p in parts], 1) for f in ("priorities_SBN", "classes_SBN", "queries_SB"))
+    )
+    for name, softmax in softmaxes.items():
+        right = model.definition(whole, softmax).argmax(-1) == whole.answers_SB
+        assert means[name]["accuracy"] == pytest.approx(float(right.double().mean()), abs=1e-12)
+    e_BN = model.attended(whole)[0][0].double()
+    p_BN = e_BN.softmax(-1)
+    assert means["softmax"]["entropy"] == pytest.approx(float(-(p_BN * p_BN.log()).nansum(-1).mean()), rel=1e-5)
+    assert means["softmax"]["largest_weight"] == pytest.approx(float(p_BN.amax(-1).mean()), rel=1e-5)
+    assert means["hard"]["entropy"] == pytest.approx(0, abs=1e-7)
+    spread = e_BN.amax(-1) - e_BN.amin(-1)
+    assert of_logits["logit_spread"] == pytest.approx(float(spread.mean()), rel=1e-6)
+    top = e_BN.argmax(-1) == whole.priorities_SBN[0].argmax(-1)
+    assert of_logits["largest_logit_is_right"] == pytest.approx(float(top.double().mean()), abs=1e-12)
+
+
+def test_the_heat_map_has_the_highest_priority_on_the_right(model: MaxRetrieval) -> None:
+    parts = blocks(40, 12)
+    found = attention_by_priority(model, {"softmax": Softmax(SHAPE)}, parts, n_sets=7, n_items=5)["softmax"]
+    assert found.shape == (7, 5)
+    for b in range(7):
+        alpha = model.attended(parts[0])[0][0, b].softmax(-1)
+        ranked = sorted(range(40), key=lambda i: float(parts[0].priorities_SBN[0, b, i]))
+        torch.testing.assert_close(found[b], alpha[ranked[-5:]])
+
+
+def test_the_best_temperature_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    e_BN = torch.from_numpy(rng.normal(size=(20, 30)) * 2)
+    order = e_BN.argsort(-1)
+    found = fitting.best_beta(e_BN, order[:, -4])
+    for e, k, beta in zip(e_BN.numpy(), order[:, -4].tolist(), found.tolist(), strict=True):
+
+        def negative_log_weight(log_beta: float, e: np.ndarray = e, k: int = k) -> float:
+            z = np.exp(log_beta) * e
+            return float(np.log(np.exp(z - z.max()).sum()) - (z[k] - z.max()))
+
+        best = optimize.minimize_scalar(negative_log_weight, bounds=(-6, 4), method="bounded", options={"xatol": 1e-10})
+        assert beta == pytest.approx(np.exp(best.x), rel=1e-4)
+
+
+def test_there_is_no_best_temperature_for_the_largest_logit_or_one_below_the_mean() -> None:
+    e_BN = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 3, dtype=torch.float64)
+    found = fitting.best_beta(e_BN, torch.tensor([1, 3, 2]))
+    assert found.isnan().tolist() == [True, True, False]
+
+
+def test_the_fit_finds_a_polynomial_that_is_known() -> None:
+    known = [-0.152, 1.719, -6.686, 12.358, -5.319]
+    entropies = np.random.default_rng(0).uniform(0.5, 5.5, 500)
+    assert fitting.fit(entropies, np.polyval(known, entropies)) == pytest.approx(known, rel=1e-6)
+
+
+def test_a_fit_needs_more_than_a_few_inputs() -> None:
+    with pytest.raises(ValueError, match=r"4 inputs .* are too few"):
+        fitting.fit(np.arange(4.0), np.arange(4.0))
+
+
+def test_points_come_from_misordered_inputs_alone(model: MaxRetrieval) -> None:
+    parts = blocks(40, 400)
+    points = fitting.points(model, parts, n_inputs=10_000)
+    n = 0
+    for block in parts:
+        e_BN, k_B = model.attended(block)[0][0], block.largest_SB[0]
+        e_k_B = e_BN.gather(-1, k_B[:, None])[:, 0]
+        n += int(((e_k_B < e_BN.amax(-1)) & (e_k_B > e_BN.mean(-1))).sum())
+    assert 0 < len(points) == n
+    assert len(fitting.points(model, parts, n_inputs=3)) == 3
+    assert ((points[:, 0] > 0) & (points[:, 0] < np.log(40))).all()
+    assert (points[:, 1] > 0).all()
