@@ -44,15 +44,21 @@ class Measured:
     values: dict[str, dict[str, Array]] = field(default_factory=dict)
     of_logits: dict[str, Array] = field(default_factory=dict)
 
-    def put(self, name: str | None, metric: str, seed: int, n: int, value: float) -> None:
-        """Store a value, of a normaliser or (None) of the logits."""
-        metrics = self.of_logits if name is None else self.values.setdefault(name, {})
-        empty = np.full((len(self.seeds), len(self.sizes)), np.nan)
-        metrics.setdefault(metric, empty)[self.seeds.index(seed), self.sizes.index(n)] = value
+    def put(self, seed: int, n: int, of_softmaxes: dict[str, dict[str, float]], of_logits: dict[str, float]) -> None:
+        """Store what `evaluate` gives for a seed and a size."""
+        place = self.seeds.index(seed), self.sizes.index(n)
+        tables = [(self.values.setdefault(name, {}), means) for name, means in of_softmaxes.items()]
+        for table, means in [*tables, (self.of_logits, of_logits)]:
+            for metric, value in means.items():
+                table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))[place] = value
 
     def accuracy(self, name: str) -> Array:
         """Per cent, [S, N]."""
         return 100 * self.values[name]["accuracy"]
+
+    def mean_accuracy(self, name: str, n: int) -> float:
+        """Per cent, over seeds."""
+        return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
     def records(self) -> list[dict[str, Any]]:
         """One for each metric, normaliser, seed and size."""

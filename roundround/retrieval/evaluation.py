@@ -5,8 +5,8 @@ Shapes: S seeds, B sets, N items, M normalisers.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +28,7 @@ def evaluate(
     smallest of a set, and `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
     """
     device = next(model.parameters()).device
-    sums: dict[str, dict[str, Tensor]] = {
-        name: defaultdict(lambda: torch.zeros((), device=device)) for name in softmaxes
-    }
-    of_logits: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=device))
+    totals: dict[str, Tensor] = {}
     n_sets = 0
     for block in blocks:
         sets = block.to(device)
@@ -39,21 +36,19 @@ def evaluate(
         alpha_SBMN = torch.stack([weights_of(softmax, e_SBN, None) for softmax in softmaxes.values()], 2)
         mean_SBMD, total_SBM = alpha_SBMN @ a_SBND, alpha_SBMN.sum(-1)
         logits = model.answer_from(mean_SBMD.flatten(1, 2), total_SBM.flatten(1, 2)).view(*total_SBM.shape, -1)
-        right_SBM = logits.argmax(-1) == sets.answers_SB[..., None]
         measured = {
-            "accuracy": right_SBM,
+            "accuracy": logits.argmax(-1) == sets.answers_SB[..., None],
             "entropy": torch.special.entr(alpha_SBMN).sum(-1),
             "largest_weight": alpha_SBMN.amax(-1),
+            "logit_spread": e_SBN.amax(-1) - e_SBN.amin(-1),
+            "largest_logit_is_right": e_SBN.argmax(-1) == sets.largest_SB,
         }
-        for key, value_SBM in measured.items():
-            for name, total in zip(softmaxes, value_SBM.double().sum((0, 1)), strict=True):
-                sums[name][key] = sums[name][key] + total
-        of_logits["logit_spread"] = of_logits["logit_spread"] + (e_SBN.amax(-1) - e_SBN.amin(-1)).double().sum()
-        right = (e_SBN.argmax(-1) == sets.largest_SB).double().sum()
-        of_logits["largest_logit_is_right"] = of_logits["largest_logit_is_right"] + right
+        for metric, value in measured.items():
+            totals[metric] = totals.get(metric, torch.zeros((), device=device)) + value.double().sum((0, 1))
         n_sets += sets.queries_SB.numel()
-    means = {name: {key: float(total) / n_sets for key, total in totals.items()} for name, totals in sums.items()}
-    return means, {key: float(total) / n_sets for key, total in of_logits.items()}
+    means: dict[str, Any] = {metric: (total / n_sets).tolist() for metric, total in totals.items()}
+    of_logits = {metric: means.pop(metric) for metric in ("logit_spread", "largest_logit_is_right")}
+    return {name: {metric: means[metric][m] for metric in means} for m, name in enumerate(softmaxes)}, of_logits
 
 
 @torch.no_grad()

@@ -99,7 +99,7 @@ class TrainingSets:
             self._sizes_of_sets = stacked([rng.integers(*among, shape[:2]) for rng in rngs])
 
 
-def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int = TEST) -> Iterator[Sets]:
+def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int) -> Iterator[Sets]:
     """Sets of n items for one seed, a block at a time; S is 1. Blocks depend on n alone; streams never meet."""
     at_once = max(1, ITEMS_AT_ONCE // n)
     for block, first in enumerate(range(0, n_sets, at_once)):

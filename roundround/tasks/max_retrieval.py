@@ -23,7 +23,7 @@ from roundround.report import max_retrieval_figures as figures
 from roundround.retrieval import fitting
 from roundround.retrieval.evaluation import attention_by_priority, bytes_of_one_set, evaluate
 from roundround.retrieval.model import MaxRetrieval, head_shape
-from roundround.retrieval.sets import FITTING, TrainingSets, sets_of_size
+from roundround.retrieval.sets import FITTING, TEST, TrainingSets, sets_of_size
 from roundround.retrieval.training import train
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import MaxRetrievalConfig, checked
@@ -211,22 +211,15 @@ def measure(
 ) -> report.Measured:
     """Every size, seed and normaliser."""
     measured = report.Measured(list(models), config.test_sizes)
-    items = [n for n in config.test_sizes for _ in models]
-    display = Display(sum(items), 0, shown=run.writes)
+    display = Display(sum(config.test_sizes) * len(models), 0, shown=run.writes, unit="evaluated")
     done = 0
     try:
         for n in config.test_sizes:
             for seed, model in models.items():
-                sets = sets_of_size(seed, n=n, n_sets=config.test_sets, n_classes=model.n_classes)
-                by_softmax, of_logits = evaluate(model, softmaxes, sets)
-                for name, means in by_softmax.items():
-                    for metric, value in means.items():
-                        measured.put(name, metric, seed, n, value)
-                for metric, value in of_logits.items():
-                    measured.put(None, metric, seed, n, value)
-                done += n
-                display.advance(done)
-            means = {name: float(measured.accuracy(name)[:, measured.sizes.index(n)].mean()) for name in softmaxes}
+                sets = sets_of_size(seed, n=n, n_sets=config.test_sets, n_classes=model.n_classes, stream=TEST)
+                measured.put(seed, n, *evaluate(model, softmaxes, sets))
+                display.advance(done := done + n)
+            means = {name: measured.mean_accuracy(name, n) for name in softmaxes}
             display.metrics(done, f"{n:,} items: {', '.join(f'{name} {mean:.1f} %' for name, mean in means.items())}")
             run.log(config.max_steps + n, n=n, **{f"accuracy_{name}": mean for name, mean in means.items()})
     finally:
@@ -271,7 +264,7 @@ def draw(
     seed, model = next(iter(models.items()))
     frames = {}
     for n in measured.sizes:
-        sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes)
+        sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes, stream=TEST)
         frames[n] = attention_by_priority(model, shown, sets, **HEAT_MAP)
     for name in shown:
         figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder)

@@ -14,15 +14,16 @@ SECONDS_BETWEEN_LINES = 5.0
 class Display:
     """Step, the numbers it is given, time left. Silent on every rank but the first."""
 
-    def __init__(self, n_steps: int, first_step: int, *, shown: bool) -> None:
+    def __init__(self, n_steps: int, first_step: int, *, shown: bool, unit: str = "step") -> None:
         self.n_steps = n_steps
         self.first_step = first_step
         self.shown = shown
+        self.unit = unit
         self.started = self.last_line = time.monotonic()
         self.live: Progress | None = None
         if shown and sys.stderr.isatty():
             self.live = Progress(
-                TextColumn("step {task.completed}/{task.total}"),
+                TextColumn(f"{unit} {{task.completed}}/{{task.total}}"),
                 BarColumn(bar_width=24),
                 TaskProgressColumn(),
                 TextColumn("{task.fields[numbers]}"),
@@ -44,7 +45,7 @@ class Display:
             self.live.update(self.task, numbers=numbers)
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
             self.last_line = time.monotonic()
-            self.say(f"step {step}/{self.n_steps}  {numbers}  {self.left(step)} left")
+            self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {self.left(step)} left")
 
     def say(self, text: str) -> None:
         """A line that stays."""
