@@ -19,6 +19,10 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 
 
+class NotFinite(Exception):
+    """The loss or the gradient is no longer a number; training cannot recover from it."""
+
+
 class Interrupted(BaseException):
     """A signal asked the process to stop (SIGINT or SIGTERM); the command exits with 128 plus its number."""
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from roundround.build import build
 from roundround.directories import find_run, read_manifest
-from roundround.errors import Interrupted, UserError
+from roundround.errors import Interrupted, NotFinite, UserError
 from roundround.files import write_atomically
 from roundround.report import max_retrieval as report
 from roundround.report import max_retrieval_figures as figures
@@ -40,10 +40,6 @@ FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
 OF_EVALUATION = {"normalisers", "evaluate", "test_sizes", "test_sets", "fit", "fit_sizes", "fit_inputs", "device"}
 FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", *OF_EVALUATION}
 HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
-
-
-class NotFinite(Exception):
-    """The loss of a seed is no longer a number."""
 
 
 def max_retrieval(cfg: DictConfig) -> None:
@@ -75,18 +71,34 @@ def max_retrieval(cfg: DictConfig) -> None:
             run=None if source == directory else str(source),
         )
         model.to(device)
-        if source == directory:
-            fit_model(run, config, seeds, model, optimiser.create(model))
-        else:
-            model.load_state_dict(checkpoints.load_weights(checkpoints.find(source, "last")))
-        models = {seed: model.only(place) for place, seed in enumerate(seeds)}
-        points = None
-        if "fitted" in softmaxes:
-            points, softmaxes["fitted"] = fit_temperature(run, config, models)
-        measured = measure(run, config, models, softmaxes)
-        tabulate(run, config, measured)
-        if run.writes:
-            draw(config, models, softmaxes, measured, points, run.directory / "figures")
+        try:
+            if source == directory:
+                train_all(run, config, seeds, model, optimiser.create(model))
+            else:
+                model.load_state_dict(checkpoints.load_weights(checkpoints.find(source, "last")))
+            report_on(run, config, seeds, model, softmaxes)
+        except Interrupted:
+            if source == directory:
+                tell(f"go on with: roundround {VERB} resume={directory}")
+            raise
+
+
+def report_on(
+    run: Run,
+    config: MaxRetrievalConfig,
+    seeds: list[int],
+    model: MaxRetrieval,
+    softmaxes: dict[str, AttentionSoftmax],
+) -> None:
+    """Fit a temperature where one is asked for, evaluate, tabulate and draw."""
+    models = {seed: model.only(place) for place, seed in enumerate(seeds)}
+    points = None
+    if "fitted" in softmaxes:
+        points, softmaxes["fitted"] = fit_temperature(run, config, models)
+    measured = measure(run, config, models, softmaxes)
+    tabulate(run, config, measured)
+    if run.writes:
+        draw(config, models, softmaxes, measured, points, run.directory / "figures")
 
 
 def trained(directory: Path) -> Path:
@@ -111,7 +123,10 @@ def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
         there = torch.cuda.mem_get_info(device)[1]
     else:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for name, sizes in (("test_sizes", config.test_sizes), ("fit_sizes", config.fit_sizes if config.fit else [])):
+    for name, sizes in (
+        ("test_sizes", config.test_sizes),
+        ("fit_sizes", config.fit_sizes if "fitted" in config.names else []),
+    ):
         needed = bytes_of_one_set(max(sizes, default=0), config.model.width, len(config.names))
         if needed > there:
             raise UserError(
@@ -120,7 +135,7 @@ def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
             )
 
 
-def fit_model(
+def train_all(
     run: Run, config: MaxRetrievalConfig, seeds: list[int], model: MaxRetrieval, optimiser: torch.optim.Optimizer
 ) -> None:
     """Train all seeds, from the newest checkpoint where there is one."""
@@ -165,7 +180,6 @@ def fit_model(
                 checkpoints.save(folder, step=step, weights=weights, optimiser=state, state={})
                 checkpoints.prune(folder, keep=2)
             if stop is not None:
-                tell(f"go on with: roundround {VERB} resume={run.directory}")
                 raise Interrupted(stop)
     finally:
         stopper.close()
@@ -192,8 +206,9 @@ def fit_temperature(
         coefficients = fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())
     except ValueError as error:
         raise UserError(f"fit: {error}") from error
-    shown = ",".join(f"{c:.4g}" for c in coefficients)
-    node = OmegaConf.merge(config.normalisers.fitted, {"coefficients": [float(f"{c:.4g}") for c in coefficients]})
+    coefficients = [float(f"{c:.6g}") for c in coefficients]
+    shown = ",".join(map(str, coefficients))
+    node = OmegaConf.merge(config.normalisers.fitted, {"coefficients": coefficients})
     path = run.directory / "conf" / "softmax" / "fitted.yaml"
     if run.writes:
         path.parent.mkdir(parents=True, exist_ok=True)

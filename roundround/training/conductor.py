@@ -10,17 +10,13 @@ import lightning
 import torch
 from torch import Tensor
 
-from roundround.errors import Interrupted
+from roundround.errors import Interrupted, NotFinite
 from roundround.model.scoring import score
 from roundround.run import Run
 from roundround.training import checkpoints
 from roundround.training.display import Display
 from roundround.training.module import LanguageModel, learning_rate
 from roundround.training.stopping import Stopper
-
-
-class NotFinite(Exception):
-    """The loss or the gradient is no longer a number; training cannot recover from it."""
 
 
 class Conductor(lightning.Callback):

@@ -89,8 +89,8 @@ def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], f
     done = roundround("maxkey", *SMALL, "fit=true")
     assert done.code == 0, done.err
     node = OmegaConf.load(done.directory / "conf" / "softmax" / "fitted.yaml")
-    assert done.manifest["fit"]["coefficients"] == pytest.approx(list(node.coefficients), rel=1e-3)
-    assert f"softmax.coefficients=[{','.join(f'{c:.4g}' for c in node.coefficients)}]" in done.err
+    assert done.manifest["fit"]["coefficients"] == list(node.coefficients)
+    assert f"softmax.coefficients=[{','.join(map(str, node.coefficients))}]" in done.err
     assert "on sizes not fitted on (16): fitted" in done.err
     conf = str(done.directory / "conf")
     trained = roundround("train", *fast, "--config-dir", conf, "softmax=fitted", "softmax.in_training=true")
