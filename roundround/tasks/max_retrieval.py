@@ -29,7 +29,7 @@ from roundround.run import Logger, Run, opened, tell
 from roundround.schema import MaxRetrievalConfig, checked
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
-from roundround.tasks.assembly import as_dict, config_of_run, describe_device, pick_device
+from roundround.tasks.assembly import as_dict, config_of_run, describe_device, pick_device, without_denormals
 from roundround.training import checkpoints
 from roundround.training.display import Display
 from roundround.training.optim import Optimiser
@@ -44,6 +44,12 @@ HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figu
 
 def max_retrieval(cfg: DictConfig) -> None:
     """Train, unless `run` names models that are; then evaluate, tabulate and draw."""
+    with without_denormals():  # the penalty drives the query's encoder, which carries nothing, to 1e-40: 7 times slower
+        run_max_retrieval(cfg)
+
+
+def run_max_retrieval(cfg: DictConfig) -> None:
+    """The verb, on numbers that a CPU is quick with."""
     job = HydraConfig.get()
     directory, overrides = Path(job.runtime.output_dir), list(job.overrides.task)
     if cfg.resume is not None:
