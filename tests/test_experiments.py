@@ -12,7 +12,19 @@ EXPERIMENTS = ROOT / "conf" / "experiment"
 NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in sorted(EXPERIMENTS.rglob("*.yaml"))]
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_is_run_here() -> None:
+    assert {name.split("/")[0] for name in NAMES} == {"rope", "max-retrieval"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("max-retrieval/")])
+def test_two_steps_of_every_preset(roundround: Callable[..., Done], name: str) -> None:
+    small = ["max_steps=2", "test_sizes=16", "test_sets=4", "logger=none", "device=cpu"]
+    done = roundround("maxkey", f"preset={name.removeprefix('max-retrieval/')}", *small)
+    assert done.code == 0, done.err
+    assert done.manifest["config"]["fit_inputs"] == 100
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("rope/")])
 def test_two_steps_of_every_job(train: Callable[..., Done], name: str) -> None:
     small = ["trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "compile=false", "model.head_dim=8"]
     one_seed = [] if name.endswith("paper") else ["seed=1"]

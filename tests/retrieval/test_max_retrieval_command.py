@@ -245,3 +245,8 @@ def test_no_distance_without_the_papers_sizes_or_both_of_its_rows() -> None:
     values = np.full((2, 1), 50.0)
     assert report.distances(measured({"softmax": values, "adaptive_temperature": values}, [17])) is None
     assert report.distances(measured({"softmax": values}, [16])) is None
+
+
+def test_help_knows_temp(roundround: Callable[..., Done]) -> None:
+    assert "--temp NAME,NAME" in roundround("maxkey", "--help").out
+    assert "--temp" not in roundround("eval", "--help").out
