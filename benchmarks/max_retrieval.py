@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import TrainingSets
+from roundround.retrieval.training import train
 from roundround.softmax.softmax import Softmax
 
 WIDTH, CLASSES, BATCH = 128, 10, 128
@@ -72,30 +73,25 @@ def ours(n_seeds: int, device: torch.device) -> Callable[[int], None]:
     model = MaxRetrieval(
         seeds, n_classes=CLASSES, width=WIDTH, scaled_logits=True, tanh_gelu=False, uniform_init=False
     ).to(device)
-    softmax = Softmax(head_shape(WIDTH, 16))
     sets = TrainingSets(seeds, batch_size=BATCH, n_min=5, n_max=16, n_classes=CLASSES)
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-3, fused=True)
-    step = 0
+    steps = train(model, Softmax(head_shape(WIDTH, 16)), adam, sets, first_step=0, n_steps=10**9)
 
     def run(n_steps: int) -> None:
-        nonlocal step
         for _ in range(n_steps):
-            loss = model.loss(sets.batch(step).to(device), softmax).sum()
-            adam.zero_grad()
-            loss.backward()
-            adam.step()
-            step += 1
+            next(steps)
 
     return run
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=100, help="of each form in a round")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     device = torch.device(options.device)
+    torch.set_flush_denormal(True)  # as the command does
     forms = {
         "plain, one seed": (plain(device), 1),
         "one seed": (ours(1, device), 1),

@@ -78,18 +78,17 @@ def expand_sugar(args: list[str], verb: str) -> list[str]:
     """
     if verb != "max-retrieval":
         return args
-    expanded, rest = [], iter(args)
+    expanded, names, rest = [], ["softmax"], iter(args)
     for arg in rest:
         flag, equals, value = arg.partition("=")
         if flag != "--temp":
             expanded.append(arg)
             continue
-        given = value if equals else next(rest, "")
-        names = [SHORT_NORMALISERS.get(name, name) for name in given.split(",")]
-        if not all(names):
+        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(rest, "")).split(",")]
+        if not all(given):
             raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
-        expanded.append(f"evaluate=[{','.join(dict.fromkeys(['softmax', *names]))}]")
-    return expanded
+        names += [name for name in given if name not in names]
+    return [*expanded, f"evaluate=[{','.join(names)}]"] if len(names) > 1 else expanded
 
 
 def flag_value(flags: list[str], name: str) -> str | None:

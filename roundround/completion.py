@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from roundround.arguments import config_loader, config_name, flag_value, split_flags
+from roundround.arguments import config_loader, config_name, expand_sugar, flag_value, split_flags
 from roundround.errors import UserError
 
 
@@ -19,7 +19,7 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         words = [*words, "="]
     words, prefix = joined(words)
     try:
-        overrides, flags = split_flags(words)
+        overrides, flags = split_flags(expand_sugar(words, verb))
     except UserError:  # a flag still being typed
         return []
     loader = config_loader(flag_value(flags, "--config-dir"))

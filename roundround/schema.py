@@ -127,8 +127,6 @@ class MaxRetrievalConfig:
         for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
             if not sizes or min(sizes) < 1 or sorted(set(sizes)) != sizes:
                 raise UserError(f"{name}={sizes} must be numbers of items from 1 up, each larger than the one before")
-        if self.run is not None and self.resume is not None:
-            raise UserError("run= evaluates again and resume= goes on training; give one of them")
         known = [str(name) for name in self.normalisers]
         for name in self.evaluate:
             if name not in (*known, "all"):
@@ -139,7 +137,7 @@ class MaxRetrievalConfig:
         """The normalisers to evaluate, in the order of `normalisers`; the plain softmax is always the first."""
         known = [str(name) for name in self.normalisers]
         wanted = {"softmax", *(known if "all" in self.evaluate else self.evaluate)}
-        if self.fit:
+        if self.fit or "fitted" in wanted:
             wanted |= {"adaptive_temperature", "fitted"}
         return [name for name in known if name in wanted]
 

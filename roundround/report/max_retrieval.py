@@ -32,6 +32,7 @@ PAPER = {
     8192: (15.7, 17.5),
     16384: (12.4, 14.0),
 }
+FEWEST_TO_RESAMPLE = 5  # seeds; the bootstrap says nothing with fewer
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 
 
@@ -86,7 +87,7 @@ def half_width(values: Array) -> Array:
 def p_values(values: Array, baseline: Array) -> Array:
     """Of the paired t-test over seeds against the baseline, [N]; NaN where all differences are equal."""
     difference = values - baseline
-    varies = difference.std(0) > 0
+    varies = np.ptp(difference, 0) > 1e-9  # per cent: equal counts divided in another order differ by less
     p = np.full(values.shape[1], np.nan)
     if len(values) > 1 and varies.any():
         p[varies] = stats.ttest_rel(values[:, varies], baseline[:, varies]).pvalue
@@ -109,7 +110,7 @@ class Distance:
 def distances(measured: Measured) -> tuple[Distance, Distance] | None:
     """From the paper's baseline, and from its gains by the adaptive temperature; None unless both were measured.
 
-    The intervals are bootstrap percentiles over seeds.
+    The intervals are bootstrap percentiles over seeds, none below five of them.
     """
     places = [j for j, n in enumerate(measured.sizes) if n in PAPER]
     if not places or ADAPTIVE not in measured.values:
@@ -127,7 +128,7 @@ def distance(values: Array, target: Array) -> Distance:
         return float(np.sqrt(np.mean((values[chosen].mean(0) - target) ** 2)))
 
     everyone = np.arange(len(values))
-    if len(values) < 2:
+    if len(values) < FEWEST_TO_RESAMPLE:
         return Distance(of(everyone), np.nan, np.nan)
     interval = stats.bootstrap(
         (everyone,), of, vectorized=False, n_resamples=999, method="percentile", rng=np.random.default_rng(0)
@@ -159,15 +160,21 @@ def shown_p(p: float) -> str:
     return f"{p:.0e}".replace("e-0", "e-") if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
 
 
-def table(measured: Measured, *, title: str) -> Table:
-    """`rows`, for the terminal."""
+def tables(measured: Measured, *, title: str, width: int) -> list[Table]:
+    """`rows`, for a terminal of this many columns: as many sizes side by side as fit."""
     head, *others = rows(measured)
-    shown = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown.add_column(head[0], no_wrap=True)
-    for name in head[1:]:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for row in others:
-        shown.add_row(*row, style="dim" if row[0].startswith("paper") else None)
+    label = max(len(row[0]) for row in others) + 2
+    cell = max(len(text) for row in [head, *others] for text in row[1:]) + 2
+    at_once = max(1, (width - label) // cell)
+    shown: list[Table] = []
+    for a in range(1, len(head), at_once):
+        part = Table(title=None if shown else title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        part.add_column(head[0], no_wrap=True)
+        for name in head[a : a + at_once]:
+            part.add_column(name, justify="right", no_wrap=True)
+        for row in others:
+            part.add_row(row[0], *row[a : a + at_once], style="dim" if row[0].startswith("paper") else None)
+        shown.append(part)
     return shown
 
 

@@ -42,9 +42,10 @@ def dispersion(measured: Measured, folder: Path) -> list[Path]:
             axis.plot(n, measured.values[name][metric].mean(0), "o-", color=colour, label=name, markersize=3, lw=1.4)
     spread = measured.of_logits["logit_spread"].mean(0)
     left.plot(n, np.log(n), "--", color=GREY, label="uniform: ln n, 1 / n")
-    left.plot(n, np.maximum(np.log(n) - spread, 0), ":", color="black", label="Lemma 2.1 at the measured spread")
     right.plot(n, 1 / n, "--", color=GREY)
-    right.plot(n, np.minimum(np.exp(spread) / n, 1), ":", color="black")
+    bound = {"color": "black", "linestyle": ":", "label": "Lemma 2.1, for the plain softmax"}
+    left.plot(n, measured.of_logits["entropy_bound"].mean(0), **bound)
+    right.plot(n, measured.of_logits["largest_weight_bound"].mean(0), **bound)
     over_items(left, measured.sizes, "mean entropy of the weights (nats)")
     over_items(right, measured.sizes, "mean largest weight")
     right.set_ylim(bottom=0)
@@ -96,7 +97,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
 
 
 def colours(measured: Measured) -> dict[str, Any]:
-    """Blue for the plain softmax, red for the adaptive temperature, others in between."""
+    """Blue for the plain softmax, red for the adaptive temperature, eight more, then grey."""
     others = [name for name in measured.values if name not in (BASELINE, ADAPTIVE)]
     shades = dict(zip(others, colour_map("Dark2")(range(8)), strict=False))
     return {name: {BASELINE: BLUE, ADAPTIVE: RED, **shades}.get(name, GREY) for name in measured.values}

@@ -5,6 +5,7 @@ Shapes: S seeds, B sets, N items, M normalisers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from roundround.retrieval.model import MaxRetrieval, weights_of
 from roundround.retrieval.sets import Sets
 from roundround.softmax.base import AttentionSoftmax
 
+OF_LOGITS = ("logit_spread", "entropy_bound", "largest_weight_bound", "largest_logit_is_right")
 Means = dict[str, float]
 
 
@@ -24,8 +26,10 @@ def evaluate(
 ) -> tuple[dict[str, Means], Means]:
     """Means over the sets of one seed, for each normaliser and of the logits themselves.
 
-    Of each normaliser: `accuracy`, `entropy` in nats and `largest_weight`. Of the logits: `logit_spread`, largest minus
-    smallest of a set, and `largest_logit_is_right`, how often the largest is that of the item of the largest priority.
+    Of each normaliser: `accuracy`, `entropy` in nats and `largest_weight`. Of the logits: `logit_spread` delta, largest
+    minus smallest of a set; what Lemma 2.1 of arXiv:2410.01104 makes of it for the plain softmax, `entropy_bound`
+    max(ln n - delta, 0) and `largest_weight_bound` min(exp(delta) / n, 1); and `largest_logit_is_right`, how often the
+    largest is that of the item of the largest priority.
     """
     device = next(model.parameters()).device
     totals: dict[str, Tensor] = {}
@@ -36,18 +40,22 @@ def evaluate(
         alpha_SBMN = torch.stack([weights_of(softmax, e_SBN, None) for softmax in softmaxes.values()], 2)
         mean_SBMD, total_SBM = alpha_SBMN @ a_SBND, alpha_SBMN.sum(-1)
         logits = model.answer_from(mean_SBMD.flatten(1, 2), total_SBM.flatten(1, 2)).view(*total_SBM.shape, -1)
+        spread_SB = e_SBN.amax(-1) - e_SBN.amin(-1)
+        ln_n = math.log(e_SBN.shape[-1])
         measured = {
             "accuracy": logits.argmax(-1) == sets.answers_SB[..., None],
             "entropy": torch.special.entr(alpha_SBMN).sum(-1),
             "largest_weight": alpha_SBMN.amax(-1),
-            "logit_spread": e_SBN.amax(-1) - e_SBN.amin(-1),
+            "logit_spread": spread_SB,
+            "entropy_bound": (ln_n - spread_SB).clamp(min=0),
+            "largest_weight_bound": (spread_SB - ln_n).clamp(max=0).exp(),
             "largest_logit_is_right": e_SBN.argmax(-1) == sets.largest_SB,
         }
         for metric, value in measured.items():
             totals[metric] = totals.get(metric, torch.zeros((), device=device)) + value.double().sum((0, 1))
         n_sets += sets.queries_SB.numel()
     means: dict[str, Any] = {metric: (total / n_sets).tolist() for metric, total in totals.items()}
-    of_logits = {metric: means.pop(metric) for metric in ("logit_spread", "largest_logit_is_right")}
+    of_logits = {metric: means.pop(metric) for metric in OF_LOGITS}
     return {name: {metric: means[metric][m] for metric in means} for m, name in enumerate(softmaxes)}, of_logits
 
 
@@ -71,6 +79,6 @@ def attention_by_priority(
     return {name: torch.cat(rows)[:n_sets] for name, rows in found.items()}
 
 
-def bytes_of_one_set(n: int, width: int, n_softmaxes: int) -> int:
+def bytes_of_one_set(n: int, *, width: int, n_classes: int, n_softmaxes: int) -> int:
     """About the most memory that `evaluate` needs for a single set of n items."""
-    return 4 * n * (3 * width + 6 * n_softmaxes)
+    return 4 * n * (3 * width + 4 * n_classes + 6 * n_softmaxes)

@@ -45,8 +45,8 @@ class MaxRetrieval(nn.Module):
     with GELU; x_i is the priority and the one-hot class.
 
     What the paper leaves open: `scaled_logits` divides the logits by sqrt(width); `tanh_gelu` is JAX's default GELU
-    instead of the exact one; `uniform_init` is torch.nn.Linear's initialisation instead of JAX's truncated normal of
-    standard deviation 1 / sqrt(fan in) with zero biases. A seed's weights are a function of the seed alone.
+    instead of the exact one; `uniform_init` is torch.nn.Linear's initialisation instead of Flax's, a truncated normal
+    of standard deviation 1 / sqrt(fan in) with zero biases. A seed's weights are a function of the seed alone.
     """
 
     def __init__(

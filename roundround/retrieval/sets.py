@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-TRAINING, SIZES, TEST, FITTING = range(4)  # streams of random numbers that never meet
+TRAINING, SIZES, TEST, FITTING, SIZES_OF_SETS = range(5)  # streams of random numbers
 STEPS_AT_ONCE = 64  # whose random numbers are drawn together, which is cheaper
 ITEMS_AT_ONCE = 2**14  # of evaluation: with 128 channels 8 MiB of float32
 
@@ -49,10 +49,16 @@ class Sets:
         return Sets(*(None if x is None else x.to(device) for x in moved))  # type: ignore[arg-type]
 
 
+def bytes_of_training(n_seeds: int, *, batch_size: int, n_max: int) -> int:
+    """About the most memory that `TrainingSets` needs: random numbers as drawn, and classes as whole numbers."""
+    return STEPS_AT_ONCE * n_seeds * batch_size * n_max * 18
+
+
 class TrainingSets:
     """The batch of each step, the same for a seed whether it trains alone or among others.
 
-    A step's sets have one size, common to all seeds, uniform in n_min..n_max; or with `size_of_each_set` each its own.
+    A step's sets have one size, uniform in n_min..n_max and the same for all seeds, which therefore share the order of
+    sizes and nothing else; or with `size_of_each_set` each set draws its own.
     """
 
     def __init__(
@@ -95,17 +101,17 @@ class TrainingSets:
         among = (self.n_min, self.n_max + 1)
         self._sizes = np.random.default_rng([SIZES, block]).integers(*among, STEPS_AT_ONCE).tolist()
         if self.size_of_each_set:
-            rngs = [np.random.default_rng([SIZES, seed, block]) for seed in self.seeds]
+            rngs = [np.random.default_rng([SIZES_OF_SETS, seed, block]) for seed in self.seeds]
             self._sizes_of_sets = stacked([rng.integers(*among, shape[:2]) for rng in rngs])
 
 
 def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int) -> Iterator[Sets]:
-    """Sets of n items for one seed, a block at a time; S is 1. Blocks depend on n alone; streams never meet."""
+    """Sets of n items for one seed, a block at a time; S is 1. Each set depends on seed, n, stream and its number."""
     at_once = max(1, ITEMS_AT_ONCE // n)
     for block, first in enumerate(range(0, n_sets, at_once)):
         rng = np.random.default_rng([stream, seed, n, block])
-        drawn = draw(rng, (min(at_once, n_sets - first), n), n_classes)
-        priorities, classes, queries = (torch.from_numpy(x)[None] for x in drawn)
+        drawn = draw(rng, (at_once, n), n_classes)
+        priorities, classes, queries = (torch.from_numpy(x[: n_sets - first])[None] for x in drawn)
         yield Sets(priorities, classes.long(), queries)
 
 

@@ -44,12 +44,10 @@ def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
     """Raises UserError where a config read from a run names a class from elsewhere: it would run somebody's code."""
     if trust:
         return
-    for name, node in config.items():
-        target = node.get("_target_") if isinstance(node, DictConfig) else None
-        if target is not None and not str(target).startswith("roundround.") and target != "lightning.Trainer":
-            raise UserError(
-                f"the run's {name!s} is {target}, which is not roundround's; trust=true runs it all the same"
-            )
+    for key, target in flat(as_dict(config)).items():
+        name, _, last = key.rpartition(".")
+        if last == "_target_" and not str(target).startswith("roundround.") and target != "lightning.Trainer":
+            raise UserError(f"the run's {name} is {target}, which is not roundround's; trust=true runs it all the same")
 
 
 OF_THE_COMMAND = {"run", "resume", "outputs", "logger", "trust"}  # never taken from another run's config
@@ -58,7 +56,7 @@ OF_THE_COMMAND = {"run", "resume", "outputs", "logger", "trust"}  # never taken 
 def config_of_run(
     cfg: DictConfig, directory: Path, overrides: list[str], *, verb: str, free: set[str]
 ) -> tuple[DictConfig, dict[str, str]]:
-    """The config and the choices of the run in `directory`, changed where the command line changes what is `free` to.
+    """The config and the choices of the run in `directory`, with the `free` keys that the command line gives.
 
     Raises UserError where the run is of another verb, and naming every other parameter that the command line changes.
     """
@@ -80,12 +78,10 @@ def config_of_run(
     ]
     if changed:
         raise UserError(f"a run goes on as it was; leave out what changes: {', '.join(changed)}")
-    for name in free - {name for name in free if "." in name}:
-        if everything or name in OF_THE_COMMAND:
-            own[name] = cfg[name]
-        for key in keys:
-            if key == name or key.startswith(name + "."):
-                OmegaConf.update(own, key, OmegaConf.select(cfg, key), merge=False)
+    for name in free:
+        whole = everything or name in OF_THE_COMMAND
+        for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
+            OmegaConf.update(own, key, OmegaConf.select(cfg, key), merge=False)
     return own, manifest.get("choices", {})
 
 

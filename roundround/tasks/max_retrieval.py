@@ -23,12 +23,13 @@ from roundround.report import max_retrieval_figures as figures
 from roundround.retrieval import fitting
 from roundround.retrieval.evaluation import attention_by_priority, bytes_of_one_set, evaluate
 from roundround.retrieval.model import MaxRetrieval, head_shape
-from roundround.retrieval.sets import FITTING, TEST, TrainingSets, sets_of_size
+from roundround.retrieval.sets import FITTING, TEST, TrainingSets, bytes_of_training, sets_of_size
 from roundround.retrieval.training import train
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import MaxRetrievalConfig, checked
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.softmax import Softmax
 from roundround.tasks.assembly import as_dict, config_of_run, describe_device, pick_device, without_denormals
 from roundround.training import checkpoints
 from roundround.training.display import Display
@@ -45,28 +46,33 @@ HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figu
 def max_retrieval(cfg: DictConfig) -> None:
     """Train, unless `run` names models that are; then evaluate, tabulate and draw."""
     with without_denormals():  # the penalty drives the query's encoder, which carries nothing, to 1e-40: 7 times slower
-        run_max_retrieval(cfg)
+        prepare_and_run(cfg)
 
 
-def run_max_retrieval(cfg: DictConfig) -> None:
-    """The verb, on numbers that a CPU is quick with."""
+def prepare_and_run(cfg: DictConfig) -> None:
+    """The verb: what is asked for, whether it can be done, then do it."""
     job = HydraConfig.get()
     directory, overrides = Path(job.runtime.output_dir), list(job.overrides.task)
+    source = directory
     if cfg.resume is not None:
         if job.mode == RunMode.MULTIRUN:
             raise UserError("resume= goes on with one run; leave out -m")
+        if cfg.run is not None:
+            raise UserError("run= evaluates again and resume= goes on training; give one of them")
+        if trained(directory) != directory:
+            raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to go on with")
         cfg, _ = config_of_run(cfg, directory, overrides, verb=VERB, free=FREE_ON_RESUME)
-    source = directory
-    if cfg.run is not None:
+    elif cfg.run is not None:
         source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
         cfg, _ = config_of_run(cfg, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+        check_trained(source, cfg.max_steps)
     config = checked(MaxRetrievalConfig, cfg)
     seeds = list(range(config.seed, config.seed + config.seeds))
     device = pick_device(config.device)
     model = build(config.model, MaxRetrieval, seeds)
     optimiser = build(config.optim, Optimiser)
     softmaxes = {name: softmax_of(config, name) for name in config.names}
-    check_memory(config, device)
+    check_memory(config, device, model.n_classes)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     logger = build(config.logger, Logger)
     with opened(directory, verb=VERB, config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
@@ -100,7 +106,11 @@ def report_on(
     models = {seed: model.only(place) for place, seed in enumerate(seeds)}
     points = None
     if "fitted" in softmaxes:
-        points, softmaxes["fitted"] = fit_temperature(run, config, models)
+        try:
+            points, softmaxes["fitted"] = fit_temperature(run, config, models)
+        except ValueError as error:  # half an hour of training is not lost for that
+            tell(f"no fit: {error}, with roundround {VERB} run={run.directory}")
+            softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes)
     tabulate(run, config, measured)
     if run.writes:
@@ -113,32 +123,57 @@ def trained(directory: Path) -> Path:
     return Path(source) if source else directory
 
 
+def check_trained(directory: Path, n_steps: int) -> None:
+    """Raises UserError where a run stopped before its last step."""
+    newest = checkpoints.newest(directory / "checkpoints")
+    step = checkpoints.read_state(newest)["step"] if newest is not None else 0
+    if step < n_steps:
+        raise UserError(f"{directory} stopped after {step:,} of {n_steps:,} steps; go on with resume={directory}")
+
+
 def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
-    """The normaliser of this name, at inference."""
+    """The normaliser of this name, at inference; UserError for one that this head cannot feed, or another baseline."""
     node = config.normalisers[name]
     if replaced:
         node = OmegaConf.merge(node, replaced)
         assert isinstance(node, DictConfig)
     shape = head_shape(config.model.width, config.max_items)
-    return build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
+    softmax: AttentionSoftmax = build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
+    if name == report.BASELINE and not isinstance(softmax, Softmax):
+        raise UserError(f"normalisers.{name} is the baseline and what is trained with; give others another name")
+    if type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
+        raise UserError(
+            f"normalisers.{name} reads parameters off each token, which this head does not learn; leave it out"
+        )
+    return softmax
 
 
-def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
-    """Raises UserError for a size whose single set does not fit in the device's memory."""
-    if device.type == "cuda":
-        there = torch.cuda.mem_get_info(device)[1]
-    else:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for name, sizes in (
-        ("test_sizes", config.test_sizes),
-        ("fit_sizes", config.fit_sizes if "fitted" in config.names else []),
-    ):
-        needed = bytes_of_one_set(max(sizes, default=0), config.model.width, len(config.names))
-        if needed > there:
+def check_memory(config: MaxRetrievalConfig, device: torch.device, n_classes: int) -> None:
+    """Raises UserError for a size that does not fit in the device's memory, a single set or a block of training."""
+    there = memory(device)
+    options = {"width": config.model.width, "n_classes": n_classes, "n_softmaxes": len(config.names)}
+    sizes = {"test_sizes": config.test_sizes[-1]}
+    if "fitted" in config.names:
+        sizes["fit_sizes"] = config.fit_sizes[-1]
+    needed = {f"{name}={n}": bytes_of_one_set(n, **options) for name, n in sizes.items()}
+    if config.run is None:
+        training = bytes_of_training(config.seeds, batch_size=config.batch_size, n_max=config.max_items)
+        needed[f"max_items={config.max_items}"] = training
+    for given, n_bytes in needed.items():
+        if n_bytes > there:
             raise UserError(
-                f"{name}={max(sizes)}: a single set of that size needs {needed / 2**30:,.0f} GiB and there are "
-                f"{there / 2**30:,.0f}; give smaller sizes"
+                f"{given} needs {n_bytes / 2**30:,.0f} GiB even in blocks and there are {there / 2**30:,.0f}; give less"
             )
+
+
+def memory(device: torch.device) -> int:
+    """Bytes of the device; on a CPU what the machine and the control group allow."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.exists() else "max"
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(there, int(allowed)) if allowed.isdigit() else there
 
 
 def train_all(
@@ -174,7 +209,7 @@ def train_all(
             last, stop = step == n_steps, stopper.asked
             if step % config.log_every == 0 or last:
                 losses = loss_S.tolist()
-                check_finite(losses, seeds, step)
+                check_finite(losses, seeds, step, folder)
                 speed = (step - since) / (time.monotonic() - clock)
                 clock, since = time.monotonic(), step
                 each = {f"loss_{seed}": loss for seed, loss in zip(seeds, losses, strict=True)}
@@ -182,6 +217,7 @@ def train_all(
                 display.metrics(step, f"loss {' '.join(f'{loss:.3f}' for loss in losses)}  {speed:.0f} steps/s")
             display.advance(step)
             if step % config.checkpoint_every == 0 or last or stop is not None:
+                check_finite(loss_S.tolist(), seeds, step, folder)
                 weights, state = model.state_dict(), optimiser.state_dict()
                 checkpoints.save(folder, step=step, weights=weights, optimiser=state, state={})
                 checkpoints.prune(folder, keep=2)
@@ -192,27 +228,29 @@ def train_all(
         display.close()
 
 
-def check_finite(losses: list[float], seeds: list[int], step: int) -> None:
+def check_finite(losses: list[float], seeds: list[int], step: int, folder: Path) -> None:
+    """Raises NotFinite, which names the last good checkpoint, where a seed's loss is no number."""
     broken = [seed for seed, loss in zip(seeds, losses, strict=True) if not np.isfinite(loss)]
     if broken:
-        raise NotFinite(f"the loss of seed {broken[0]} is not finite at step {step}; try a lower optim.lr")
+        kept = checkpoints.newest(folder)
+        left = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+        raise NotFinite(f"the loss of seed {broken[0]} is not finite at step {step}; {left}; try a lower optim.lr")
 
 
 def fit_temperature(
     run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval]
 ) -> tuple[torch.Tensor, AttentionSoftmax]:
-    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found."""
+    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found.
+
+    Raises ValueError where there are too few points.
+    """
     found = []
     for n in config.fit_sizes:
         for seed, model in models.items():
             sets = sets_of_size(seed, n=n, n_sets=fitting.most_sets(n), n_classes=model.n_classes, stream=FITTING)
             found.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
     points = torch.cat(found)
-    try:
-        coefficients = fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())
-    except ValueError as error:
-        raise UserError(f"fit: {error}") from error
-    coefficients = [float(f"{c:.6g}") for c in coefficients]
+    coefficients = [float(f"{c:.6g}") for c in fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())]
     shown = ",".join(map(str, coefficients))
     node = OmegaConf.merge(config.normalisers.fitted, {"coefficients": coefficients})
     path = run.directory / "conf" / "softmax" / "fitted.yaml"
@@ -264,8 +302,10 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
         lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
         write_atomically(run.directory / "table.md", "".join(lines))
         console = Console(stderr=True)
-        wide = console if console.is_terminal else Console(stderr=True, width=120)
-        wide.print(report.table(measured, title="max retrieval: accuracy in per cent"))
+        if not console.is_terminal:
+            console = Console(stderr=True, width=120)
+        for table in report.tables(measured, title="max retrieval: accuracy in per cent", width=console.width):
+            console.print(table)
         for note in notes:
             tell(note)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 import torch
 from conftest import Done, shell
 from omegaconf import OmegaConf
+from rich.console import Console
 from safetensors.torch import load_file
 from scipy import stats
 
@@ -96,6 +98,65 @@ def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], f
     trained = roundround("train", *fast, "--config-dir", conf, "softmax=fitted", "softmax.in_training=true")
     assert trained.code == 0, trained.err
     assert trained.manifest["config"]["softmax"]["coefficients"] == list(node.coefficients)
+
+
+def test_fitted_brings_the_published_polynomial_along(roundround: Callable[..., Done]) -> None:
+    done = roundround("maxkey", *SMALL, "--temp", "hard", "--temp", "fitted")
+    assert done.code == 0, done.err
+    names = list(dict.fromkeys(r["softmax"] for r in done.results if r["metric"] == "accuracy"))
+    assert names == ["softmax", "adaptive_temperature", "fitted", "hard"]
+
+
+def test_a_fit_that_fails_costs_nothing_else(roundround: Callable[..., Done]) -> None:
+    done = roundround("maxkey", *SMALL, "fit=true", "fit_sizes=1")
+    assert done.code == 0, done.err
+    assert "no fit: 0 inputs" in done.err
+    assert f"run={done.directory}" in done.err
+    assert {r["softmax"] for r in done.results if r["metric"] == "accuracy"} == {"softmax", "adaptive_temperature"}
+
+
+def test_a_run_from_elsewhere_cannot_name_foreign_code(roundround: Callable[..., Done]) -> None:
+    run = roundround("maxkey", *SMALL).directory
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["config"]["normalisers"]["hard"]["_target_"] = "os.system"
+    (run / "run.json").write_text(json.dumps(manifest))
+    for how in ("run", "resume"):
+        refused = roundround("maxkey", f"{how}={run}", "logger=none")
+        assert refused.code == 2
+        assert "normalisers.hard is os.system" in refused.err
+
+
+def test_a_run_that_stopped_early_is_not_evaluated_as_if_it_were_whole(roundround: Callable[..., Done]) -> None:
+    run = roundround("maxkey", *SMALL).directory
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["config"]["max_steps"] = 9
+    (run / "run.json").write_text(json.dumps(manifest))
+    refused = roundround("maxkey", f"run={run}", "logger=none")
+    assert refused.code == 2
+    assert "stopped after 6 of 9 steps; go on with resume=" in refused.err
+    whole = roundround("maxkey", f"resume={run}", "logger=none")
+    assert whole.code == 0, whole.err
+    assert "going on after step 6" in whole.err
+
+
+def test_a_run_that_was_cut_off_in_evaluation_gives_the_same_results(roundround: Callable[..., Done]) -> None:
+    whole = roundround("maxkey", *SMALL)
+    before = whole.results
+    (whole.directory / "results.json").unlink()
+    again = roundround("maxkey", f"resume={whole.directory}", "logger=none")
+    assert again.code == 0, again.err
+    assert again.results == before
+
+
+def test_run_and_resume_are_one_or_the_other(roundround: Callable[..., Done]) -> None:
+    run = roundround("maxkey", *SMALL).directory
+    both = roundround("maxkey", f"run={run}", f"resume={run}")
+    assert both.code == 2
+    assert "give one of them" in both.err
+    evaluation = roundround("maxkey", f"run={run}", "logger=none", "test_sizes=16").directory
+    nothing = roundround("maxkey", f"resume={evaluation}")
+    assert nothing.code == 2
+    assert f"only evaluated {run}" in nothing.err
 
 
 def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[..., Done]) -> None:
@@ -179,6 +240,12 @@ def test_an_interrupt_saves_the_step_it_comes_at(here: Path) -> None:
         (["run=last"], ["no finished max-retrieval run"]),
         (["normalisers.temperature_50.temperature=0", "--temp", "all"], ["temperature=0"]),
         (["optim.lr=-1"], ["lr=-1"]),
+        (["max_items=10000000"], ["max_items=10000000", "GiB"]),
+        (["softmax@normalisers.softmax=ssmax"], ["normalisers.softmax is the baseline"]),
+        (
+            ["+softmax@normalisers.mine=as_entmax", "evaluate=mine"],
+            ["normalisers.mine reads parameters off each token"],
+        ),
         (["preset=quik"], ["did you mean 'max-retrieval/quick'?"]),
     ],
 )
@@ -239,6 +306,21 @@ def test_the_papers_own_numbers_lie_at_no_distance_from_the_paper() -> None:
     apart = report.distances(off)
     assert apart is not None
     assert (apart[0].value, apart[1].value) == pytest.approx((3, 1))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_the_table_fits_the_terminal(width: int) -> None:
+    sizes = list(report.PAPER)
+    values = np.random.default_rng(0).uniform(10, 99, (3, len(sizes)))
+    both = measured({"softmax": values, "adaptive_temperature": values + 0.1}, sizes)
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in report.tables(both, title="accuracy", width=width):
+        console.print(table)
+    shown = console.export_text()
+    assert "16,384" in shown
+    assert "adaptive_temperature" in shown
+    assert "\u2026" not in shown, "nothing is cut"
+    assert max(map(len, shown.splitlines())) <= width
 
 
 def test_no_distance_without_the_papers_sizes_or_both_of_its_rows() -> None:

@@ -49,6 +49,9 @@ def test_the_stream_gives_what_the_definition_gives_on_all_sets_at_once(model: M
     assert means["hard"]["entropy"] == pytest.approx(0, abs=1e-7)
     spread = e_BN.amax(-1) - e_BN.amin(-1)
     assert of_logits["logit_spread"] == pytest.approx(float(spread.mean()), rel=1e-6)
+    assert of_logits["entropy_bound"] == pytest.approx(float((np.log(600) - spread).clamp(min=0).mean()), rel=1e-5)
+    assert of_logits["largest_weight_bound"] == pytest.approx(float((spread.exp() / 600).clamp(max=1).mean()), rel=1e-5)
+    assert (-(p_BN * p_BN.log()).nansum(-1) >= np.log(600) - spread - 1e-9).all(), "Lemma 2.1"
     top = e_BN.argmax(-1) == whole.priorities_SBN[0].argmax(-1)
     assert of_logits["largest_logit_is_right"] == pytest.approx(float(top.double().mean()), abs=1e-12)
 
