@@ -92,7 +92,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
     axis.set(xlabel="entropy at temperature 1 (nats)", ylabel="inverse temperature", ylim=(0, np.quantile(beta, 0.98)))
     axis.set_title(f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize="small")
+    axis.legend(facecolor="white", framealpha=1, edgecolor="white", fontsize="small")  # so that the shade shows in it
     return save(figure, folder, "temperature_fit", KINDS)
 
 
