@@ -15,7 +15,8 @@ from torch import Tensor
 
 from roundround.interface import Bias, Keys
 from roundround.softmax import kernels
-from roundround.softmax.parts import ByEntropy, Parts, in_precision_of_entropy
+from roundround.softmax.by_entropy import ByEntropy, in_precision_of_entropy
+from roundround.softmax.parts import Parts
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:

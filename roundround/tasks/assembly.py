@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -146,6 +147,16 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device={name} cannot be used: {str(error).splitlines()[0]}") from error
     return device
+
+
+def memory(device: torch.device) -> int:
+    """Bytes of the device; on a CPU what the machine and the control group allow."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.exists() else "max"
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(there, int(allowed)) if allowed.isdigit() else there
 
 
 def describe_device(device: torch.device) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from roundround.schema import MaxRetrievalConfig, checked
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
-from roundround.tasks.assembly import as_dict, config_of_run, describe_device, pick_device, without_denormals
+from roundround.tasks.assembly import as_dict, config_of_run, describe_device, memory, pick_device, without_denormals
 from roundround.training import checkpoints
 from roundround.training.display import Display
 from roundround.training.optim import Optimiser
@@ -164,16 +163,6 @@ def check_memory(config: MaxRetrievalConfig, device: torch.device, n_classes: in
             raise UserError(
                 f"{given} needs {n_bytes / 2**30:,.0f} GiB even in blocks and there are {there / 2**30:,.0f}; give less"
             )
-
-
-def memory(device: torch.device) -> int:
-    """Bytes of the device; on a CPU what the machine and the control group allow."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
-    limit = Path("/sys/fs/cgroup/memory.max")
-    allowed = limit.read_text().strip() if limit.exists() else "max"
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(there, int(allowed)) if allowed.isdigit() else there
 
 
 def train_all(

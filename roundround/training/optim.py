@@ -23,7 +23,7 @@ class Optimiser:
         if not weight_decay >= 0:
             raise ValueError(f"weight_decay={weight_decay} must be at least 0")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
-        self.decay_biases = decay_biases
+        self.decay_biases = decay_biases  # its default is for runs that were kept before there was a choice
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of the module's parameters."""
