@@ -98,10 +98,11 @@ class Decoder(nn.Module):
         x_BTD = self.hidden(tokens_BT, step=step)
         return self.unembed(x_BTD) if targets_BT is None else self.nats(x_BTD, targets_BT)
 
-    def hidden(self, tokens_BT: Tensor, *, step: int | None = None) -> Tensor:
-        """Normed output of the last layer, [B, T, D]."""
-        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        pos_BT = self.encoding.positions(pos_1T, step)
+    def hidden(self, tokens_BT: Tensor, *, step: int | None = None, pos_BT: Tensor | None = None) -> Tensor:
+        """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise."""
+        if pos_BT is None:
+            pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        pos_BT = self.encoding.positions(pos_BT, step)
         keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT)
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
