@@ -137,16 +137,17 @@ def where(node: DictConfig) -> str:
     return str(node._get_full_key(None)) or "config"
 
 
-def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:
-    """A function that builds the option `name` of a group, such as softmax=ssmax, with these numbers changed.
-
-    Raises UserError for a name or a number that does not exist.
-    """
+def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
+    """The node of an option of a group, such as softmax=ssmax, with these numbers changed. UserError for a wrong name."""
     folder = conf_dir() / group
     path = folder / f"{name}.yaml"
     if not path.is_file():
         raise UserError(f"no {group}={name}{nearest(name, [p.stem for p in folder.glob('*.yaml')])}")
-    root = OmegaConf.create({group: OmegaConf.merge(OmegaConf.load(path), numbers)})
-    checked_node = root[group]
-    assert isinstance(checked_node, DictConfig)
-    return maker(checked_node, family)
+    node = OmegaConf.create({group: OmegaConf.merge(OmegaConf.load(path), numbers)})[group]
+    assert isinstance(node, DictConfig)
+    return node
+
+
+def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:
+    """A function that builds an option again and again; UserError for a name or a number that does not exist."""
+    return maker(load_option(group, name, **numbers), family)
