@@ -84,7 +84,7 @@ class ProbeConfig:
     """What `roundround probe` reads; model is None where a run is meant, data where `texts` are."""
 
     checkpoint: str = MISSING
-    texts: str = MISSING
+    texts: str | None = MISSING
     prompt: str | None = MISSING
     length: int | None = MISSING
     max_tokens: int | None = MISSING

@@ -94,11 +94,12 @@ def observe(
     batch_tokens: int = BATCH_TOKENS,
     rows: bool = True,
     entropy: bool = True,
+    ablated: bool = False,
 ) -> Probe:
     """Put texts (token ids) through the model and look at every layer.
 
     rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
-    Memory depends on `batch_tokens` and the longest text. Raises UserError for a text shorter than two tokens, for a
+    ablated: whether a model none of whose pairs turns is as it should be. Memory depends on `batch_tokens` and the longest text. Raises UserError for a text shorter than two tokens, for a
     model that is not causal, and for one whose channels turn in an unknown way.
     """
     check_texts(texts)
@@ -114,7 +115,7 @@ def observe(
     layouts = [layout for layout in seen.layouts if layout is not None]
     if len(layouts) < n_layers:
         raise UserError(f"not every attention layer of {subject.name} was called; roundround cannot look inside")
-    if not any(layout.n_turning for layout in layouts):
+    if not ablated and not any(layout.n_turning for layout in layouts):
         raise UserError(f"{subject.name} has no RoPE: no layer turns its queries; there are no frequencies to probe")
     return Probe(
         subject.name, len(texts), sum(map(len, texts)), layouts, seen.norms, seen.rows, seen.mean_entropies()

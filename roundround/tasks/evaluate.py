@@ -22,7 +22,6 @@ from torch import nn
 from roundround.build import build, load_option
 from roundround.data.batches import evaluation_windows
 from roundround.data.corpora import Corpus
-from roundround.data.tokenizers import Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import find_run, read_manifest
 from roundround.errors import UserError
@@ -35,7 +34,7 @@ from roundround.run import Logger, Run, opened, tell
 from roundround.schema import EvalConfig, checked
 from roundround.tasks.assembly import as_dict, describe_device, pick_device, told_in_lines
 from roundround.tasks.pretrained import FromBeginning, opened_subject, tokenizer_recipe
-from roundround.tasks.rebuilding import load_decoder, own_config
+from roundround.tasks.rebuilding import held_out_text, load_decoder, own_config
 
 
 def evaluate(cfg: DictConfig) -> None:
@@ -121,17 +120,6 @@ def score_and_report(
     report(run, train_length, losses, data, choices, common, more=dispersion.records(dispersions, common))
     if dispersions and run.writes:
         report_dispersion(run, dispersions, choices)
-
-
-def held_out_text(own: DictConfig, manifest: dict[str, Any], source: Path) -> TokenData:
-    """The corpus in the run's own tokens; from the cache where the run left them, else with the tokenizer it kept."""
-    corpus = build(own.data, Corpus)  # type: ignore[type-abstract]
-    if corpus.identity() == manifest["data"]["corpus_hash"]:
-        data = prepare(corpus, build(own.tokenizer, TokenizerRecipe), default_cache_dir())  # type: ignore[type-abstract]
-        if data.tokenizer_hash == manifest["data"]["tokenizer_hash"]:
-            return data
-    kept = Saved(source / "tokenizer.json", manifest["data"]["end_of_document"])
-    return prepare(corpus, kept, default_cache_dir())
 
 
 def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str]) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from tokenizers import Tokenizer
 
-from roundround.data.tokenizers import Saved
+from roundround.build import build
+from roundround.data.corpora import Corpus
+from roundround.data.tokenizers import Saved, TokenizerRecipe
+from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import read_manifest
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
@@ -65,3 +70,21 @@ def decoder_of_run(
     decoder = load_decoder(own, manifest, source, checkpoint=checkpoint, replaced=replaced)
     kept = Saved(source / "tokenizer.json", manifest["data"]["end_of_document"])
     return decoder.eval(), kept.build([]).tokenizer
+
+
+def held_out_text(own: DictConfig, manifest: dict[str, Any], source: Path) -> TokenData:
+    """The corpus in the run's own tokens; from the cache where the run left them, else with the tokenizer it kept."""
+    corpus = build(own.data, Corpus)  # type: ignore[type-abstract]
+    if corpus.identity() == manifest["data"]["corpus_hash"]:
+        data = prepare(corpus, build(own.tokenizer, TokenizerRecipe), default_cache_dir())  # type: ignore[type-abstract]
+        if data.tokenizer_hash == manifest["data"]["tokenizer_hash"]:
+            return data
+    kept = Saved(source / "tokenizer.json", manifest["data"]["end_of_document"])
+    return prepare(corpus, kept, default_cache_dir())
+
+
+def held_out_tokens(source: Path, *, trust: bool) -> NDArray[np.unsignedinteger[Any]]:
+    """The held-out stream of a run, in its own tokens."""
+    manifest = read_manifest(source)
+    own = own_config(manifest, trust=trust)
+    return held_out_text(own, manifest, source).held_out
