@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 
 from roundround.build import named
-from roundround.directories import find_run, read_manifest
+from roundround.data.tokenizers import Vocabulary
+from roundround.directories import find_run
 from roundround.errors import UserError
 from roundround.interface import AttentionShape
 from roundround.model.decoder import Decoder
@@ -28,13 +29,11 @@ from roundround.softmax.base import AttentionSoftmax
 class Loaded(NamedTuple):
     """A decoder trained here, in evaluation mode on the CPU, and its tokenizer.
 
-    `model(tokens_BT)` gives logits [B, T, V]; `tokenizer.encode(text).ids` gives token ids. `end_of_document` is the
-    token that closes every document and stands before each.
+    `model(tokens_BT)` gives logits [B, T, V]; `tokenizer.encode(text)` token ids, `tokenizer.decode(ids)` text.
     """
 
     model: Decoder
-    tokenizer: Tokenizer
-    end_of_document: int
+    tokenizer: Vocabulary
 
 
 def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs", trust: bool = False) -> Loaded:
@@ -43,11 +42,10 @@ def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs",
     run: its directory, or `last` for the latest finished one under `outputs`. checkpoint: best, last or step-00000100.
     trust: build classes from outside roundround that the run names. Raises UserError where there is no such run.
     """
-    from roundround.tasks.pretrained import decoder_of_run
+    from roundround.tasks.rebuilding import decoder_of_run
 
     source = find_run(str(run), outputs, "train", done=True)
-    decoder, tokenizer = decoder_of_run(source, checkpoint=checkpoint, trust=trust)
-    return Loaded(decoder, tokenizer, int(read_manifest(source)["data"]["end_of_document"]))
+    return Loaded(*decoder_of_run(source, checkpoint=checkpoint, trust=trust))
 
 
 def probe(
@@ -61,31 +59,27 @@ def probe(
 ) -> Probe:
     """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
 
-    model: a Hugging Face decoder (patched or not), or the `model` of `load`. tokenizer: its own; for the model of
-    `load`, the whole `Loaded`. rows: also sample rows of attention, for labels, logits by frequency, largest weight and
-    logit spread. entropy: also the entropy of every row, a second pass of attention. Memory depends on `batch_tokens`
-    and the longest text, not on how many texts there are.
+    model, tokenizer: a Hugging Face decoder (patched or not) and its tokenizer, or what `load` returns. rows: also
+    sample rows of attention, for labels, logits by frequency, largest weight and logit spread. entropy: also the
+    entropy of every row, a second pass of attention. Memory depends on `batch_tokens` and the longest text, not on how
+    many texts there are.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
     first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
     known, or that is not causal.
     """
     if isinstance(model, Decoder):
-        if not isinstance(tokenizer, Loaded):
-            raise UserError("give rr.probe what rr.load returned: loaded = rr.load(run); rr.probe(loaded.model, loaded, texts)")
-        return watch(TrainedHere("run", model, tokenizer.tokenizer, tokenizer.end_of_document), texts, rows, entropy, batch_tokens)
-    from transformers import PreTrainedModel
+        if not isinstance(tokenizer, Vocabulary):
+            raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
+        own = TrainedHere("run", model, tokenizer.tokenizer, tokenizer.end_of_document)
+        return watch(own, texts, rows, entropy, batch_tokens)
+    from roundround.hf.attention import installed, is_patched
+    from roundround.hf.subject import HuggingFaceModel, pretrained
 
-    from roundround.hf.attention import attention_layers, installed, SLOT
-    from roundround.hf.subject import HuggingFaceModel
-
-    if not isinstance(model, PreTrainedModel):
-        raise UserError(f"rr.probe takes a Hugging Face decoder or the model of rr.load, not a {type(model).__name__}")
-    name = str(model.config.name_or_path or type(model).__name__)
-    if any(hasattr(layer, SLOT) for layer in attention_layers(model)):
-        return watch(HuggingFaceModel(name, model, tokenizer), texts, rows, entropy, batch_tokens)
-    with installed(model):
-        return watch(HuggingFaceModel(name, model, tokenizer), texts, rows, entropy, batch_tokens)
+    checked = pretrained(model)
+    name = str(checked.config.name_or_path or type(checked).__name__)
+    with nullcontext() if is_patched(checked) else installed(checked):
+        return watch(HuggingFaceModel(name, checked, tokenizer), texts, rows, entropy, batch_tokens)
 
 
 def watch(subject: Subject, texts: Sequence[str], rows: bool, entropy: bool, batch_tokens: int) -> Probe:
@@ -117,22 +111,20 @@ def patch(
     Generation with a cache works. Learned parameters start as the yaml says and join `model.parameters()`. Raises
     UserError for what cannot be honoured, such as a soft cap of the model's own beside another normaliser.
     """
-    from transformers import PreTrainedModel
-
     from roundround.hf.patch import Patch
+    from roundround.hf.subject import pretrained
 
-    if not isinstance(model, PreTrainedModel):
-        raise UserError(f"rr.patch takes a loaded Hugging Face model, not a {type(model).__name__}")
+    checked = pretrained(model)
     if softmax is None and pe is None:
         raise UserError("rr.patch needs softmax=... or pe=...")
     if isinstance(softmax, str):
-        make_softmax: Any = named("softmax", softmax, AttentionSoftmax, **numbers)  # type: ignore[type-abstract]
+        make_softmax: Any = named("softmax", softmax, AttentionSoftmax, **numbers)
     else:
         make_softmax = softmax
     of_pe = {} if softmax is not None else numbers
     make_encoding: Any = named("pe", pe, PositionalEncoding, **of_pe) if isinstance(pe, str) else pe
     with torch.no_grad():
-        patched = Patch(model, make_softmax, make_encoding)
+        patched = Patch(checked, make_softmax, make_encoding)
     if patched.remark is not None:
         warnings.warn(patched.remark, stacklevel=2)
     return patched

@@ -138,7 +138,7 @@ def where(node: DictConfig) -> str:
 
 
 def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
-    """The node of an option of a group, such as softmax=ssmax, with these numbers changed. UserError for a wrong name."""
+    """The node of an option of a group, such as softmax=ssmax, with these numbers; UserError for a wrong name."""
     folder = conf_dir() / group
     path = folder / f"{name}.yaml"
     if not path.is_file():

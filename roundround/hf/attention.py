@@ -55,7 +55,7 @@ def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -
 def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> str | None:
     """Begin what `installed` does; returns the name of the attention that the model had, for `remove`."""
     layers = attention_layers(model)
-    if any(hasattr(layer, SLOT) for layer in layers):
+    if is_patched(model):
         raise UserError("the model is patched already; take that patch off first")
     made = [own_softmax(layer) if make_softmax is None else replacement(layer, make_softmax) for layer in layers]
     parameter = next(model.parameters())
@@ -65,7 +65,7 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
             softmax.to(parameter.device)
         hook = layer.register_forward_pre_hook(remember_input, with_kwargs=True)
         object.__setattr__(softmax, "input_hook", hook)
-    before = model.config._attn_implementation
+    before: str | None = model.config._attn_implementation
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
     try:
@@ -92,13 +92,20 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
     found = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "scaling") and size_of_head(m)]
     decoder = [m for m in found if getattr(m, "is_causal", True) or getattr(m, "is_sliding", False)]
     if not decoder:
-        raise UserError(f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside")
+        raise UserError(
+            f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside"
+        )
     return sorted(decoder, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
 
 
 def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
     """The normalisers of a model with an installed attention, by layer."""
     return [m for layer in attention_layers(model) if isinstance(m := getattr(layer, SLOT, None), AttentionSoftmax)]
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model's attention runs through normalisers of this project."""
+    return any(hasattr(layer, SLOT) for layer in attention_layers(model))
 
 
 def size_of_head(layer: nn.Module) -> int | None:
@@ -165,7 +172,7 @@ def sinks_of(layer: Any) -> nn.Parameter | None:
 
 def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Keep a layer's input for normalisers that read it (`row_parameters`), until its attention is called."""
-    layer.roundround_input = args[0] if args else options["hidden_states"]  # type: ignore[assignment]
+    layer.roundround_input = args[0] if args else options["hidden_states"]
 
 
 def attention(
@@ -243,13 +250,13 @@ def mask(
         window=None if local_size is None or local_size >= n_keys else local_size,
     )
     if not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
-        raise UserError("the model's attention mask is neither causal nor a sliding window; roundround cannot honour it")
+        raise UserError(
+            "the model's attention mask is neither causal nor a sliding window; roundround cannot honour it"
+        )
     return keys
 
 
-def agrees(
-    keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int
-) -> bool:
+def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
     """Whether the model's own mask says the same about the first, some middle and the last rows, padding aside."""
     device, n = keys.k_pos_BK.device, keys.n_queries
     unpadded = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, window=keys.window)

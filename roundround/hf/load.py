@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import errors as hub
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from roundround.data.corpora import first_line
 from roundround.data.network import hub_is_reachable
@@ -53,10 +54,13 @@ class Pretrained:
     def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """The model, ready to evaluate, and its tokenizer. Raises UserError."""
         self.check_there()
+        disable_progress_bar()
         try:
             config = AutoConfig.from_pretrained(self.path, **self.options())
             self.check_config(config)
-            model = AutoModelForCausalLM.from_pretrained(self.path, config=config, **self.options(), **self.placing(device))
+            model = AutoModelForCausalLM.from_pretrained(
+                self.path, config=config, **self.options(), **self.placing(device)
+            )
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
         except UserError:
             raise
@@ -98,9 +102,9 @@ class Pretrained:
 
     def check_config(self, config: Any) -> None:
         """UserError for a model whose Python code would have to be run."""
-        if not self.trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
-            if type(config) not in AutoModelForCausalLM._model_mapping:
-                raise UserError(self.needs_code())
+        brings_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+        if brings_code and not self.trust_remote_code:
+            raise UserError(self.needs_code())
 
     def needs_code(self) -> str:
         return (

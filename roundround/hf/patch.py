@@ -96,11 +96,9 @@ def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list
 
 
 def remark_on(own: list[Tensor], new: list[Tensor]) -> str | None:
-    """A line where pairs turn at frequencies that the model was not trained with; None where they keep or lose theirs."""
+    """A line where pairs turn at frequencies that the model was not trained with; None where there is no such pair."""
     for before, after in zip(own, new, strict=True):
         turning = after > 0
         if not torch.allclose(after[turning], before[turning].to(after), rtol=1e-4):
-            return (
-                "the encoding turns pairs at other frequencies than the model was trained with; pe.theta=... is its base"
-            )
+            return "the encoding turns at other frequencies than the model was trained with; pe.theta=... is its base"
     return None

@@ -49,9 +49,7 @@ class HuggingFaceModel(Subject):
         return [self.tokenizer.decode([token]) for token in tokens]
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        out = self.pretrained.base_model(
-            input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False
-        )
+        out = self.pretrained.base_model(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
         hidden_BTD: Tensor = out.last_hidden_state
         return hidden_BTD
 
@@ -70,6 +68,13 @@ class HuggingFaceModel(Subject):
         finally:
             for table, old in zip(own, kept, strict=True):
                 table.copy_(old)
+
+
+def pretrained(model: object) -> PreTrainedModel:
+    """The model, if it is one of Hugging Face's; else UserError."""
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(f"this takes a loaded Hugging Face decoder, not a {type(model).__name__}")
+    return model
 
 
 def frequency_tables(model: PreTrainedModel) -> list[Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -43,8 +44,7 @@ def parse_band(text: str) -> Band:
         fraction = math.nan
     if end not in ENDS or not colon or not 0 <= fraction <= 1:
         raise UserError(
-            f"ablate={text} is no band of frequencies; write lowest:FRACTION or highest:FRACTION with a fraction from 0 "
-            "to 1, or curve"
+            f"ablate={text} is no band of frequencies; write lowest:FRACTION or highest:FRACTION (0 to 1), or curve"
         )
     return Band(end, fraction)
 
@@ -115,4 +115,4 @@ def curve(n_turning: int, n_points: int = 8) -> list[Band]:
 def context_bins(longest: int) -> list[tuple[int, int]]:
     """Ranges of context lengths in tokens, doubling from 64: (0, 64), (64, 128), (128, 256), ... up to `longest`."""
     edges = [0, *(n for n in (64 * 2**i for i in range(24)) if n < longest), longest]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))

@@ -45,15 +45,19 @@ class Layout:
     def split(self, x: Tensor) -> Tensor:
         """Channels as pairs: [..., C] -> [..., P, 2]."""
         parts = [part for part in (x[..., : self.n_rotary], x[..., self.n_rotary :]) if part.shape[-1]]
-        if self.pairing == "interleaved":
-            paired = [part.unflatten(-1, (-1, 2)) for part in parts]
-        else:
-            paired = [part.unflatten(-1, (2, -1)).mT for part in parts]
+        paired = []
+        for part in parts:
+            n_pairs = part.shape[-1] // 2
+            if self.pairing == "interleaved":
+                paired.append(part.reshape(*part.shape[:-1], n_pairs, 2))
+            else:
+                paired.append(part.reshape(*part.shape[:-1], 2, n_pairs).mT)
         return paired[0] if len(paired) == 1 else torch.cat(paired, -2)
 
     def norms(self, x: Tensor) -> Tensor:
         """Length of each pair's 2-vector, at least float32: [..., C] -> [..., P]."""
-        return torch.linalg.vector_norm(self.split(x), dim=-1, dtype=widen(x[..., :0]).dtype)
+        norms: Tensor = torch.linalg.vector_norm(self.split(x), dim=-1, dtype=widen(x[..., :0]).dtype)
+        return norms
 
     def channels(self, first: int, last: int) -> Tensor:
         """The channels of the pairs first..last: [2 (last - first)], int64."""

@@ -99,8 +99,9 @@ def observe(
     """Put texts (token ids) through the model and look at every layer.
 
     rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
-    ablated: whether a model none of whose pairs turns is as it should be. Memory depends on `batch_tokens` and the longest text. Raises UserError for a text shorter than two tokens, for a
-    model that is not causal, and for one whose channels turn in an unknown way.
+    ablated: whether a model none of whose pairs turns is as it should be. Memory depends on `batch_tokens` and the
+    longest text. Raises UserError for a text shorter than two tokens, for a model that is not causal, and for one whose
+    channels turn in an unknown way.
     """
     check_texts(texts)
     n_layers = len(subject.normalisers)
@@ -117,9 +118,7 @@ def observe(
         raise UserError(f"not every attention layer of {subject.name} was called; roundround cannot look inside")
     if not ablated and not any(layout.n_turning for layout in layouts):
         raise UserError(f"{subject.name} has no RoPE: no layer turns its queries; there are no frequencies to probe")
-    return Probe(
-        subject.name, len(texts), sum(map(len, texts)), layouts, seen.norms, seen.rows, seen.mean_entropies()
-    )
+    return Probe(subject.name, len(texts), sum(map(len, texts)), layouts, seen.norms, seen.rows, seen.mean_entropies())
 
 
 class Watch:
@@ -203,7 +202,7 @@ def watching(
     take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
 ) -> Iterator[None]:
     """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of `attend`)."""
-    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]  # type: ignore[arg-type]
+    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]
     try:
         yield
     finally:
@@ -217,9 +216,7 @@ def run(subject: Subject, batch: Sequence[Sequence[int]], test: SelfTest | None 
     if test is not None:
         longest = max(tokens_BT.shape[1], test.tokens_BT.shape[1])
         tokens_BT = torch.cat([widened(test.tokens_BT, longest), widened(tokens_BT, longest)])
-        pos_BT = torch.cat([
-            widened_positions(test.pos_BT, longest), torch.arange(longest).expand(len(batch), -1)
-        ])
+        pos_BT = torch.cat([widened_positions(test.pos_BT, longest), torch.arange(longest).expand(len(batch), -1)])
     device = subject.device
     return subject.hidden(tokens_BT.to(device), pos_BT.to(device))
 

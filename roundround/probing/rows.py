@@ -52,7 +52,7 @@ class RowStatistics:
         n = q_HTC.shape[1]
         sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long()
         at_once = max(1, ELEMENTS // (q_HTC.shape[0] * n))
-        for rows_R in sampled.split(at_once):
+        for rows_R in torch.split(sampled, at_once):
             self.add_rows(layout, softmax, q_HTC, k_GTC, rows_R.to(q_HTC.device), scale, keys.window, rows)
 
     def add_rows(
@@ -84,8 +84,11 @@ class RowStatistics:
                 without = logits_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
             alpha_HRK = softmax.weights(without[None], visible_RK, per_row)[0]
             for name, value_HR in where_weight_goes(alpha_HRK, rows_R).items():
-                add_to(sums, f"{name}, without {band}", (value_HR * late_R[:, None] if value_HR.ndim == 3 else
-                                                         value_HR * late_R).sum(1))
+                add_to(
+                    sums,
+                    f"{name}, without {band}",
+                    (value_HR * late_R[:, None] if value_HR.ndim == 3 else value_HR * late_R).sum(1),
+                )
             if not number:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
@@ -157,6 +160,7 @@ def seen_by(rows_R: Tensor, n_keys: int, window: int | None) -> Tensor:
 
 def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor) -> dict[str, Tensor]:
     """Weight on places, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 where there is no such key."""
+
     def at(distance: int) -> Tensor:
         place_R = rows_R - distance
         found = alpha_HRK.gather(-1, place_R.clamp(min=0).expand(alpha_HRK.shape[0], -1)[..., None])[..., 0]

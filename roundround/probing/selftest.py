@@ -31,7 +31,9 @@ class SelfTest:
             raise UserError("the texts hold a single token again and again; a probe needs at least two different ones")
         own = [different[i % len(different)] for i in range(N_TOKENS)]
         self.changed_from = N_TOKENS // 2
-        changed = own[: self.changed_from] + [different[(i + 1) % len(different)] for i in range(N_TOKENS // 2, N_TOKENS)]
+        changed = own[: self.changed_from] + [
+            different[(i + 1) % len(different)] for i in range(N_TOKENS // 2, N_TOKENS)
+        ]
         self.tokens_BT = torch.tensor([own, own, changed])
         straight = torch.arange(N_TOKENS)
         self.pos_BT = torch.stack([straight, straight + SHIFT, straight])

@@ -79,7 +79,9 @@ class TrainedHere(Subject):
         super().__init__(name, decoder, normalisers, end_of_document, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
         if not isinstance(decoder.encoding, RotaryEncoding):
-            raise UserError(f"{name} has no RoPE ({type(decoder.encoding).__name__}); there are no frequencies to probe")
+            raise UserError(
+                f"{name} has no RoPE ({type(decoder.encoding).__name__}); there are no frequencies to probe"
+            )
 
     @property
     def device(self) -> torch.device:

@@ -25,10 +25,7 @@ HEADS_SHOWN = 3  # of each label
 
 def shares(seen: Probe) -> dict[str, float]:
     """Share of the squared norm in the slowest quarter of the pairs, over all layers; 0.25 is uniform."""
-    return {
-        f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean())
-        for kind in KINDS
-    }
+    return {f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean()) for kind in KINDS}
 
 
 def records(seen: Probe) -> list[dict[str, Any]]:
@@ -148,9 +145,13 @@ def records_of_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> list[dict[s
 
 def show_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> None:
     n_layers = len(next(iter(entropies.values())))
-    table = Table("listed", *(f"layer {layer}" for layer in shown_layers(n_layers)), title="entropy of the last row, nats")
+    table = Table(
+        "listed", *(f"layer {layer}" for layer in shown_layers(n_layers)), title="entropy of the last row, nats"
+    )
     for n, layers in entropies.items():
-        cells = [f"{float(layers[layer].min()):.2f}-{float(layers[layer].max()):.2f}" for layer in shown_layers(n_layers)]
+        cells = [
+            f"{float(layers[layer].min()):.2f}-{float(layers[layer].max()):.2f}" for layer in shown_layers(n_layers)
+        ]
         table.add_row(f"{n:,}", *cells)
     Console(stderr=True).print(table)
 
@@ -178,7 +179,6 @@ def records_of_ablation(before: TextLoss, after: TextLoss, name: str) -> list[di
 
 def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:
     """Every head's label and the share of its weight there, before and after."""
-    assert seen.rows is not None and changed.rows is not None
     found = []
     for ablate, probe in (("none", seen), (name, changed)):
         assert probe.rows is not None
@@ -190,13 +190,18 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
 
 def show_ablation(before: TextLoss, after: TextLoss, seen: Probe, changed: Probe, name: str) -> None:
     """Perplexity before and after by context length, and the heads whose pattern changed most."""
-    table = Table("tokens before the target", "perplexity", f"without {name}", title=f"{seen.name}: frequencies at zero")
+    table = Table(
+        "tokens before the target", "perplexity", f"without {name}", title=f"{seen.name}: frequencies at zero"
+    )
     for first, last in context_bins(len(before.nats_T)):
-        table.add_row(f"{first:,}-{last - 1:,}", f"{before.perplexity(first, last):.3f}", f"{after.perplexity(first, last):.3f}")
+        table.add_row(
+            f"{first:,}-{last - 1:,}", f"{before.perplexity(first, last):.3f}", f"{after.perplexity(first, last):.3f}"
+        )
     table.add_row("all", f"{before.perplexity():.3f}", f"{after.perplexity():.3f}")
     console = Console(stderr=True)
     console.print(table)
-    assert seen.rows is not None and changed.rows is not None
+    assert seen.rows is not None
+    assert changed.rows is not None
     heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
     pairs = zip(seen.rows.places(), changed.rows.places(), strict=True)
     moved = [

@@ -46,6 +46,14 @@ def name_pairs(axis: Any, n_pairs: int) -> None:
     axis.set_ylabel("pair, fastest first")
 
 
+def name_places(figure: Any) -> None:
+    """The legend of the places that weight goes to."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=place) for colour, place in zip(PLACE_COLOURS, PLACES, strict=True)]
+    figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
+
+
 def draw_layers(seen: Probe, folder: Path) -> list[Path]:
     """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
     figure, axes = subplots(1, 3, figsize=(13, 4))
@@ -75,7 +83,6 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
 def draw_labels(seen: Probe, folder: Path) -> list[Path]:
     """Every head's label as a colour, the stronger the larger the share of its weight there."""
     from matplotlib.colors import to_rgb
-    from matplotlib.patches import Patch
 
     labels = seen.labels()
     n_heads = max(len(heads) for heads in labels)
@@ -87,8 +94,8 @@ def draw_labels(seen: Probe, folder: Path) -> list[Path]:
     figure, axis = subplots(figsize=(min(12, 2.5 + 0.45 * n_heads), min(12, 1.6 + 0.3 * len(labels))))
     axis.imshow(picture.clamp(0, 1).numpy(), aspect="auto", interpolation="nearest")
     axis.set(xlabel="head", ylabel="layer", title=f"{seen.name}: where each head's weight goes")
-    handles = [Patch(color=colour, label=place) for colour, place in zip(PLACE_COLOURS, PLACES, strict=True)]
-    figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
+    axis.set(xticks=range(0, n_heads, 1 + n_heads // 17), yticks=range(0, len(labels), 1 + len(labels) // 17))
+    name_places(figure)
     return save(figure, folder, "labels")
 
 
@@ -126,17 +133,12 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("share of weight")
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=colour, label=place) for colour, place in zip(PLACE_COLOURS, PLACES, strict=True)]
-    figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
+    name_places(figure)
     figure.suptitle(f"{seen.name}: the same heads without a quarter of their pairs")
     return save(figure, folder, "without_a_band")
 
 
-def draw_prompt(
-    prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], name: str, folder: Path
-) -> list[Path]:
+def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], name: str, folder: Path) -> list[Path]:
     """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
     n = len(prompt.words)
     figure, axes = subplots(len(heads), 4, figsize=(4 + 0.62 * n, 3.6 * len(heads)), squeeze=False)
@@ -182,6 +184,8 @@ def draw_curve(
     before: TextLoss, bands: Sequence[Band], losses: Sequence[TextLoss], name: str, folder: Path
 ) -> list[Path]:
     """Perplexity against the fraction of frequencies kept, from both ends, a line for each context length."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     figure, axes = subplots(1, 2, figsize=(9.5, 3.8), sharey=True)
     bins = context_bins(len(before.nats_T))
     colours = colour_map("viridis")([0.1 + 0.75 * i / max(1, len(bins) - 1) for i in range(len(bins))])
@@ -190,13 +194,18 @@ def draw_curve(
         kept = [1 - fraction for fraction, _ in of_end]
         for colour, (first, last) in zip(colours, bins, strict=True):
             values = [loss.perplexity(first, last) for _, loss in of_end]
-            axis.plot(kept, values, color=colour, marker="o", markersize=3, label=f"{first:,}-{last - 1:,} tokens before")
+            axis.plot(
+                kept, values, color=colour, marker="o", markersize=3, label=f"{first:,}-{last - 1:,} tokens before"
+            )
         axis.plot(kept, [loss.perplexity() for _, loss in of_end], color=RED, linewidth=1.8, label="all")
         axis.axhline(before.perplexity(), color=GREY, linestyle=":", linewidth=1)
         other = "fastest" if end == "lowest" else "slowest"
         axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies at zero")
         axis.invert_xaxis()
         axis.spines[["top", "right"]].set_visible(False)
+    axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes[0].yaxis.set_major_formatter("{x:,g}")
+    axes[0].yaxis.set_minor_formatter(NullFormatter())
     axes[0].set_ylabel("perplexity")
     axes[1].legend(frameon=False, fontsize="small")
     figure.suptitle(f"{name}: perplexity without part of the frequencies")

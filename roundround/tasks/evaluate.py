@@ -198,9 +198,7 @@ def report(
     if run.writes:
         write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
         curves = {length: loss.by_position for length, loss in losses.items()}
-        perplexity.draw(
-            curves, train_length=train_length, title=title(choices), folder=run.directory / "figures"
-        )
+        perplexity.draw(curves, train_length=train_length, title=title(choices), folder=run.directory / "figures")
         n_targets = next(iter(losses.values())).n_windows * next(iter(losses))
         Console(stderr=True).print(table)
         tell(f"the same {n_targets:,} targets at each length; * is the trained length")

@@ -32,13 +32,10 @@ def opened_subject(
             f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
             "model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
         )
-    from transformers.utils.logging import disable_progress_bar
-
     from roundround.hf.load import Pretrained
     from roundround.hf.patch import Patch
     from roundround.hf.subject import HuggingFaceModel
 
-    disable_progress_bar()
     source = build(model, Pretrained)
     loaded, tokenizer = source.load(device)
     make_softmax = None if softmax is None else maker(softmax, AttentionSoftmax)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -16,11 +15,11 @@ from safetensors.torch import save_file
 
 from roundround.build import build
 from roundround.data.corpora import Corpus
-from roundround.directories import find_run, read_manifest
+from roundround.directories import find_run
 from roundround.errors import UserError
 from roundround.probing import ablation
 from roundround.probing.maximum import entropy_by_length
-from roundround.probing.probe import Probe, observe
+from roundround.probing.probe import observe
 from roundround.probing.prompt import record_prompt
 from roundround.probing.subject import Subject, TrainedHere
 from roundround.probing.texts import APOSTROPHE, texts_of
@@ -46,7 +45,9 @@ def probe(cfg: DictConfig) -> None:
         sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
         logger, overrides = build(config.logger, Logger), list(job.overrides.task)
         with (
-            opened(directory, verb="probe", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run,
+            opened(
+                directory, verb="probe", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep
+            ) as run,
             told_in_lines(),
         ):
             run.note(
@@ -72,12 +73,12 @@ def subject_of(config: ProbeConfig, device: torch.device) -> Iterator[tuple[Subj
         return
     assert config.run is not None
     source = find_run(config.run, config.outputs, "train", done=True)
-    decoder, tokenizer = decoder_of_run(
+    decoder, vocabulary = decoder_of_run(
         source, checkpoint=config.checkpoint, trust=config.trust, pe=config.pe, softmax=config.softmax
     )
-    end = int(read_manifest(source)["data"]["end_of_document"])
     decoder.requires_grad_(False)
-    yield TrainedHere("/".join(source.parts[-2:]), decoder.to(device), tokenizer, end), source
+    name = "/".join(source.parts[-2:])
+    yield TrainedHere(name, decoder.to(device), vocabulary.tokenizer, vocabulary.end_of_document), source
 
 
 def texts_for(config: ProbeConfig, subject: Subject, source: Path | None) -> list[list[int]]:
@@ -146,9 +147,7 @@ def look_at_maximum(run: Run, config: ProbeConfig, subject: Subject) -> None:
         report.show_maximum(entropies)
 
 
-def ablate(
-    run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]], bands: list[ablation.Band]
-) -> None:
+def ablate(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]], bands: list[ablation.Band]) -> None:
     """Perplexity by context length with frequencies at zero: of the bands together, or along the whole ladder."""
     before = ablation.text_loss(subject, texts, batch_tokens=config.batch_tokens)
     if not bands:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
-from tokenizers import Tokenizer
 
 from roundround.build import build
 from roundround.data.corpora import Corpus
-from roundround.data.tokenizers import Saved, TokenizerRecipe
+from roundround.data.tokenizers import Saved, TokenizerRecipe, Vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import read_manifest
 from roundround.errors import UserError
@@ -35,7 +34,12 @@ def own_config(manifest: dict[str, Any], *, trust: bool, **replaced: DictConfig 
 
 
 def load_decoder(
-    own: DictConfig, manifest: dict[str, Any], source: Path, *, checkpoint: str, replaced: set[str] = frozenset()  # type: ignore[assignment]
+    own: DictConfig,
+    manifest: dict[str, Any],
+    source: Path,
+    *,
+    checkpoint: str,
+    replaced: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> Decoder:
     """The run's decoder with its weights; UserError for a parameter that a `replaced` part needs and they lack."""
     if not manifest.get("data"):
@@ -60,7 +64,7 @@ def decoder_of_run(
     trust: bool,
     pe: DictConfig | None = None,
     softmax: DictConfig | None = None,
-) -> tuple[Decoder, Tokenizer]:
+) -> tuple[Decoder, Vocabulary]:
     """A run's decoder in evaluation mode, with the tokenizer that the run kept."""
     manifest = read_manifest(source)
     if manifest["verb"] != "train":
@@ -69,7 +73,7 @@ def decoder_of_run(
     replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
     decoder = load_decoder(own, manifest, source, checkpoint=checkpoint, replaced=replaced)
     kept = Saved(source / "tokenizer.json", manifest["data"]["end_of_document"])
-    return decoder.eval(), kept.build([]).tokenizer
+    return decoder.eval(), kept.build([])
 
 
 def held_out_text(own: DictConfig, manifest: dict[str, Any], source: Path) -> TokenData:
