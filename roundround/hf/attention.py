@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,15 @@ MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelKeys(Keys):
-    """Keys in the place of a mask tensor; some models cut a mask down to the rows of its last queries."""
+    """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
+
+    Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
+    """
+
+    ndim: ClassVar[int] = 4
+
+    def contiguous(self) -> ModelKeys:
+        return self
 
     def __getitem__(self, index: tuple[slice, ...]) -> ModelKeys:
         return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
@@ -227,7 +235,7 @@ def mask(
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Tensor],
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | ModelKeys | None = None,
     local_size: int | None = None,
     device: torch.device | str = "cpu",
     **others: Any,
@@ -236,6 +244,8 @@ def mask(
 
     The mask goes through the model untouched, until `attention` takes it.
     """
+    if isinstance(attention_mask, ModelKeys):
+        return attention_mask
     offset = int(q_offset) - kv_offset
     n_keys = min(kv_length, offset + q_length)
     valid_BK = None
