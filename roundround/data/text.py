@@ -25,12 +25,20 @@ class TextFiles(Corpus):
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
     `split_regex` leaves rows whole. Columns that are whole numbers count, from 0, those of a csv or tsv file without
-    a header line. `max_chars` keeps the first characters of each document (null: all). The identity hashes the files'
-    contents, not their names.
+    a header line. `keep_chars` keeps documents of [fewest, most] characters and leaves the others out (null: all);
+    `max_chars` then keeps the first characters of each (null: all). The identity hashes the files' contents, not their
+    names.
     """
 
     def __init__(
-        self, *, path: list[str], column: list[str], split_regex: str | None, max_chars: int | None, held_out: float
+        self,
+        *,
+        path: list[str],
+        column: list[str],
+        split_regex: str | None,
+        max_chars: int | None,
+        held_out: float,
+        keep_chars: list[int] | None = None,
     ) -> None:
         super().__init__(held_out=held_out)
         if not path:
@@ -39,17 +47,22 @@ class TextFiles(Corpus):
             raise ValueError("column is []: at least one column's name is needed")
         if max_chars is not None and max_chars < 1:
             raise ValueError(f"max_chars is {max_chars}: a whole number from 1, or null for all, is allowed")
+        if keep_chars is not None and not (len(keep_chars) == 2 and 0 <= keep_chars[0] <= keep_chars[1]):
+            raise ValueError(f"keep_chars is {keep_chars}: [fewest, most] characters, such as [300,1500], is allowed")
         self.path, self.column, self.split_regex, self.max_chars = path, column, split_regex, max_chars
+        self.keep_chars = keep_chars
         self._separator = compiled("split_regex", split_regex)
 
     def identity(self) -> str:
         contents = [[path.suffix.lower(), _sha256(path)] for path in self.files()]
-        options = [self.column, self.split_regex, self.max_chars]
+        options = [self.column, self.split_regex, self.max_chars, *([self.keep_chars] if self.keep_chars else [])]
         return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
 
     def texts(self) -> Iterator[str]:
         for path in self.files():
             for text in self._texts_of(path):
+                if self.keep_chars is not None and not self.keep_chars[0] <= len(text) <= self.keep_chars[1]:
+                    continue
                 yield text if self.max_chars is None else text[: self.max_chars]
 
     def files(self) -> list[Path]:

@@ -127,7 +127,8 @@ class Pretrained:
         if not self.is_folder and not hub_is_reachable():
             return (
                 f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
-                "model.path=DIR, or fill the cache where there is a network (HF_HOME says where it is)"
+                "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
+                "licence accepted on the hub, and HF_TOKEN"
             )
         if "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError):
             return f"{self.path} has no such model or no safetensors weights ({text[:160]})"

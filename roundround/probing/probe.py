@@ -18,7 +18,7 @@ from roundround.interface import Keys
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms
-from roundround.probing.rows import PLACES, RowStatistics
+from roundround.probing.rows import FIRST_ROW, PLACES, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
@@ -104,6 +104,8 @@ def observe(
     channels turn in an unknown way.
     """
     check_texts(texts)
+    if rows and max(map(len, texts)) <= FIRST_ROW:
+        raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to tell where heads look; give rows=false")
     n_layers = len(subject.normalisers)
     seen = Watch(n_layers, max(map(len, texts)), rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], subject.tables(), subject.name)

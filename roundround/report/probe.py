@@ -99,8 +99,11 @@ def share_table(seen: Probe) -> Table:
 def head_table(seen: Probe) -> Table:
     """The heads that stand out: where their weight goes, and which pair is strongest."""
     assert seen.rows is not None
-    table = Table("label", "layer", "head", "share", "without slowest", "without fastest", "strongest pair", "entropy",
-                  "top weight", "spread", title="heads that stand out")  # fmt: skip
+    columns = ("label", "layer", "head", "share", "-slowest", "-fastest", "pair", "entropy", "top", "spread")
+    table = Table(*columns, title="heads that stand out")
+    table.caption = (
+        "-slowest, -fastest: the share without that quarter of the pairs; pair: the strongest, its query norm"
+    )
     without = {band: seen.rows.places(band) for band in ("slowest", "fastest")}
     query_norms = seen.norms.mean("query", "norm")
     entropies = seen.entropies or seen.rows.per_row("entropy")

@@ -125,7 +125,9 @@ def limited(texts: Iterator[list[int]], config: ProbeConfig) -> list[list[int]]:
 def look(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]]) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
     seen = observe(subject, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy)
-    prompt = record_prompt(subject, seen.layouts, subject.tokens(config.prompt or APOSTROPHE))
+    prompt = record_prompt(
+        subject, seen.layouts, subject.tokens(APOSTROPHE if config.prompt is None else config.prompt)
+    )
     run.log(0, tokens=seen.n_tokens, **report.shares(seen))
     run.results(report.records(seen), **report.shares(seen))
     if not run.writes:

@@ -1,0 +1,261 @@
+"""`roundround probe` and `roundround eval` on a folder of Hugging Face's, as a user would type them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SHARED, Done
+from helpers_hf import tiny
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+STORIES = SHARED / "models" / "stories260K"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama with a byte tokenizer that puts a token before every text."""
+    path = tmp_path_factory.mktemp("models") / "little"
+    tiny("llama", vocab_size=260).save_pretrained(path)
+    letters = {c: i + 3 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE({"<unk>": 0, "<s>": 1, "</s>": 2, **letters}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def probe(roundround: Callable[..., Done], folder: Path) -> Callable[..., Done]:
+    return lambda *args: roundround("probe", "logger=none", "model=hf", f"model.path={folder}", *args)
+
+
+def test_a_probe_leaves_arrays_records_and_pictures(probe: Callable[..., Done]) -> None:
+    done = probe()
+    assert done.code == 0, done.err
+    arrays = load_file(done.directory / "probe.safetensors")
+    assert arrays["query_norm"].shape == (4, 4, 8)
+    assert arrays["key_norm"].shape == (4, 2, 8)
+    assert arrays["places"].shape == (4, 4, 6)
+    prompt = load_file(done.directory / "prompt.safetensors")
+    assert prompt["weights"].shape[:2] == (4, 4)
+    assert (done.directory / "alignment.json").exists()
+    assert {r["metric"] for r in done.results} >= {"share_of_slowest_quarter", "label", "entropy", "logit_spread"}
+    names = ["norms", "heads", "labels", "logits_by_frequency", "without_a_band", "prompt"]
+    assert all(
+        (done.directory / "figures" / f"{name}.{kind}").stat().st_size > 3000
+        for name in names
+        for kind in ("svg", "pdf")
+    )
+    assert "heads that stand out" in done.err
+    assert done.manifest["facts"]["texts"] == 10
+
+
+def test_the_domains_and_ones_own_text(probe: Callable[..., Done], corpus: Path) -> None:
+    assert probe("texts=sums", "rows=false", "entropy=false").manifest["facts"]["texts"] == 5
+    own = probe(f"text={corpus}", "max_documents=3", "prompt=Well, it's so.")
+    assert own.manifest["facts"]["texts"] == 3
+    windows = probe(f"text={corpus}", "length=32", "max_tokens=200", "rows=false")
+    assert windows.manifest["facts"]["tokens"] == 6 * 33
+
+
+def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -> None:
+    done = probe("ablate=lowest:0.25,highest:0.25")
+    assert done.code == 0, done.err
+    whole = [r for r in done.results if r["metric"] == "perplexity" and "first_position" not in r]
+    assert [r["ablate"] for r in whole] == ["none", "lowest:0.25,highest:0.25"]
+    assert whole[0]["value"] != whole[1]["value"]
+    assert {r.get("last_position") for r in done.results if r["metric"] == "perplexity"} >= {None, 63, 127}
+    arrays = load_file(done.directory / "ablation.safetensors")
+    assert (arrays["places_before"] - arrays["places_after"]).abs().max() > 0.01
+
+
+def test_all_frequencies_may_go(probe: Callable[..., Done]) -> None:
+    assert probe("ablate=lowest:1").code == 0
+    assert probe("ablate=lowest:0.5,highest:0.5").code == 0
+
+
+def test_a_curve_starts_at_the_model_and_ends_without_rope(probe: Callable[..., Done]) -> None:
+    done = probe("ablate=curve")
+    assert done.code == 0, done.err
+    whole = {r["ablate"]: r["value"] for r in done.results if "first_position" not in r}
+    assert len(whole) == 1 + 2 * 8
+    assert whole["lowest:1"] == pytest.approx(whole["highest:1"], rel=1e-6)
+    assert (done.directory / "figures" / "ablation.svg").exists()
+
+
+def test_a_question_about_the_maximum(probe: Callable[..., Done]) -> None:
+    done = probe("prompt=maximum")
+    assert done.code == 0, done.err
+    assert sorted({r["n"] for r in done.results}) == [1, 2, 4, 8, 16, 32]  # what fits 256 bytes
+    assert (done.directory / "figures" / "maximum.svg").exists()
+
+
+def test_another_normaliser_is_probed_too(probe: Callable[..., Done]) -> None:
+    plain, sharp = probe(), probe("softmax=temperature", "softmax.temperature=0.1")
+    entropies = [sum(r["value"] for r in done.results if r["metric"] == "entropy") for done in (plain, sharp)]
+    assert entropies[1] < entropies[0] / 2
+
+
+def test_a_run_is_probed(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
+    assert train("pe=p_rope").code == 0
+    done = roundround("probe", "run=last", "logger=none")
+    assert done.code == 0, done.err
+    frequencies = load_file(done.directory / "probe.safetensors")["frequencies"]
+    assert 0 < int((frequencies[0] > 0).sum()) < frequencies.shape[1]
+    assert roundround("probe", "run=last", "logger=none", "ablate=highest:0.5", "texts=code").code == 0
+    assert roundround("probe", "run=last", "logger=none", "pe=rope", "softmax=top_k", "entropy=false").code == 0
+
+
+def test_a_run_without_rope_is_refused(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
+    assert train("pe=alibi").code == 0
+    done = roundround("probe", "run=last", "logger=none")
+    assert done.code == 2
+    assert "has no RoPE (ALiBi)" in done.err
+
+
+def test_a_pretrained_model_is_evaluated(roundround: Callable[..., Done], folder: Path, corpus: Path) -> None:
+    options = ["eval", "logger=none", "model=hf", f"model.path={folder}", f"text={corpus}", "length=16,32"]
+    plain = roundround(*options)
+    assert plain.code == 0, plain.err
+    done = roundround(*options, "softmax=adaptive_temperature", "dispersion=true")
+    assert done.code == 0, done.err
+    assert done.value("perplexity", length=32) != plain.value("perplexity", length=32)
+    assert {"entropy", "logit_spread"} <= {r["metric"] for r in done.results}
+    cut = roundround(*options, "pe=p_rope")
+    assert cut.value("perplexity", length=32) != plain.value("perplexity", length=32)
+
+
+# -- bad input: one line, exit code 2
+
+
+def broken(folder: Path, here: Path, what: str) -> Path:
+    """A copy of the folder with something wrong."""
+    path = here / what
+    shutil.copytree(folder, path)
+    weights = path / "model.safetensors"
+    if what == "empty":
+        shutil.rmtree(path)
+        path.mkdir()
+    elif what == "no weights":
+        weights.unlink()
+    elif what == "pickled":
+        weights.rename(path / "pytorch_model.bin")
+    elif what == "cut":
+        weights.write_bytes(weights.read_bytes()[:20_000])
+    elif what == "no header":
+        weights.write_bytes(b"\x00" * 4)
+    elif what == "code":
+        config = json.loads((path / "config.json").read_text())
+        config |= {"model_type": "mine", "auto_map": {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}}
+        (path / "config.json").write_text(json.dumps(config))
+        (path / "m.py").write_text("raise SystemExit('foreign code ran')")
+    elif what == "gpt2":
+        GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=260)).save_pretrained(path)
+    elif what == "t5":
+        T5ForConditionalGeneration(
+            T5Config(d_model=16, num_layers=1, num_heads=2, d_kv=8, d_ff=16, vocab_size=9)
+        ).save_pretrained(path)
+    elif what == "nonsense":
+        (path / "config.json").write_text("{")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("empty", "there is no config.json"),
+        ("no weights", "there is no .safetensors file"),
+        ("pickled", "model.pickled=true if you trust them"),
+        ("cut", "the file is damaged or cut short"),
+        ("no header", "the file is damaged or cut short"),
+        ("code", "model.trust_remote_code=true"),
+        ("gpt2", "has no RoPE"),
+        ("t5", "no decoder that transformers knows"),
+        ("nonsense", "cannot be loaded"),
+    ],
+)
+def test_a_folder_that_is_no_usable_model(
+    roundround: Callable[..., Done], folder: Path, here: Path, what: str, message: str
+) -> None:
+    done = roundround("probe", "logger=none", "model=hf", f"model.path={broken(folder, here, what)}")
+    refused(done, message)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["model=hf"], "give model.path=DIR"),
+        ([], "give run=DIR"),
+        (["model=tiny"], "model=hf model.path=DIR"),
+        (["model=gemma7b"], "did you mean 'gemma-7b'"),
+        (["model=gemma-7b"], "HF_TOKEN"),
+        (["model=gemma-7b", "run=last"], "give run=DIR"),
+        (["run=nowhere"], "it does not exist"),
+        (["run=last"], "no finished train run"),
+    ],
+)
+def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[str], message: str) -> None:
+    refused(roundround("probe", "logger=none", *args), message)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["ablate=lowest:1.5"], "is no band of frequencies"),
+        (["ablate=lowest:0.6,highest:0.6"], "overlap"),
+        (["ablate=curve,lowest:0.2"], "stands alone"),
+        (["texts=shakespear"], "did you mean 'shakespeare'"),
+        (["softmax=sof"], "did you mean 'softmax'"),
+        (["pe=alibi"], "ALiBi is no RoPE"),
+        (["length=100000"], "choose a shorter length"),
+        (["length=1"], "must be at least 2"),
+        (["prompt="], "prompt has 1 tokens"),
+        (["model.dtype=float31"], "must be one of auto, float32"),
+        (["model.typo=1"], "no config key"),
+        (["batch_tokens=0"], "must be at least 1"),
+        (["checkpoint=lst"], "did you mean 'last'"),
+        (["device=cuda:99"], "cannot be used"),
+    ],
+)
+def test_a_wrong_option(probe: Callable[..., Done], args: list[str], message: str) -> None:
+    refused(probe(*args), message)
+
+
+def test_a_short_text_is_refused(probe: Callable[..., Done], here: Path) -> None:
+    (here / "short.txt").write_text("ab")
+    refused(probe("text=short.txt"), "rows=false")
+    assert probe("text=short.txt", "rows=false").code == 0
+
+
+def refused(done: Done, message: str) -> None:
+    assert done.code == 2, done.err
+    lines = done.err.strip().splitlines()
+    assert message in lines[-1]
+    assert len([line for line in lines if line.startswith("roundround")]) == 1
+    assert done.out == ""
+    assert not list(Path("outputs").glob("probe/*/*/run.json"))
+
+
+# -- a trained model
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
+def test_the_text_protocol_through_the_command(roundround: Callable[..., Done]) -> None:
+    """Stories cut at their openings, the first part dropped, 301 to 1,499 characters, two hundred, their first 230."""
+    opening = "(?=Once upon a time|One day,)"
+    done = roundround(
+        "probe", "logger=none", "model=hf", f"model.path={STORIES}", "ablate=lowest:0.25", "data=text",
+        f"data.path={SHARED / 'data' / 'tinystories' / 'validation.txt'}",
+        rf"data.split_regex=(?:\A[\s\S]{{0,600}}?)?\n\n{opening}", "data.keep_chars=[301,1499]", "data.max_chars=230",
+        "max_documents=200", "max_tokens=null", "batch_tokens=2048",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    whole = [r["value"] for r in done.results if r["metric"] == "perplexity" and "first_position" not in r]
+    assert whole == pytest.approx([3.347, 3.414], abs=6e-4)
