@@ -11,6 +11,7 @@ from roundround import __version__
 VERBS = {
     "train": ("roundround.tasks.train:train", "Train a small language model."),
     "eval": ("roundround.tasks.evaluate:evaluate", "Perplexity of a trained run at several context lengths."),
+    "export": ("roundround.tasks.export:export", "A trained run as a folder for Hugging Face's transformers."),
     "max-retrieval": (
         "roundround.tasks.max_retrieval:max_retrieval",
         "Max retrieval: attention asked about ever more.",

@@ -37,6 +37,7 @@ class TrainConfig:
     compile: bool = MISSING
     resume: str | None = MISSING
     trust: bool = MISSING
+    init: str | None = None  # runs from before it was there have none
 
     def check(self) -> None:
         at_least_one(
@@ -69,15 +70,31 @@ class EvalConfig:
 
     def check(self) -> None:
         at_least_one(batch_tokens=self.batch_tokens)
-        if not re.fullmatch(r"best|last|step-\d+", self.checkpoint):
-            names = ["best", "last", "step-00000100"]
-            raise UserError(f"no checkpoint={self.checkpoint}{nearest(self.checkpoint, names)}")
+        check_checkpoint(self.checkpoint)
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
         for length in self.length:
             at_least_one(length=length)
         if self.max_tokens is not None:
             at_least_one(max_tokens=self.max_tokens)
+
+
+@dataclass
+class ExportConfig:
+    """What `roundround export` reads; data is None where the run's own is meant."""
+
+    run: str = MISSING
+    to: str | None = MISSING
+    checkpoint: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    data: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        if not self.to:
+            raise UserError("to has no value; give to=DIR, the folder to write")
 
 
 @dataclass
@@ -140,6 +157,13 @@ class MaxRetrievalConfig:
         if self.fit or "fitted" in wanted:
             wanted |= {"adaptive_temperature", "fitted"}
         return [name for name in known if name in wanted]
+
+
+def check_checkpoint(name: str) -> None:
+    """Raises UserError for what cannot be the name of a checkpoint."""
+    if not re.fullmatch(r"best|last|step-\d+", name):
+        names = ["best", "last", "step-00000100"]
+        raise UserError(f"no checkpoint={name}{nearest(name, names)}")
 
 
 def at_least_one(**values: int) -> None:

@@ -98,11 +98,16 @@ class Decoder(nn.Module):
         x_BTD = self.hidden(tokens_BT, step=step)
         return self.unembed(x_BTD) if targets_BT is None else self.nats(x_BTD, targets_BT)
 
-    def hidden(self, tokens_BT: Tensor, *, step: int | None = None) -> Tensor:
-        """Normed output of the last layer, [B, T, D]."""
-        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        pos_BT = self.encoding.positions(pos_1T, step)
-        keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT)
+    def hidden(self, tokens_BT: Tensor, *, step: int | None = None, valid_BT: Tensor | None = None) -> Tensor:
+        """Normed output of the last layer, [B, T, D].
+
+        `valid_BT` is False where a token is padding: nobody attends to it, and positions count the others alone.
+        """
+        pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        if valid_BT is not None:
+            pos_BT = (valid_BT.cumsum(-1) - 1).clamp(min=0)
+        pos_BT = self.encoding.positions(pos_BT, step)
+        keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale
