@@ -64,7 +64,7 @@ def usage(stock: bool) -> str:
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
 model = AutoModelForCausalLM.from_pretrained(folder{trust})
 tokens = tokenizer("Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))

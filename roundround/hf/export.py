@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
@@ -86,6 +87,8 @@ def new_folder(destination: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o777 & ~current_umask())
+        for file in temporary.iterdir():  # safetensors makes files for their owner alone
+            file.chmod(0o666 & ~current_umask())
         check_free(destination)
         os.rename(temporary, destination)  # an empty folder may be there
     finally:
@@ -227,6 +230,7 @@ def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code:
         done = subprocess.run(
             [sys.executable, "-I", check.__file__, str(folder), str(question), str(answer), code],
             cwd=name,
+            stdin=subprocess.DEVNULL,
             env=os.environ
             | {
                 "HF_HUB_OFFLINE": "1",
@@ -241,4 +245,5 @@ def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code:
         if done.returncode:
             last = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise NotTheSame(f"the exported folder does not load in a process of its own: {last[-1]}")
-        return json.loads(done.stdout.splitlines()[-1]), load_file(answer)["logits"]
+        with safe_open(answer, framework="pt") as file:
+            return json.loads(file.metadata()["facts"]), file.get_tensor("logits")
