@@ -34,10 +34,12 @@ class Initial:
     sha256: str
 
     def put_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights; what an encoding or a normaliser learns beside them stays as it is.
+        """Give the decoder these weights; what an encoding or a normaliser learns beside them stays as it is."""
+        self.check(decoder)
+        decoder.load_state_dict(self.weights, strict=False)
 
-        UserError where names or shapes are not the decoder's.
-        """
+    def check(self, decoder: Decoder) -> None:
+        """Raises UserError where names or shapes are not the decoder's."""
         state = decoder.state_dict()
         own = {name for name in state if name.startswith("encodings.") or ".softmax." in name}
         self.refuse("lacks", sorted(state.keys() - own - self.weights.keys()))
@@ -46,7 +48,6 @@ class Initial:
             if tensor.shape != state[name].shape:
                 shapes = f"{list(tensor.shape)} where config.json asks for {list(state[name].shape)}"
                 raise UserError(f"{self.folder}: {name} is {shapes}")
-        decoder.load_state_dict(self.weights, strict=False)
 
     def refuse(self, what: str, names: list[str]) -> None:
         if names:
