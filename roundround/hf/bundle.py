@@ -183,40 +183,46 @@ def flat_names(library: Library, sources: list[Source], kept: dict[str, Names]) 
 
 def section(library: Library, source: Source, flat: dict[tuple[str, str], str], given: dict[str, str]) -> str:
     """The module's text as it stands in the one file, below a line that names it."""
+    try:
+        names, modules, edits = links(library, source, flat)
+        for node in source.tree.body:
+            if isinstance(node, IMPORTS) and not any(edit.node is node for edit in edits):
+                edits.append(Edit.of(node, ""))
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in given:
+                edits.append(Edit.of(node, f"{names[node.target.id]} = {given[node.target.id]}"))
+        head = [f"# {'-' * 20} {source.name}"]
+        docstring = ast.get_docstring(source.tree)
+        if docstring is not None:
+            head += ["#", *(f"# {line}".rstrip() for line in docstring.splitlines())]
+            edits.append(Edit.of(source.tree.body[0], ""))
+        edits += definition_edits(source.tree, source.text, names)
+        edits += [e for e in reference_edits(source.tree, names, modules) if not any(o.covers(e) for o in edits)]
+        body = applied(source.text, edits).strip("\n")
+    except ValueError as error:
+        raise UserError(f"{source.path}, {error}") from error
+    return "\n".join(head) + "\n\n\n" + re.sub(r"\n{4,}", "\n\n\n", body)
+
+
+def links(
+    library: Library, source: Source, flat: dict[tuple[str, str], str]
+) -> tuple[dict[str, str], dict[str, dict[str, str]], list[Edit]]:
+    """What the module's names are called in the one file, what those of other modules are that it uses by their name
+    (`kernels.forward`), and the edits that take out the imports of joined modules."""
     names = {name: new for (module, name), new in flat.items() if module == source.name}
     modules: dict[str, dict[str, str]] = {}
     edits: list[Edit] = []
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.ImportFrom):
-            taken = list(library.imported(source, node))
-            if taken and len(taken) < len(node.names):
-                raise UserError(f"{source.path}, line {node.lineno}: import modules and other names apart")
-            for alias, other, name in taken:
-                if name is None:
-                    modules[alias.asname or alias.name] = {n: new for (m, n), new in flat.items() if m == other.name}
-                else:
-                    names[alias.asname or alias.name] = resolved(library, flat, other, name)
-            if taken:
-                edits.append(Edit.of(node, "" if node in source.tree.body else "pass"))
-    for node in source.tree.body:
-        if isinstance(node, IMPORTS) and not any(edit.node is node for edit in edits):
-            edits.append(Edit.of(node, ""))
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in given:
-            edits.append(Edit.of(node, f"{names[node.target.id]} = {given[node.target.id]}"))
-    edits += definition_edits(source.tree, source.text, names)
-    edits += [e for e in reference_edits(source.tree, names, modules) if not any(o.covers(e) for o in edits)]
-    head = [f"# {'-' * 20} {source.name}"]
-    first = source.tree.body[0] if source.tree.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        head += ["#", *(f"# {line}".rstrip() for line in first.value.value.strip().splitlines())]
-        edits.append(Edit.of(first, ""))
-    try:
-        body = applied(source.text, edits).strip("\n")
-    except ValueError as error:
-        raise UserError(f"{source.path}: {error}") from error
-    while "\n\n\n\n" in body:
-        body = body.replace("\n\n\n\n", "\n\n\n")
-    return "\n".join(head) + "\n\n\n" + body
+        taken = list(library.imported(source, node)) if isinstance(node, ast.ImportFrom) else []
+        if taken and len(taken) < len(node.names):  # type: ignore[attr-defined]
+            raise ValueError(f"line {node.lineno}: import modules of this file and others apart")  # type: ignore[attr-defined]
+        for alias, other, name in taken:
+            if name is None:
+                modules[alias.asname or alias.name] = {n: new for (m, n), new in flat.items() if m == other.name}
+            else:
+                names[alias.asname or alias.name] = resolved(library, flat, other, name)
+        if taken:
+            edits.append(Edit.of(node, "" if node in source.tree.body else "pass"))
+    return names, modules, edits
 
 
 def resolved(library: Library, flat: dict[tuple[str, str], str], module: Source, name: str) -> str:

@@ -53,8 +53,8 @@ here, so a text that starts afresh begins with `tokenizer.bos_token_id`.
 
 STOCK = "It is a stock `LlamaForCausalLM`; no code from this folder is needed."
 OWN_CODE = (
-    "Llama's own code would compute something else, so the folder carries the model's: `modeling_roundround.py` is all\n"
-    "of it, read it before you trust it. It keeps no cache, so each new token costs a pass over all before it."
+    "Llama's own code would compute something else, so the folder carries the model's: `modeling_roundround.py` is\n"
+    "all of it; read it before you trust it. It keeps no cache, so each new token costs a pass over all before it."
 )
 
 
@@ -88,7 +88,8 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
         "held-out perplexity": measured,
         "positional encoding": with_arguments(choices.get("pe"), manifest["config"]["pe"]),
         "softmax": with_arguments(choices.get("softmax"), manifest["config"]["softmax"]),
-        "data": f"{choices.get('data')}, {data['training_tokens']:,} training tokens, corpus {data['corpus_hash'][:16]}",
+        "data": f"{choices.get('data')}, {data['training_tokens']:,} training tokens",
+        "corpus": str(data["corpus_hash"])[:16],
         "vocabulary": f"{data['n_vocab']:,}",
         "seed": str(manifest["seed"]),
         "command": f"`{manifest['command']}`",

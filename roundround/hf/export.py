@@ -119,7 +119,7 @@ def write_folder(trained: Trained, folder: Path, card: Card) -> None:
         encoding, normaliser = type(trained.decoder.encoding), type(first_normaliser(trained.decoder))
         values: dict[str, type] = {"Encoding": encoding, "Normaliser": normaliser}
         write_atomically(folder / f"{MODELING}.py", bundle(modeling.__name__, values, heading=HEADING))
-    ends = {name: trained.end_of_document for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), trained.end_of_document)
     config.update(ends)
     config.save_pretrained(folder)
     GenerationConfig(**ends, use_cache=config.use_cache).save_pretrained(folder)

@@ -41,7 +41,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | No
     """
     shape = decoder.encoding.shape
     rope = rope_parameters(decoder.encoding)
-    plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[union-attr, arg-type]
+    plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
     if rope is None or not plain or shape.d_model % shape.n_heads:  # Llama insists on the last
         return None
     return LlamaConfig(

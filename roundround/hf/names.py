@@ -79,11 +79,7 @@ def bound(body: list[Any]) -> set[str]:
             found.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            found.add(node.name)
-        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
-            found.add(node.name)
-        if isinstance(node, DEFINITIONS):
+        elif isinstance(node, DEFINITIONS | ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             found.add(node.name)
         if not isinstance(node, SCOPES):
             ahead += ast.iter_child_nodes(node)
@@ -109,9 +105,7 @@ def definition_edits(tree: ast.Module, text: str, names: Mapping[str, str]) -> l
     return edits
 
 
-def reference_edits(
-    tree: ast.Module, names: Mapping[str, str], modules: Mapping[str, Mapping[str, str]]
-) -> list[Edit]:
+def reference_edits(tree: ast.Module, names: Mapping[str, str], modules: Mapping[str, Mapping[str, str]]) -> list[Edit]:
     """Edits of every use of a top-level name that is called otherwise, and of every `module.name`."""
     finder = References(names, modules)
     finder.visit(tree)

@@ -131,8 +131,8 @@ def write_checked(run: Run, trained: Trained, windows: Tensor, destination: Path
 
     stock, pe, softmax = is_stock(trained), run.manifest["choices"].get("pe"), run.manifest["choices"].get("softmax")
     kind = "a stock LlamaForCausalLM" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
-    tell(f"pe={pe}, softmax={softmax}: {kind}, {n_parameters(trained.decoder):,} parameters, step {card.step}")
     with new_folder(destination) as folder:
+        tell(f"pe={pe}, softmax={softmax}: {kind}, {n_parameters(trained.decoder):,} parameters, step {card.step}")
         write_folder(trained, folder, card)
         found = agreement(trained, folder, windows)
     tell(

@@ -107,5 +107,7 @@ def with_vocabulary(data: TokenData, config: TrainConfig, start: Initial | None,
         return data
     n_vocab = start.described.n_vocab if start else int(read_manifest(directory)["data"]["n_vocab"])
     if data.n_vocab > n_vocab:
-        raise UserError(f"{config.init}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows")
+        raise UserError(
+            f"{config.init}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows"
+        )
     return replace(data, n_vocab=n_vocab)
