@@ -38,7 +38,9 @@ from roundround.model.decoder import Decoder
 log = logging.getLogger(__name__)
 
 MODELING = "modeling_roundround"  # .py
-TOLERANCE = 1e-5  # of the largest logit; other kernels differ by a few 1e-7
+# largest difference allowed, as a share of the largest logit
+TOLERANCE = 1e-5  # of the same code in another process, where nothing should differ
+STOCK_TOLERANCE = 5e-5  # of Llama's code, whose sums round otherwise: by 4e-7, by 3e-6 where attention is very sharp
 LOGITS_COMPARED = 2**24  # at most: 64 MiB
 HEADING = """# The model of this folder in one file, made by `roundround export` from roundround's sources (Apache-2.0).
 # Load it with AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)."""
@@ -207,7 +209,7 @@ def agreement(trained: Trained, folder: Path, tokens_BT: Tensor) -> Agreement:
     if ours.shape != theirs.shape or not bool(ours.isfinite().all()):
         raise NotTheSame(f"logits of shape {list(theirs.shape)}, where the run's are finite and {list(ours.shape)}")
     found = Agreement(ours.numel(), float((ours - theirs).abs().max()), float(ours.abs().max()))
-    if not found.difference <= TOLERANCE * found.largest:
+    if not found.difference <= (STOCK_TOLERANCE if stock else TOLERANCE) * found.largest:
         raise NotTheSame(
             f"logits of the exported folder differ from the run's by up to {found.difference:.2g}, "
             f"where the largest is {found.largest:.3g}"

@@ -78,9 +78,11 @@ def test_a_model_of_its_own_generates_in_a_process_without_roundround(
     assert "a model with its own modeling_roundround.py (trust_remote_code=True)" in done.err
     code = (
         "import sys; sys.modules['roundround'] = None\n"
-        "from transformers import pipeline\n"
-        "write = pipeline('text-generation', model=sys.argv[1], trust_remote_code=True)\n"
-        "print(write('The fox', max_new_tokens=8, do_sample=False)[0]['generated_text'])\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True)\n"
+        "tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)\n"
+        "tokens = tokenizer('The fox', return_tensors='pt')\n"
+        "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=8, do_sample=False)[0]))\n"
     )
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path("modules").absolute())}
     text = subprocess.run(
