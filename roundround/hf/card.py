@@ -24,8 +24,11 @@ class Card:
     nats_per_token: float | None
 
 
-def model_card(card: Card, decoder: Decoder, *, stock: bool) -> str:
-    """The text of README.md. The licence is left to whoever publishes the model."""
+def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -> str:
+    """The text of README.md. The licence is left to whoever publishes the model.
+
+    `needs` are packages beside torch and transformers that the folder's own code imports.
+    """
     choices = card.manifest.get("choices", {})
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
     return f"""---
@@ -40,7 +43,7 @@ tags: [roundround, {choices.get("pe")}, {choices.get("softmax")}]
 A small language model trained with roundround: a Llama-type decoder with `pe={choices.get("pe")}` as positional
 encoding and `softmax={choices.get("softmax")}` in its attention.
 
-{STOCK if stock else OWN_CODE}
+{STOCK if stock else OWN_CODE + required(needs)}
 {usage(stock)}
 The tokenizer adds no token by itself. Documents were joined by one end-of-document token, which is both `bos` and `eos`
 here, so a text that starts afresh begins with `tokenizer.bos_token_id`.
@@ -56,6 +59,10 @@ OWN_CODE = (
     "Llama's own code would compute something else, so the folder carries the model's: `modeling_roundround.py` is\n"
     "all of it; read it before you trust it. It keeps no cache, so each new token costs a pass over all before it."
 )
+
+
+def required(needs: list[str]) -> str:
+    return f"\nBeside torch and transformers it needs: pip install {' '.join(needs)}." if needs else ""
 
 
 def usage(stock: bool) -> str:

@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers.dynamic_module_utils import get_imports
 
 from roundround.errors import UserError
 from roundround.files import current_umask, write_atomically
@@ -118,8 +119,8 @@ def write_folder(trained: Trained, folder: Path, card: Card) -> None:
         weights = stock_weights(trained.decoder)
     else:
         config, weights = own_config(trained), own_weights(trained.decoder)
-        encoding, normaliser = type(trained.decoder.encoding), type(first_normaliser(trained.decoder))
-        values: dict[str, type] = {"Encoding": encoding, "Normaliser": normaliser}
+        normaliser = trained.decoder.get_submodule("layers.0.self_attn.softmax")
+        values: dict[str, type] = {"Encoding": type(trained.decoder.encoding), "Normaliser": type(normaliser)}
         write_atomically(folder / f"{MODELING}.py", bundle(modeling.__name__, values, heading=HEADING))
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), trained.end_of_document)
     config.update(ends)
@@ -128,12 +129,15 @@ def write_folder(trained: Trained, folder: Path, card: Card) -> None:
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     save_file(shared, folder / "model.safetensors", metadata={"format": "pt"})
     fast_tokenizer(trained).save_pretrained(folder)
-    write_atomically(folder / "README.md", model_card(card, trained.decoder, stock=is_stock(trained)))
+    text = model_card(card, trained.decoder, stock=is_stock(trained), needs=packages_needed(folder))
+    write_atomically(folder / "README.md", text)
 
 
-def first_normaliser(decoder: Decoder) -> torch.nn.Module:
-    softmax = decoder.get_submodule("layers.0.self_attn.softmax")
-    return softmax
+def packages_needed(folder: Path) -> list[str]:
+    """What the folder's own code imports beside torch and transformers."""
+    own = folder / f"{MODELING}.py"
+    found = set(get_imports(own)) if own.exists() else set()
+    return sorted(found - sys.stdlib_module_names - {"torch", "transformers"})
 
 
 def own_config(trained: Trained) -> PreTrainedConfig:

@@ -166,6 +166,8 @@ def test_the_card_tells_the_runs_numbers_and_leaves_the_licence(answers: dict[st
     assert "| held-out perplexity | 12.500 (2.5257 nats a token) |" in text
     assert "| steps | 7 (checkpoint best) |" in text
     assert "\nlicense:" not in text
+    assert "pip install" not in text
+    assert "it needs: pip install entmax." in (answers["fire-as_entmax"]["folder"] / "README.md").read_text()
 
 
 # -- frequencies
