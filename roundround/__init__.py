@@ -1,3 +1,22 @@
-"""roundround: where attention looks (positional encodings) and how sharply (the softmax)."""
+"""roundround: where attention looks (positional encodings) and how sharply (the softmax).
+
+`import roundround as rr` gives `rr.load`, `rr.probe` and `rr.patch`; torch is imported when one of them is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roundround.api import load as load
+    from roundround.api import patch as patch
+    from roundround.api import probe as probe
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "load", "patch", "probe"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'roundround' has no attribute '{name}'")
+    from roundround import api
+
+    return getattr(api, name)

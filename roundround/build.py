@@ -17,6 +17,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from roundround.arguments import conf_dir
 from roundround.errors import UserError, nearest, one_line
 
 T = TypeVar("T")
@@ -134,3 +135,19 @@ def checkable(hint: Any) -> bool:
 def where(node: DictConfig) -> str:
     """The node's place in the config, such as `pe`."""
     return str(node._get_full_key(None)) or "config"
+
+
+def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
+    """The node of an option of a group, such as softmax=ssmax, with these numbers; UserError for a wrong name."""
+    folder = conf_dir() / group
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"no {group}={name}{nearest(name, [p.stem for p in folder.glob('*.yaml')])}")
+    node = OmegaConf.create({group: OmegaConf.merge(OmegaConf.load(path), numbers)})[group]
+    assert isinstance(node, DictConfig)
+    return node
+
+
+def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:
+    """A function that builds an option again and again; UserError for a name or a number that does not exist."""
+    return maker(load_option(group, name, **numbers), family)

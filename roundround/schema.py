@@ -67,6 +67,7 @@ class EvalConfig:
     pe: Any = None
     softmax: Any = None
     data: Any = None
+    model: Any = None
 
     def check(self) -> None:
         at_least_one(batch_tokens=self.batch_tokens)
@@ -95,6 +96,45 @@ class ExportConfig:
         check_checkpoint(self.checkpoint)
         if not self.to:
             raise UserError("to has no value; give to=DIR, the folder to write")
+
+
+@dataclass
+class ProbeConfig:
+    """What `roundround probe` reads; model is None where a run is meant, data where `texts` are."""
+
+    checkpoint: str = MISSING
+    texts: str | None = MISSING
+    prompt: str | None = MISSING
+    length: int | None = MISSING
+    max_tokens: int | None = MISSING
+    max_documents: int | None = MISSING
+    ablate: list[str] = MISSING
+    batch_tokens: int = MISSING
+    rows: bool = MISSING
+    entropy: bool = MISSING
+    device: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    run: str | None = None
+    model: Any = None
+    pe: Any = None
+    softmax: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        at_least_one(batch_tokens=self.batch_tokens)
+        check_checkpoint(self.checkpoint)
+        if (self.run is None) == (self.model is None):
+            raise UserError("give run=DIR (or run=last) for a model trained here, or model=... for a pretrained one")
+        for name in ("max_tokens", "max_documents"):
+            value = getattr(self, name)
+            if value is not None:
+                at_least_one(**{name: value})
+        if self.length is not None and self.length < 2:
+            raise UserError(f"length={self.length} must be at least 2 tokens")
+        if "curve" in self.ablate and len(self.ablate) > 1:
+            raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
 
 
 @dataclass
@@ -160,10 +200,9 @@ class MaxRetrievalConfig:
 
 
 def check_checkpoint(name: str) -> None:
-    """Raises UserError for what cannot be the name of a checkpoint."""
+    """Raises UserError where it names no checkpoint."""
     if not re.fullmatch(r"best|last|step-\d+", name):
-        names = ["best", "last", "step-00000100"]
-        raise UserError(f"no checkpoint={name}{nearest(name, names)}")
+        raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
 
 
 def at_least_one(**values: int) -> None:

@@ -40,7 +40,7 @@ ONLY = {  # library: the parts that may import it
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it
-    "tasks": {"tasks"},
+    "tasks": {"tasks", "api"},
     "launch": {"cli", "catalogue"},
     "cli": {"__main__"},
     "training": {"training", "tasks"},

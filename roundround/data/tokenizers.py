@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -34,6 +34,14 @@ class Vocabulary:
     def size(self) -> int:
         """One more than the largest id, in case a vocabulary has holes."""
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without any special token."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return self.tokenizer.decode(list(ids))
 
 
 class TokenizerRecipe(ABC):

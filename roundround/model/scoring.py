@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
-
-from roundround.model.decoder import Decoder
+from torch import Tensor, nn
 
 
 class Windows(Protocol):
@@ -40,14 +38,17 @@ class PositionLoss:
 
 
 @torch.no_grad()
-def score(decoder: Decoder, windows: Windows, *, batch: int, device: torch.device) -> PositionLoss:
-    """Score windows [n, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time."""
-    was_training = decoder.training
-    decoder.eval()
+def score(model: nn.Module, windows: Windows, *, batch: int, device: torch.device) -> PositionLoss:
+    """Score windows [n, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
+
+    `model(tokens_BT, targets_BT=...)` gives the nats of each target, as `Decoder` does.
+    """
+    was_training = model.training
+    model.eval()
     sum_T = torch.zeros(windows[:1].shape[1] - 1, dtype=torch.float64)
     for start in range(0, len(windows), batch):
         tokens_BT1 = windows[start : start + batch].to(device)
-        nats_BT = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:])
+        nats_BT = model(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:])
         sum_T += nats_BT.cpu().double().sum(0)
-    decoder.train(was_training)
+    model.train(was_training)
     return PositionLoss(sum_T, len(windows))

@@ -87,6 +87,29 @@ class Dispersion:
         return (float(acting[0]), float(acting[-1])) if len(acting) else None
 
 
+def fused_entropies(
+    softmax: AttentionSoftmax, q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None
+) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
+    """What one or two fused passes tell of every row, without its logits; None for what they cannot.
+
+    The entropy in nats of the plain softmax [B, H, Q, 1]; and for a row-scaled one its own entropy and log-sum-exp, and
+    the inverse temperature of each row.
+    """
+    if not fused.serves(q_BHQC, bias):
+        return None, None, None
+    slopes = fused.slopes_of(bias)
+    plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+    if not isinstance(softmax, RowScale):
+        return plain, None, None
+    own, own_beta = (plain, log_sum_exp), torch.ones_like(plain)
+    beta = softmax.beta(keys.counts(0, keys.n_queries).to(plain.dtype), lambda: plain)
+    if beta is not None:
+        own_beta = own_beta * beta
+        slopes = None if slopes is None else slopes * own_beta
+        own = fused.entropy_and_log_sum_exp(q_BHQC * own_beta, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+    return plain, own, own_beta
+
+
 def row_measures(
     softmax: AttentionSoftmax,
     q_BHQC: Tensor,
@@ -101,17 +124,7 @@ def row_measures(
     The entropies of the plain softmax and of a row-scaled one come from the fused pass where there is one; the extremes
     of the logits, and what any other normaliser makes of them, from blocks of rows.
     """
-    plain, own, own_beta = None, None, None
-    if fused.serves(q_BHQC, bias):
-        slopes = fused.slopes_of(bias)
-        plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
-        if isinstance(softmax, RowScale):
-            own, own_beta = (plain, log_sum_exp), torch.ones_like(plain)
-            beta = softmax.beta(keys.counts(0, keys.n_queries).to(plain.dtype), lambda: plain)
-            if beta is not None:
-                own_beta = own_beta * beta
-                slopes = None if slopes is None else slopes * own_beta
-                own = fused.entropy_and_log_sum_exp(q_BHQC * own_beta, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+    plain, own, own_beta = fused_entropies(softmax, q_BHQC, k_BGKC, scale, keys, bias)
     blocks: dict[str, list[Tensor]] = {}
     for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first, whose memory the others use again
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)

@@ -1,23 +1,27 @@
-"""`roundround eval`: perplexity of a trained run on held-out text, at several context lengths, and its dispersion."""
+"""`roundround eval`: perplexity of a model on held-out text, at several context lengths, and its dispersion.
+
+The model is one trained here (`run=`) or a pretrained one (`model=`).
+"""
 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
-from roundround.build import build
+from roundround.build import build, load_option
 from roundround.data.batches import evaluation_windows
 from roundround.data.corpora import Corpus
-from roundround.data.tokenizers import Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import find_run, read_manifest
 from roundround.errors import UserError
@@ -28,93 +32,94 @@ from roundround.probing.dispersion import Dispersion, watched
 from roundround.report import dispersion, perplexity
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import EvalConfig, checked
-from roundround.tasks.assembly import as_dict, decoder_of, describe_device, pick_device, refuse_foreign, told_in_lines
-from roundround.training import checkpoints
+from roundround.tasks.assembly import as_dict, describe_device, pick_device, told_in_lines
+from roundround.tasks.pretrained import FromBeginning, opened_subject, tokenizer_recipe
+from roundround.tasks.rebuilding import held_out_text, load_decoder, own_config
 
 
 def evaluate(cfg: DictConfig) -> None:
-    """Rebuild a run from its manifest and score it; `pe`, `softmax` and `data` replace its own where given."""
-    job = HydraConfig.get()
+    """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
     config = checked(EvalConfig, cfg)
+    if config.model is None:
+        evaluate_run(cfg, config)
+    else:
+        evaluate_pretrained(cfg, config)
+
+
+def evaluate_run(cfg: DictConfig, config: EvalConfig) -> None:
     source = find_run(config.run, config.outputs, "train", done=True)
     manifest = read_manifest(source)
     if manifest["verb"] != "train":
         raise UserError(f"{source} is a run of {manifest['verb']}; eval takes one of train")
-    given = {group: choice for group, choice in job.runtime.choices.items() if choice is not None}
-    choices = {**manifest.get("choices", {}), **{g: c for g, c in given.items() if g in ("pe", "softmax", "data")}}
-    own = own_config(config, manifest)
+    choices = {**manifest.get("choices", {}), **{g: c for g, c in given().items() if g in ("pe", "softmax", "data")}}
+    own = own_config(manifest, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
+    replaced = {name for name in ("pe", "softmax") if getattr(config, name) is not None}
     device = pick_device(config.device)
-    directory = Path(job.runtime.output_dir)
-    decoder = load_decoder(config, own, manifest, source).to(device)
+    decoder = load_decoder(own, manifest, source, checkpoint=config.checkpoint, replaced=replaced).to(device)
     check_lengths(config, decoder, choices)
     data = held_out_text(own, manifest, source)
-    overrides = list(job.overrides.task)
-    sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
-    logger = build(config.logger, Logger)
-    with opened(directory, verb="eval", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
-        run.note(
-            choices=choices,
-            seed=own.seed,
-            run=str(source),
-            device=describe_device(device),
-            data={"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash},
-        )
+    facts = {"seed": own.seed, "run": str(source)}
+    with opened_run(cfg, config, device, choices, facts, data) as run:
         if data.corpus_hash != manifest["data"]["corpus_hash"]:
             tell("this is not the corpus that the run was trained on, as it was then: it may have seen held-out text")
-        with told_in_lines():
-            losses, dispersions = measure(config, decoder, data, device)
-        common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": own.seed}
-        report(run, own, losses, data, choices, common, more=dispersion.records(dispersions, common))
-        if dispersions and run.writes:
-            report_dispersion(run, dispersions, choices)
+        score_and_report(run, config, decoder, data, device, choices, int(own.model.train_length), own.seed)
 
 
-def own_config(config: EvalConfig, manifest: dict[str, Any]) -> DictConfig:
-    """The run's own config with what the command line replaces."""
-    own = OmegaConf.create(manifest["config"])
-    assert isinstance(own, DictConfig)
-    refuse_foreign(own, trust=config.trust)
-    for name in ("pe", "softmax", "data"):
-        node = getattr(config, name)
-        if node is not None:
-            own[name] = node
-    return own
+def evaluate_pretrained(cfg: DictConfig, config: EvalConfig) -> None:
+    if config.run != "last":
+        raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+    device = pick_device(config.device)
+    corpus_node = config.data if config.data is not None else load_option("data", "pydoc")
+    with opened_subject(config.model, config.pe, config.softmax, device) as subject:
+        corpus = build(corpus_node, Corpus)  # type: ignore[type-abstract]
+        data = prepare(corpus, tokenizer_recipe(config.model), default_cache_dir())
+        choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **given(), "model": subject.name}
+        with opened_run(cfg, config, device, choices, {"seed": None, "run": None}, data) as run:
+            model = FromBeginning(subject)
+            score_and_report(run, config, model, data, device, choices, subject.longest, None)
 
 
-def load_decoder(config: EvalConfig, own: DictConfig, manifest: dict[str, Any], source: Path) -> Decoder:
-    """The run's decoder with its weights; UserError for a parameter that a replaced part needs and they lack."""
-    if not manifest.get("data"):
-        raise UserError(f"{source} stopped before its model was built; there is nothing to evaluate")
-    weights = checkpoints.load_weights(checkpoints.find(source, config.checkpoint))
-    decoder = decoder_of(own.model, own.pe, own.softmax, manifest["data"]["n_vocab"])
-    if config.pe is not None:
-        weights = {name: value for name, value in weights.items() if not name.startswith("encodings.")}
-        own_state = {name for name in decoder.state_dict() if name.startswith("encodings.")}
-        if own_state:
-            raise UserError(
-                f"pe has parameters that the checkpoint lacks: {', '.join(sorted(own_state))}; train with it"
-            )
-    if config.softmax is not None:
-        weights = {name: value for name, value in weights.items() if ".softmax." not in name}
-        own_state = {name for name in decoder.state_dict() if ".softmax." in name}
-        if own_state:
-            raise UserError(
-                f"softmax has parameters that the checkpoint lacks: {', '.join(sorted(own_state))}; train with it"
-            )
-    decoder.load_state_dict(weights)
-    return decoder
+def given() -> dict[str, str]:
+    """What the command line chose of the groups."""
+    return {group: choice for group, choice in HydraConfig.get().runtime.choices.items() if choice is not None}
 
 
-def held_out_text(own: DictConfig, manifest: dict[str, Any], source: Path) -> TokenData:
-    """The corpus in the run's own tokens; from the cache where the run left them, else with the tokenizer it kept."""
-    corpus = build(own.data, Corpus)  # type: ignore[type-abstract]
-    began_elsewhere = own.get("init") is not None  # its tokenizer came from a folder that need not be there any more
-    if corpus.identity() == manifest["data"]["corpus_hash"] and not began_elsewhere:
-        data = prepare(corpus, build(own.tokenizer, TokenizerRecipe), default_cache_dir())  # type: ignore[type-abstract]
-        if data.tokenizer_hash == manifest["data"]["tokenizer_hash"]:
-            return data
-    kept = Saved(source / "tokenizer.json", manifest["data"]["end_of_document"])
-    return prepare(corpus, kept, default_cache_dir())
+@contextmanager
+def opened_run(
+    cfg: DictConfig,
+    config: EvalConfig,
+    device: torch.device,
+    choices: dict[str, str],
+    facts: dict[str, Any],
+    data: TokenData,
+) -> Iterator[Run]:
+    """The run directory, with what is known before the first number."""
+    job = HydraConfig.get()
+    directory = Path(job.runtime.output_dir)
+    sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
+    logger, overrides = build(config.logger, Logger), list(job.overrides.task)
+    with opened(directory, verb="eval", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
+        hashes = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
+        run.note(choices=choices, device=describe_device(device), data=hashes, **facts)
+        yield run
+
+
+def score_and_report(
+    run: Run,
+    config: EvalConfig,
+    model: nn.Module,
+    data: TokenData,
+    device: torch.device,
+    choices: dict[str, str],
+    train_length: int,
+    seed: int | None,
+) -> None:
+    with told_in_lines():
+        losses, dispersions = measure(config, model, data, device)
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
+    report(run, train_length, losses, data, choices, common, more=dispersion.records(dispersions, common))
+    if dispersions and run.writes:
+        report_dispersion(run, dispersions, choices)
 
 
 def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str]) -> None:
@@ -128,7 +133,7 @@ def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str])
 
 
 def measure(
-    config: EvalConfig, decoder: Decoder, data: TokenData, device: torch.device
+    config: EvalConfig, model: nn.Module, data: TokenData, device: torch.device
 ) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
     """Losses at each length, and where asked for the dispersion of the attention that led to them.
 
@@ -144,8 +149,8 @@ def measure(
     for length in sorted(set(config.length)):
         windows = evaluation_windows(data.held_out, length=length, longest=longest, max_tokens=config.max_tokens)
         batch = max(1, config.batch_tokens // length)
-        with watched(decoder, length) if config.dispersion else nullcontext() as seen:
-            losses[length] = score(decoder, windows, batch=batch, device=device)
+        with watched(model, length + 1) if config.dispersion else nullcontext() as seen:
+            losses[length] = score(model, windows, batch=batch, device=device)
         if seen is not None:
             dispersions[length] = seen
     return losses, dispersions
@@ -153,7 +158,7 @@ def measure(
 
 def report(
     run: Run,
-    own: DictConfig,
+    train_length: int,
     losses: dict[int, PositionLoss],
     data: TokenData,
     choices: dict[str, str],
@@ -184,7 +189,7 @@ def report(
             }
             for a, b in perplexity.position_bins(length)
         ]
-        mark = " *" if length == own.model.train_length else ""
+        mark = " *" if length == train_length else ""
         table.add_row(f"{length:,}{mark}", *(f"{value:.4f}" for value in values.values()))
         run.log(length, length=length, **values)
     run.results(
@@ -193,9 +198,7 @@ def report(
     if run.writes:
         write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
         curves = {length: loss.by_position for length, loss in losses.items()}
-        perplexity.draw(
-            curves, train_length=own.model.train_length, title=title(choices), folder=run.directory / "figures"
-        )
+        perplexity.draw(curves, train_length=train_length, title=title(choices), folder=run.directory / "figures")
         n_targets = next(iter(losses.values())).n_windows * next(iter(losses))
         Console(stderr=True).print(table)
         tell(f"the same {n_targets:,} targets at each length; * is the trained length")

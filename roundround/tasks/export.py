@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 from roundround.build import build, checked_values
@@ -22,8 +22,8 @@ from roundround.pe.base import PositionalEncoding
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import ExportConfig, checked
 from roundround.softmax.base import AttentionSoftmax
-from roundround.tasks.assembly import as_dict, decoder_of, describe_device, n_parameters, refuse_foreign, told_in_lines
-from roundround.tasks.evaluate import held_out_text
+from roundround.tasks.assembly import as_dict, describe_device, n_parameters, told_in_lines
+from roundround.tasks.rebuilding import held_out_text, load_decoder, own_config
 from roundround.training import checkpoints
 
 if TYPE_CHECKING:
@@ -49,15 +49,11 @@ def export(cfg: DictConfig) -> None:
     check_free(destination)
     source = find_run(config.run, config.outputs, "train", done=True)
     manifest = finished(source)
-    own = OmegaConf.create(manifest["config"])
-    assert isinstance(own, DictConfig)
-    refuse_foreign(own, trust=config.trust)
-    folder = checkpoints.find(source, config.checkpoint)
-    trained = rebuilt(own, manifest, source, folder)
-    if config.data is not None:
-        own.data = config.data
+    own = own_config(manifest, trust=config.trust, data=config.data)
+    trained = rebuilt(own, manifest, source, config.checkpoint)
     windows = held_out_windows(own, manifest, source)
-    card = card_of(manifest, destination.name, config.checkpoint, checkpoints.read_state(folder))
+    state = checkpoints.read_state(checkpoints.find(source, config.checkpoint))
+    card = card_of(manifest, destination.name, config.checkpoint, state)
     directory = Path(job.runtime.output_dir)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     overrides, logger = list(job.overrides.task), build(config.logger, Logger)
@@ -84,15 +80,13 @@ def finished(source: Path) -> dict[str, Any]:
     return manifest
 
 
-def rebuilt(own: DictConfig, manifest: dict[str, Any], source: Path, folder: Path) -> Trained:
+def rebuilt(own: DictConfig, manifest: dict[str, Any], source: Path, checkpoint: str) -> Trained:
     """The run's decoder with a checkpoint's weights and all that it takes to build it elsewhere."""
     from roundround.hf.export import Trained
 
-    decoder = decoder_of(own.model, own.pe, own.softmax, manifest["data"]["n_vocab"])
-    decoder.load_state_dict(checkpoints.load_weights(folder))
     end_of_document = manifest["data"]["end_of_document"]
     return Trained(
-        decoder=decoder.eval(),
+        decoder=load_decoder(own, manifest, source, checkpoint=checkpoint).eval(),
         sizes=checked_values(own.model, Decoder, OF_THE_BUILDER),
         encoding=checked_values(own.pe, PositionalEncoding, []),
         normaliser=checked_values(own.softmax, AttentionSoftmax, []),

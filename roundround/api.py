@@ -1,0 +1,130 @@
+"""The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe` and `rr.patch`.
+
+Shapes: L layers, H heads, G key heads, P channel pairs, D distances.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from roundround.build import named
+from roundround.data.tokenizers import Vocabulary
+from roundround.directories import find_run
+from roundround.errors import UserError
+from roundround.interface import AttentionShape
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.probing.probe import BATCH_TOKENS, Probe, observe
+from roundround.probing.subject import Subject, TrainedHere
+from roundround.softmax.base import AttentionSoftmax
+
+
+class Loaded(NamedTuple):
+    """A decoder trained here, in evaluation mode on the CPU, and its tokenizer.
+
+    `model(tokens_BT)` gives logits [B, T, V]; `tokenizer.encode(text)` token ids, `tokenizer.decode(ids)` text.
+    """
+
+    model: Decoder
+    tokenizer: Vocabulary
+
+
+def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs", trust: bool = False) -> Loaded:
+    """The model and tokenizer of a training run.
+
+    run: its directory, or `last` for the latest finished one under `outputs`. checkpoint: best, last or step-00000100.
+    trust: build classes from outside roundround that the run names. Raises UserError where there is no such run.
+    """
+    from roundround.tasks.rebuilding import decoder_of_run
+
+    source = find_run(str(run), outputs, "train", done=True)
+    return Loaded(*decoder_of_run(source, checkpoint=checkpoint, trust=trust))
+
+
+def probe(
+    model: nn.Module,
+    tokenizer: Any,
+    texts: Sequence[str],
+    *,
+    rows: bool = True,
+    entropy: bool = True,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Probe:
+    """How a decoder uses the frequencies of its RoPE, read off one pass over `texts`.
+
+    model, tokenizer: a Hugging Face decoder (patched or not) and its tokenizer, or what `load` returns. rows: also
+    sample rows of attention, for labels, logits by frequency, largest weight and logit spread. entropy: also the
+    entropy of every row, a second pass of attention. Memory depends on `batch_tokens` and the longest text, not on how
+    many texts there are.
+
+    Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean length of each 2-D chunk, fastest pair
+    first; `probe.labels()` names every head. Raises UserError for a model without RoPE, with a layout that is not
+    known, or that is not causal.
+    """
+    if isinstance(model, Decoder):
+        if not isinstance(tokenizer, Vocabulary):
+            raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
+        own = TrainedHere("run", model, tokenizer.tokenizer, tokenizer.end_of_document)
+        return watch(own, texts, rows, entropy, batch_tokens)
+    from roundround.hf.attention import installed, is_patched
+    from roundround.hf.subject import HuggingFaceModel, pretrained
+
+    checked = pretrained(model)
+    name = str(checked.config.name_or_path or type(checked).__name__)
+    with nullcontext() if is_patched(checked) else installed(checked):
+        return watch(HuggingFaceModel(name, checked, tokenizer), texts, rows, entropy, batch_tokens)
+
+
+def watch(subject: Subject, texts: Sequence[str], rows: bool, entropy: bool, batch_tokens: int) -> Probe:
+    was_training = subject.model.training
+    subject.model.eval()
+    try:
+        return observe(
+            subject, [subject.tokens(text) for text in texts], rows=rows, entropy=entropy, batch_tokens=batch_tokens
+        )
+    finally:
+        subject.model.train(was_training)
+
+
+def patch(
+    model: nn.Module,
+    softmax: str | Callable[[AttentionShape], AttentionSoftmax] | None = None,
+    pe: str | Callable[[AttentionShape], PositionalEncoding] | None = None,
+    **numbers: float | bool | list[float] | None,
+) -> Any:
+    """Put a normaliser, or RoPE of another kind, into a loaded Hugging Face model, in place.
+
+    softmax, pe: the name of an option (`roundround list softmax`), or a function from an AttentionShape to the module.
+    numbers: changes to the option's yaml where one name is given, such as `temperature=0.5`; with both, those of the
+    softmax. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which gives the model:
+
+        with rr.patch(model, softmax="adaptive_temperature"):
+            model.generate(...)
+
+    Generation with a cache works. Learned parameters start as the yaml says and join `model.parameters()`. Raises
+    UserError for what cannot be honoured, such as a soft cap of the model's own beside another normaliser.
+    """
+    from roundround.hf.patch import Patch
+    from roundround.hf.subject import pretrained
+
+    checked = pretrained(model)
+    if softmax is None and pe is None:
+        raise UserError("rr.patch needs softmax=... or pe=...")
+    if isinstance(softmax, str):
+        make_softmax: Any = named("softmax", softmax, AttentionSoftmax, **numbers)
+    else:
+        make_softmax = softmax
+    of_pe = {} if softmax is not None else numbers
+    make_encoding: Any = named("pe", pe, PositionalEncoding, **of_pe) if isinstance(pe, str) else pe
+    with torch.no_grad():
+        patched = Patch(checked, make_softmax, make_encoding)
+    if patched.remark is not None:
+        warnings.warn(patched.remark, stacklevel=2)
+    return patched

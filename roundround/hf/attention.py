@@ -1,0 +1,283 @@
+"""This project's attention inside a Hugging Face model: one registered attention function and its mask.
+
+`installed(model)` gives every attention layer of the model a normaliser as a submodule, and lets the model call it in
+place of its own attention. Hooks on the normalisers then see the queries, keys and values of every layer, as in the
+decoder of this project.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from roundround.errors import UserError
+from roundround.interface import AttentionShape, Keys
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.sink import Sink
+from roundround.softmax.soft_cap import SoftCap
+from roundround.softmax.softmax import Softmax
+
+NAME = "roundround"  # of the attention implementation
+SLOT = "roundround_softmax"  # of the submodule of each attention layer
+
+MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKeys(Keys):
+    """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
+
+    Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
+    """
+
+    ndim: ClassVar[int] = 4
+
+    def contiguous(self) -> ModelKeys:
+        return self
+
+    def __getitem__(self, index: tuple[slice, ...]) -> ModelKeys:
+        return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
+
+
+@contextmanager
+def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Iterator[list[AttentionSoftmax]]:
+    """Run the model's attention through normalisers of this project inside the block; yields them by layer.
+
+    `make_softmax` None keeps what the model has (softmax, soft cap or sinks). Raises UserError where the model's
+    attention cannot be replaced, or does something that the given normaliser would drop.
+    """
+    before = install(model, make_softmax)
+    try:
+        yield normalisers_of(model)
+    finally:
+        remove(model, before)
+
+
+def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> str | None:
+    """Begin what `installed` does; returns the name of the attention that the model had, for `remove`."""
+    layers = attention_layers(model)
+    if is_patched(model):
+        raise UserError("the model is patched already; take that patch off first")
+    made = [own_softmax(layer) if make_softmax is None else replacement(layer, make_softmax) for layer in layers]
+    parameter = next(model.parameters())
+    for layer, softmax in zip(layers, made, strict=True):
+        layer.add_module(SLOT, softmax.train(layer.training))
+        if parameter.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
+            softmax.to(parameter.device)
+        hook = layer.register_forward_pre_hook(remember_input, with_kwargs=True)
+        object.__setattr__(softmax, "input_hook", hook)
+    before: str | None = model.config._attn_implementation
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, mask)
+    try:
+        model.set_attn_implementation(NAME)
+    except (ValueError, KeyError, ImportError) as error:
+        remove(model, before)
+        raise UserError(f"{type(model).__name__} does not let its attention be replaced: {error}") from error
+    return before
+
+
+def remove(model: PreTrainedModel, before: str | None) -> None:
+    """End what `install` began."""
+    for layer in attention_layers(model):
+        softmax = getattr(layer, SLOT, None)
+        if softmax is not None:
+            softmax.input_hook.remove()
+            delattr(layer, SLOT)
+    if before is not None:
+        model.set_attn_implementation(before)
+
+
+def attention_layers(model: nn.Module) -> list[nn.Module]:
+    """The self-attention modules of a decoder, by layer. UserError where there is none of a known form."""
+    found = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "scaling") and size_of_head(m)]
+    decoder = [m for m in found if getattr(m, "is_causal", True) or getattr(m, "is_sliding", False)]
+    if not decoder:
+        raise UserError(
+            f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside"
+        )
+    return sorted(decoder, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
+
+
+def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
+    """The normalisers of a model with an installed attention, by layer."""
+    return [m for layer in attention_layers(model) if isinstance(m := getattr(layer, SLOT, None), AttentionSoftmax)]
+
+
+def is_patched(model: nn.Module) -> bool:
+    """Whether the model's attention runs through normalisers of this project."""
+    return any(hasattr(layer, SLOT) for layer in attention_layers(model))
+
+
+def size_of_head(layer: nn.Module) -> int | None:
+    """Channels of a head, which architectures keep under two names."""
+    size = getattr(layer, "head_dim", None) or getattr(layer, "head_size", None)
+    return int(size) if isinstance(size, int) else None
+
+
+def shape_of(layer: Any, number: int) -> AttentionShape:
+    """The sizes of an attention layer of a Hugging Face model."""
+    config, head_dim = layer.config, size_of_head(layer)
+    assert head_dim is not None
+    n_heads = int(config.num_attention_heads)
+    return AttentionShape(
+        n_heads=n_heads,
+        n_key_heads=n_heads // int(getattr(layer, "num_key_value_groups", 1)),
+        head_dim=head_dim,
+        d_model=int(config.hidden_size),
+        layer=number,
+        train_length=int(config.max_position_embeddings),
+    )
+
+
+def own_softmax(layer: Any) -> AttentionSoftmax:
+    """What the layer has by itself: the softmax, with a soft cap (Gemma 2) or a sink a head (gpt-oss)."""
+    shape = shape_of(layer, int(layer.layer_idx))
+    cap, sinks = soft_cap_of(layer), sinks_of(layer)
+    if cap is not None:
+        return SoftCap(shape, cap=cap)
+    if sinks is not None:
+        sink = Sink(shape, init_logit=0.0)
+        sink.logit = sinks
+        return sink
+    return Softmax(shape)
+
+
+def replacement(layer: Any, make_softmax: MakeSoftmax) -> AttentionSoftmax:
+    """Another normaliser for the layer; UserError where what the layer has would be lost."""
+    softmax = make_softmax(shape_of(layer, int(layer.layer_idx)))
+    own = own_softmax(layer)
+    if isinstance(own, SoftCap) and not (isinstance(softmax, SoftCap) and softmax.cap == own.cap):
+        raise UserError(
+            f"this model caps its logits at {own.cap:g} inside its softmax; {type(softmax).__name__} would drop the "
+            "cap, so it is refused"
+        )
+    if isinstance(own, Sink) and not isinstance(softmax, Sink):
+        raise UserError(
+            f"this model has learned a sink for every head; {type(softmax).__name__} would drop it, so it is refused"
+        )
+    if isinstance(own, Sink) and isinstance(softmax, Sink):
+        softmax.logit = own.logit
+    return softmax
+
+
+def soft_cap_of(layer: Any) -> float | None:
+    cap = getattr(layer, "attn_logit_softcapping", None)
+    return None if cap is None else float(cap)
+
+
+def sinks_of(layer: Any) -> nn.Parameter | None:
+    sinks = getattr(layer, "sinks", None)
+    return sinks if isinstance(sinks, nn.Parameter) else None
+
+
+def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Keep a layer's input for normalisers that read it (`row_parameters`), until its attention is called."""
+    layer.roundround_input = args[0] if args else options["hidden_states"]
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Keys | Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """What Hugging Face models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C]."""
+    softmax = getattr(module, SLOT, None)
+    if not isinstance(softmax, AttentionSoftmax):
+        raise UserError(f"{type(module).__name__} calls its attention in a form that roundround does not know")
+    if not isinstance(attention_mask, Keys):
+        raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
+    if dropout or position_bias is not None:
+        raise UserError("attention dropout and position biases of a Hugging Face model are not supported; model.eval()")
+    if softcap is not None and not isinstance(softmax, SoftCap):
+        raise UserError(f"the model caps its logits at {softcap:g}, which {type(softmax).__name__} would drop")
+    if s_aux is not None:
+        if not isinstance(softmax, Sink):
+            raise UserError(f"the model has sinks, which {type(softmax).__name__} would drop")
+        softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
+    x_BTD = module.roundround_input
+    assert isinstance(x_BTD, Tensor)
+    del module.roundround_input
+    n_keys = attention_mask.n_keys  # a static cache has room behind the last key
+    out_BHQC = softmax(
+        query,
+        key[:, :, :n_keys],
+        value[:, :, :n_keys],
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        keys=attention_mask,
+        bias=None,
+        rows=softmax.row_parameters(x_BTD),
+    )
+    return out_BHQC.transpose(1, 2).contiguous(), None
+
+
+def mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Tensor],
+    attention_mask: Tensor | ModelKeys | None = None,
+    local_size: int | None = None,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> ModelKeys:
+    """Who sees whom, as this project says it; UserError for a mask that is not causal, windowed and padded alone.
+
+    The mask goes through the model untouched, until `attention` takes it.
+    """
+    if isinstance(attention_mask, ModelKeys):
+        return attention_mask
+    offset = int(q_offset) - kv_offset
+    n_keys = min(kv_length, offset + q_length)
+    valid_BK = None
+    if attention_mask is not None:
+        valid_BK = attention_mask[:, kv_offset : kv_offset + n_keys].bool()
+        if bool(valid_BK.all()):
+            valid_BK = None
+    keys = ModelKeys(
+        q_pos_BQ=torch.arange(n_keys - q_length, n_keys, device=device)[None],
+        k_pos_BK=torch.arange(n_keys, device=device)[None],
+        valid_BK=valid_BK,
+        window=None if local_size is None or local_size >= n_keys else local_size,
+    )
+    if not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
+        raise UserError(
+            "the model's attention mask is neither causal nor a sliding window; roundround cannot honour it"
+        )
+    return keys
+
+
+def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
+    """Whether the model's own mask says the same about the first, some middle and the last rows, padding aside."""
+    device, n = keys.k_pos_BK.device, keys.n_queries
+    unpadded = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, window=keys.window)
+    batch_B111 = torch.arange(batch_size, device=device)[:, None, None, None]
+    head_1111 = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
+    for row in sorted({0, n // 3, n // 2, n - 1}):
+        first, last = unpadded.span(row, row + 1)
+        seen_K = torch.zeros(keys.n_keys, dtype=torch.bool, device=device)
+        seen_K[first:last] = unpadded.visible(row, row + 1)[0, 0, 0]
+        rows = torch.full_like(head_1111, row + q_offset)
+        theirs = mask_function(batch_B111, head_1111, rows, keys.k_pos_BK[0] + kv_offset)
+        if not bool((theirs == seen_K).all()):
+            return False
+    return True

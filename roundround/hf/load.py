@@ -1,0 +1,145 @@
+"""Loading a Hugging Face model and its tokenizer, and saying in one line why that cannot be done."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from huggingface_hub import errors as hub
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from roundround.data.corpora import first_line
+from roundround.data.network import hub_is_reachable
+from roundround.errors import UserError
+
+DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@final
+class Pretrained:
+    """A decoder on the Hugging Face hub, in its cache, or in a folder.
+
+    path: the folder or the name on the hub. revision: a branch, tag or commit; null for the newest. dtype: of the
+    weights; `auto` takes the checkpoint's. offload: leave the weights on disk and pass them through layer by layer, for
+    models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights that
+    are not safetensors, which can run code too.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        revision: str | None,
+        dtype: str,
+        offload: bool,
+        trust_remote_code: bool,
+        pickled: bool,
+    ) -> None:
+        if path is None:
+            raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
+        folder = Path(path).expanduser()
+        self.is_folder = folder.is_dir()
+        self.path = str(folder) if self.is_folder else path
+        self.revision, self.dtype, self.offload = revision, dtype, offload
+        self.trust_remote_code, self.pickled = trust_remote_code, pickled
+
+    def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
+        """The model, ready to evaluate, and its tokenizer. Raises UserError."""
+        self.check_there()
+        disable_progress_bar()
+        try:
+            config = AutoConfig.from_pretrained(self.path, **self.options())
+            self.check_config(config)
+            model = AutoModelForCausalLM.from_pretrained(
+                self.path, config=config, **self.options(), **self.placing(device)
+            )
+            tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, hub.HfHubHTTPError) as error:
+            raise UserError(self.explained(error)) from error
+        model.eval().requires_grad_(False)
+        return (model if self.offload else model.to(device)), tokenizer
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+            "local_files_only": self.is_folder or not hub_is_reachable(),
+        }
+
+    def placing(self, device: torch.device) -> dict[str, Any]:
+        """How the weights are read, and where they stay."""
+        placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
+        if self.offload:
+            placed |= {"device_map": {"": "disk"}, "offload_folder": tempfile.mkdtemp(prefix="roundround-offload-")}
+        return placed
+
+    def check_there(self) -> None:
+        """UserError for a folder that holds no model, or only pickled weights."""
+        if not self.is_folder:
+            return
+        folder = Path(self.path)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.path={folder} is no model: there is no config.json in the folder")
+        if any(folder.glob("*.safetensors")):
+            return
+        if not any(path for pattern in PICKLED for path in folder.glob(pattern)):
+            raise UserError(f"model.path={folder} has no weights: there is no .safetensors file in the folder")
+        if not self.pickled:
+            raise UserError(
+                f"model.path={folder} has pickled weights only, which can run code as they are read; convert them to "
+                "safetensors, or give model.pickled=true if you trust them"
+            )
+
+    def check_config(self, config: Any) -> None:
+        """UserError for a model whose Python code would have to be run."""
+        brings_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+        if brings_code and not self.trust_remote_code:
+            raise UserError(self.needs_code())
+
+    def needs_code(self) -> str:
+        return (
+            f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then give "
+            "model.trust_remote_code=true"
+        )
+
+    def explained(self, error: Exception) -> str:
+        """One line for what the libraries raise: what is wrong, and what to do."""
+        text = " ".join(str(error).split())
+        if "trust_remote_code" in text:
+            return self.needs_code()
+        if isinstance(error, SafetensorError):
+            return f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short"
+        if isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text:
+            return (
+                f"{self.path} is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
+                "local folder with model.path=DIR"
+            )
+        if not self.is_folder and not hub_is_reachable():
+            return (
+                f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
+                "model.path=DIR, or fill the cache where there is a network (HF_HOME says where it is)"
+            )
+        if "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError):
+            return f"{self.path} has no such model or no safetensors weights ({text[:160]})"
+        if "Unrecognized configuration class" in text:
+            return f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})"
+        return f"{self.path} cannot be loaded: {text[:240]}"
+
+
+def model_type(folder: Path) -> str | None:
+    """The `model_type` of a folder's config.json, None where there is none."""
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None

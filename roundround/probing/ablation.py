@@ -1,0 +1,118 @@
+"""Bands of frequencies set to zero at inference: p-RoPE without training, and what it costs.
+
+Shapes: B batch, T tokens, P pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from roundround.errors import UserError
+from roundround.probing.probe import batches, check_texts, filled_up
+from roundround.probing.subject import Subject
+
+ENDS = ("lowest", "highest")
+
+
+@dataclass(frozen=True)
+class Band:
+    """A fraction of the turning pairs at one end of the ladder: the `lowest` frequencies or the `highest`."""
+
+    end: str
+    fraction: float
+
+    def __str__(self) -> str:
+        return f"{self.end}:{self.fraction:g}"
+
+    def n_pairs(self, n_turning: int) -> int:
+        """Number of pairs taken of `n_turning`; what is kept is rounded down, as p-RoPE does."""
+        return math.ceil(self.fraction * n_turning - 1e-9)
+
+
+def parse_band(text: str) -> Band:
+    """`lowest:0.25`. UserError for anything else."""
+    end, colon, number = str(text).partition(":")
+    try:
+        fraction = float(number)
+    except ValueError:
+        fraction = math.nan
+    if end not in ENDS or not colon or not 0 <= fraction <= 1:
+        raise UserError(
+            f"ablate={text} is no band of frequencies; write lowest:FRACTION or highest:FRACTION (0 to 1), or curve"
+        )
+    return Band(end, fraction)
+
+
+def check_apart(bands: Sequence[Band]) -> None:
+    """UserError where two bands hold the same frequency."""
+    for end in ENDS:
+        if sum(band.end == end for band in bands) > 1:
+            raise UserError(f"ablate names two bands at the {end} end, which overlap; give one")
+    if sum(band.fraction for band in bands) > 1 + 1e-9:
+        raise UserError(f"ablate={','.join(map(str, bands))} overlap: together they are more than all frequencies")
+
+
+def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
+    """A table of frequencies with the bands' set to zero; pairs that do not turn are not counted."""
+    turning = torch.nonzero(table_P > 0)[:, 0]
+    by_speed = turning[table_P[turning].argsort(descending=True)]  # fastest first
+    left = table_P.clone()
+    for band in bands:
+        n = band.n_pairs(len(by_speed))
+        left[by_speed[len(by_speed) - n :] if band.end == "lowest" else by_speed[:n]] = 0.0
+    return left
+
+
+class TextLoss:
+    """Summed nats and number of targets at each position of a text, float64."""
+
+    def __init__(self, longest: int) -> None:
+        self.nats_T = torch.zeros(longest, dtype=torch.float64)
+        self.count_T = torch.zeros(longest, dtype=torch.float64)
+
+    def perplexity(self, first: int = 0, last: int | None = None) -> float:
+        """exp of the mean nats of the targets with first + 1 to last tokens before them; NaN where there is none."""
+        nats, count = self.nats_T[first:last].sum(), self.count_T[first:last].sum()
+        return float((nats / count).exp()) if count else math.nan
+
+
+@torch.no_grad()
+def text_loss(subject: Subject, texts: Sequence[Sequence[int]], *, batch_tokens: int) -> TextLoss:
+    """What the model makes of texts (token ids), each by itself, every token but the first a target."""
+    check_texts(texts)
+    loss = TextLoss(max(map(len, texts)) - 1)
+    for batch in batches(texts, batch_tokens):
+        tokens_BT, _ = filled_up(batch)
+        lengths_B1 = torch.tensor([[len(text)] for text in batch])
+        nats_BT = subject.nats(tokens_BT[:, :-1].to(subject.device), tokens_BT[:, 1:].to(subject.device))
+        target_BT = torch.arange(tokens_BT.shape[1] - 1) < lengths_B1 - 1
+        n = tokens_BT.shape[1] - 1
+        loss.nats_T[:n] += (nats_BT.cpu().double() * target_BT).sum(0)
+        loss.count_T[:n] += target_BT.sum(0)
+    return loss
+
+
+def ablated_loss(
+    subject: Subject, bands: Sequence[Band], texts: Sequence[Sequence[int]], *, batch_tokens: int
+) -> TextLoss:
+    """`text_loss` with the bands' frequencies at zero in every layer."""
+    with subject.turning_at([without(table, bands) for table in subject.tables()]):
+        return text_loss(subject, texts, batch_tokens=batch_tokens)
+
+
+def curve(n_turning: int, n_points: int = 8) -> list[Band]:
+    """Bands from either end, of up to `n_points` sizes up to the whole ladder, for perplexity against what is kept."""
+    steps = sorted({round(i * n_turning / min(n_points, n_turning)) for i in range(1, min(n_points, n_turning) + 1)})
+    return [Band(end, n / n_turning) for end in ENDS for n in steps]
+
+
+def context_bins(longest: int) -> list[tuple[int, int]]:
+    """Ranges of context lengths in tokens, doubling from 64: (0, 64), (64, 128), (128, 256), ... up to `longest`."""
+    edges = [0, *(n for n in (64 * 2**i for i in range(24)) if n < longest), longest]
+    return list(pairwise(edges))

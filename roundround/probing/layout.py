@@ -1,0 +1,103 @@
+"""Which channels of a head turn together, and how fast: read off what a layer does, not off what its config says.
+
+The same tokens go through the model twice, the second time SHIFT positions further on. RoPE only knows distances, so
+every layer sees the same input and its queries differ by exactly the rotation of SHIFT positions.
+Shapes: B batch, T tokens, H heads, C head channels, P channel pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roundround.interface import widen
+
+SHIFT = 31  # positions: far enough to tell one base from another, near enough for every model's context
+PAIRINGS = ("half-split", "interleaved")
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair; half precision: 0.25
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The channel pairs of one layer's heads, fastest first; pairs that RoPE leaves alone come last.
+
+    frequencies_P: radians per token, float64 on the CPU, 0 where a pair does not turn.
+    pairing: `half-split` (channel m with m + R/2 of the R rotated ones) or `interleaved` (2m with 2m + 1).
+    n_rotary: channels R that the model's table of frequencies covers; the others are paired in the same way.
+    """
+
+    frequencies_P: Tensor
+    pairing: str
+    n_rotary: int
+
+    @property
+    def n_pairs(self) -> int:
+        return len(self.frequencies_P)
+
+    @property
+    def n_turning(self) -> int:
+        """Pairs with a frequency above 0."""
+        return int((self.frequencies_P > 0).sum())
+
+    def split(self, x: Tensor) -> Tensor:
+        """Channels as pairs: [..., C] -> [..., P, 2]."""
+        parts = [part for part in (x[..., : self.n_rotary], x[..., self.n_rotary :]) if part.shape[-1]]
+        paired = []
+        for part in parts:
+            n_pairs = part.shape[-1] // 2
+            if self.pairing == "interleaved":
+                paired.append(part.reshape(*part.shape[:-1], n_pairs, 2))
+            else:
+                paired.append(part.reshape(*part.shape[:-1], 2, n_pairs).mT)
+        return paired[0] if len(paired) == 1 else torch.cat(paired, -2)
+
+    def norms(self, x: Tensor) -> Tensor:
+        """Length of each pair's 2-vector, at least float32: [..., C] -> [..., P]."""
+        norms: Tensor = torch.linalg.vector_norm(self.split(x), dim=-1, dtype=widen(x[..., :0]).dtype)
+        return norms
+
+    def channels(self, first: int, last: int) -> Tensor:
+        """The channels of the pairs first..last: [2 (last - first)], int64."""
+        return self.split(torch.arange(2 * self.n_pairs))[first:last].flatten()
+
+
+def turned(x_THP2: Tensor, angles_P: Tensor) -> Tensor:
+    """Every pair turned by its angle in radians, counter-clockwise."""
+    cos, sin = angles_P.cos().to(x_THP2.dtype), angles_P.sin().to(x_THP2.dtype)
+    first, second = x_THP2.unbind(-1)
+    return torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]) -> Layout | None:
+    """The layout of a layer from its queries of some tokens and of the same tokens SHIFT positions on.
+
+    candidates: the model's tables of frequencies, radians per token, one value a pair. A layer whose queries do not
+    change has no RoPE: all its frequencies are 0. None where no pairing of any table explains the change.
+    """
+    n_channels = q_HTC.shape[-1]
+    if n_channels % 2:
+        return None
+    still = Layout(torch.zeros(n_channels // 2, dtype=torch.float64), PAIRINGS[0], n_channels)
+    possible = [still]
+    for table in candidates:
+        if 2 * len(table) > n_channels or not len(table):
+            continue
+        frequencies = torch.zeros(n_channels // 2, dtype=torch.float64)
+        frequencies[: len(table)] = table.double().cpu()
+        possible += [Layout(frequencies, pairing, 2 * len(table)) for pairing in PAIRINGS]
+    errors = [error_of(layout, q_HTC, shifted_HTC) for layout in possible]
+    best = min(range(len(possible)), key=errors.__getitem__)
+    tolerance = TOLERANCE.get(q_HTC.dtype, 0.25)
+    return possible[best] if errors[best] <= tolerance else None
+
+
+def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
+    """Relative error of the queries that a layout predicts, the mean over pairs."""
+    before, after = layout.split(widen(q_HTC)), layout.split(widen(shifted_HTC))
+    angles_P = (layout.frequencies_P * SHIFT).to(before.device)
+    wrong_P = (after - turned(before, angles_P)).square().sum((0, 1, 3)).sqrt()
+    right_P = before.square().sum((0, 1, 3)).sqrt()
+    return float((wrong_P / right_P.clamp(min=1e-30)).mean())

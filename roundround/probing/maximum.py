@@ -1,0 +1,56 @@
+"""Entropy of attention at the end of a question about the largest of ever more listed numbers.
+
+Velickovic et al. 2024, arXiv:2410.01104, figure 3, whose prompt is not printed; ours is in `texts`.
+Shapes: L layers, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundround.probing.probe import run, watching
+from roundround.probing.subject import Subject
+from roundround.probing.texts import maximum_prompt
+from roundround.softmax.base import AttentionSoftmax, logits_of_rows, rows_between
+
+N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+N_LISTS = 4  # of each length, their entropies averaged
+
+
+@torch.no_grad()
+def entropy_by_length(
+    subject: Subject, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
+) -> dict[int, list[Tensor]]:
+    """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
+
+    Lists whose prompt is longer than the model's context are left out.
+    """
+    found = {}
+    for n in n_elements:
+        prompts = [subject.tokens(maximum_prompt(n, seed)) for seed in range(n_lists)]
+        if max(map(len, prompts)) > subject.longest:
+            break
+        rows = [last_row_entropy(subject, prompt) for prompt in prompts]
+        found[n] = [torch.stack(layer).mean(0) for layer in zip(*rows, strict=True)]
+    return found
+
+
+def last_row_entropy(subject: Subject, tokens: Sequence[int]) -> list[Tensor]:
+    """Entropy of each head's last row, [H] for every layer, in nats."""
+    entropies: dict[int, Tensor] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        keys = options["keys"]
+        a, b = keys.n_queries - 1, keys.n_queries
+        logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
+        alpha = softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))
+        share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
+        entropies[softmax.shape.layer] = torch.special.entr(share).sum(-1)[0, :, 0].double().cpu()
+
+    with watching(subject.normalisers, take_in):
+        run(subject, [tokens])
+    return [entropies[layer] for layer in sorted(entropies)]

@@ -1,0 +1,94 @@
+"""One short prompt, looked at whole: chunk norms of every token, logits and weights of every head.
+
+Shapes: T tokens, H heads, G key heads, C head channels, P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundround.errors import UserError
+from roundround.interface import Keys, widen
+from roundround.probing.layout import Layout
+from roundround.probing.probe import run, stacked, watching
+from roundround.probing.subject import Subject
+from roundround.softmax.base import AttentionSoftmax, logits_of_rows, rows_between
+from roundround.softmax.kernels import repeated
+
+LONGEST = 256  # tokens: everything is kept, so a prompt is short
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One layer: chunk norms [H, T, P] and [G, T, P], scaled logits and weights [H, T, T], whole norms [H, T]."""
+
+    query_norms: Tensor
+    key_norms: Tensor
+    logits: Tensor
+    weights: Tensor
+    bound: Tensor  # scale |q_i| |k_j|: no logit exceeds it (Cauchy-Schwarz), [H, T, T]
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """A prompt's tokens as words, and what every layer does with them."""
+
+    words: list[str]
+    layers: list[LayerRecord]
+
+    def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
+        """How near to their bounds a head's logits on itself and on the token before come, token by token.
+
+        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. `bound` is |q_t| |k_t|; `previous` is the logit of query t
+        on key t - 1 and `bound_previous` its own bound; `next` is the logit of query t + 1 on key t, which is how the
+        paper's column may be read.
+        """
+        record = self.layers[layer]
+        logits, bound = record.logits[head], record.bound[head]
+        below, bound_below = logits.diagonal(-1).tolist(), bound.diagonal(-1).tolist()
+        return {
+            "bound": bound.diagonal().tolist(),
+            "diagonal": logits.diagonal().tolist(),
+            "previous": [None, *below],
+            "bound_previous": [None, *bound_below],
+            "next": [*below, None],
+        }
+
+    def arrays(self) -> dict[str, Tensor]:
+        """query_norms [L, H, T, P], key_norms [L, G, T, P], logits and weights [L, H, T, T], float32."""
+        names = ("query_norms", "key_norms", "logits", "weights", "bound")
+        return {name: stacked([getattr(layer, name) for layer in self.layers]) for name in names}
+
+
+@torch.no_grad()
+def record_prompt(subject: Subject, layouts: Sequence[Layout], tokens: Sequence[int]) -> PromptRecord:
+    """Put one prompt through the model and keep everything. UserError for fewer than 2 or more than LONGEST tokens."""
+    if not 2 <= len(tokens) <= LONGEST:
+        raise UserError(f"the prompt has {len(tokens)} tokens; from 2 to {LONGEST} can be looked at whole")
+    layers: dict[int, LayerRecord] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        layer = softmax.shape.layer
+        layers[layer] = record_layer(softmax, layouts[layer], qkv[0], qkv[1], options)
+
+    with watching(subject.normalisers, take_in):
+        run(subject, [tokens])
+    return PromptRecord(subject.words(tokens), [layers[layer] for layer in sorted(layers)])
+
+
+def record_layer(
+    softmax: AttentionSoftmax, layout: Layout, q_1HTC: Tensor, k_1GTC: Tensor, options: dict[str, Any]
+) -> LayerRecord:
+    keys: Keys = options["keys"]
+    n, scale = keys.n_queries, options["scale"]
+    q, k = widen(q_1HTC), widen(k_1GTC)
+    logits, visible = logits_of_rows(q, k, scale, keys, options["bias"], 0, n)
+    weights = softmax.weights(logits, visible, rows_between(options["rows"], visible, 0, n))
+    lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
+    found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)
+    return LayerRecord(*(x[0].float().cpu() for x in found))

@@ -1,0 +1,29 @@
+"""The texts that travel with the package: those of a probe without any other, and its prompts."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from roundround.errors import UserError, nearest
+
+HERE = Path(__file__).parent
+DOMAINS = ("shakespeare", "italian", "chinese", "code", "sums")
+APOSTROPHE = "I'm not sure. You're not sure. He's not sure."  # its heads tell what an apostrophe means from where it is
+
+
+def texts_of(domain: str) -> list[str]:
+    """The texts of one of DOMAINS. UserError for another name."""
+    if domain not in DOMAINS:
+        raise UserError(f"no texts={domain}{nearest(domain, DOMAINS)}; your own come with text=FILE or data=...")
+    return (HERE / f"{domain}.txt").read_text(encoding="utf-8").strip().split("\n\n")
+
+
+def maximum_prompt(n: int, seed: int) -> str:
+    """A question about the largest of n whole numbers from 0 to 999, after arXiv:2410.01104, figure 3.
+
+    The paper does not print its prompt; this one is ours.
+    """
+    numbers = random.Random(f"{seed} {n}").choices(range(1000), k=n)
+    listed = ", ".join(map(str, numbers))
+    return f"What is the maximum in the following sequence: {listed}? The maximum is:"

@@ -1,0 +1,212 @@
+"""The pictures of a probe, in the layout of arXiv:2410.06205: frequencies downwards from the fastest.
+
+Shapes: L layers, H heads, T tokens, P pairs, D distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roundround.probing.ablation import Band, TextLoss, context_bins
+from roundround.probing.norms import KINDS
+from roundround.probing.probe import Probe, stacked
+from roundround.probing.prompt import PromptRecord
+from roundround.probing.rows import BANDS, PLACES
+from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
+from roundround.report.probe import standing_out
+
+HEAT = "YlGnBu"
+PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#d5d8dc")
+HEADS_DRAWN = 1  # of each label, token by token
+
+
+def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
+    """Every picture of a probe; returns the paths."""
+    paths = draw_layers(seen, folder) + draw_heads(seen, folder)
+    if seen.rows is not None:
+        heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
+        paths += draw_labels(seen, folder) + draw_split(seen, heads, folder)
+        paths += draw_prompt(prompt, heads, seen.name, folder) + draw_without(seen, heads, folder)
+    return paths
+
+
+def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: Any) -> None:
+    """A heat map with its colour bar; rows downwards."""
+    image = axis.imshow(values.numpy(), aspect="auto", interpolation="nearest", **{"cmap": HEAT, **options})
+    figure.colorbar(image, ax=axis, label=label, fraction=0.05)
+
+
+def name_pairs(axis: Any, n_pairs: int) -> None:
+    axis.set(yticks=sorted({0, n_pairs - 1, *(range(0, n_pairs, max(1, n_pairs // 4)))}))
+    axis.set_ylabel("pair, fastest first")
+
+
+def name_places(figure: Any) -> None:
+    """The legend of the places that weight goes to."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=place) for colour, place in zip(PLACE_COLOURS, PLACES, strict=True)]
+    figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
+
+
+def draw_layers(seen: Probe, folder: Path) -> list[Path]:
+    """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
+    figure, axes = subplots(1, 3, figsize=(13, 4))
+    for axis, kind in zip(axes, KINDS, strict=True):
+        by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
+        heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0)
+        axis.set(title=f"{kind} norms", xlabel="layer")
+        name_pairs(axis, max(len(norm_P) for norm_P in by_layer))
+    figure.suptitle(f"{seen.name}: norms of 2-D chunks, {seen.n_texts:,} texts, {seen.n_tokens:,} tokens")
+    return save(figure, folder, "norms")
+
+
+def draw_heads(seen: Probe, folder: Path) -> list[Path]:
+    """Figures 4 and 11: mean norm of every pair in every head of the first, the middle and the last layer."""
+    layers = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
+    figure, axes = subplots(2, len(layers), figsize=(4.4 * len(layers), 7), squeeze=False)
+    for row, kind in enumerate(("query", "key")):
+        norms = seen.norms.mean(kind, "norm")
+        for axis, layer in zip(axes[row], layers, strict=True):
+            heat_map(figure, axis, norms[layer].T, label="mean norm", vmin=0)
+            axis.set(title=f"layer {layer}, {kind} norms", xlabel="head" if kind == "query" else "key head")
+            name_pairs(axis, norms[layer].shape[1])
+    figure.suptitle(f"{seen.name}: norms of 2-D chunks by head")
+    return save(figure, folder, "heads")
+
+
+def draw_labels(seen: Probe, folder: Path) -> list[Path]:
+    """Every head's label as a colour, the stronger the larger the share of its weight there."""
+    from matplotlib.colors import to_rgb
+
+    labels = seen.labels()
+    n_heads = max(len(heads) for heads in labels)
+    picture = torch.ones(len(labels), n_heads, 3)
+    for layer, heads in enumerate(labels):
+        for head, (label, score) in enumerate(heads):
+            colour = torch.tensor(to_rgb(PLACE_COLOURS[PLACES.index(label)]))
+            picture[layer, head] = 1 - (0.3 + 0.7 * score) * (1 - colour)
+    figure, axis = subplots(figsize=(min(12, 2.5 + 0.45 * n_heads), min(12, 1.6 + 0.3 * len(labels))))
+    axis.imshow(picture.clamp(0, 1).numpy(), aspect="auto", interpolation="nearest")
+    axis.set(xlabel="head", ylabel="layer", title=f"{seen.name}: where each head's weight goes")
+    axis.set(xticks=range(0, n_heads, 1 + n_heads // 17), yticks=range(0, len(labels), 1 + len(labels) // 17))
+    name_places(figure)
+    return save(figure, folder, "labels")
+
+
+def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path) -> list[Path]:
+    """What every pair adds to the logit at every distance, on average, for one head of each label."""
+    assert seen.rows is not None
+    split, distances = seen.rows.split(), seen.rows.distances
+    figure, axes = subplots(1, len(heads), figsize=(3.9 * len(heads), 4), squeeze=False)
+    for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
+        values_PD = split[layer][head]
+        reached = ~values_PD.isnan().any(0)
+        most = float(values_PD[:, reached].abs().max())
+        heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap="RdBu_r", vmin=-most, vmax=most)
+        shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
+        ticks = range(0, len(shown), max(1, len(shown) // 6))
+        axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
+        axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
+        name_pairs(axis, len(values_PD))
+    figure.suptitle(f"{seen.name}: what each frequency adds to the logit")
+    return save(figure, folder, "logits_by_frequency")
+
+
+def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path) -> list[Path]:
+    """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
+    assert seen.rows is not None
+    places = {band: seen.rows.places(band) for band in BANDS}
+    figure, axes = subplots(1, len(heads), figsize=(3.1 * len(heads), 3.4), squeeze=False, sharey=True)
+    for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
+        shares_B6 = torch.stack([places[band][layer][head] for band in BANDS])
+        below = torch.zeros(len(BANDS))
+        for number, colour in enumerate(PLACE_COLOURS):
+            axis.bar(range(len(BANDS)), shares_B6[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
+            below = below + shares_B6[:, number].float()
+        axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
+        axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("share of weight")
+    name_places(figure)
+    figure.suptitle(f"{seen.name}: the same heads without a quarter of their pairs")
+    return save(figure, folder, "without_a_band")
+
+
+def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], name: str, folder: Path) -> list[Path]:
+    """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
+    n = len(prompt.words)
+    figure, axes = subplots(len(heads), 4, figsize=(4 + 0.62 * n, 3.6 * len(heads)), squeeze=False)
+    words = [word.strip() or repr(word)[1:-1] for word in prompt.words]
+    for row, (layer, head, label) in zip(axes, heads, strict=True):
+        record = prompt.layers[layer]
+        key_head = head * len(record.key_norms) // len(record.query_norms)
+        heat_map(figure, row[0], record.query_norms[head].T, label="query norm", vmin=0)
+        heat_map(figure, row[1], record.key_norms[key_head].T, label="key norm", vmin=0)
+        heat_map(figure, row[2], record.weights[head], label="weight", vmin=0, vmax=1)
+        most = float(record.logits[head].nan_to_num().abs().max()) or 1.0
+        heat_map(figure, row[3], record.logits[head], label="logit", cmap="RdBu_r", vmin=-most, vmax=most)
+        for axis in row:
+            axis.set_xticks(range(n), words, rotation=90, fontsize=7)
+        for axis in row[:2]:
+            name_pairs(axis, record.query_norms.shape[2])
+        for axis in row[2:]:
+            axis.set_yticks(range(n), words, fontsize=7)
+        row[0].set_title(f"layer {layer}, head {head}: {label}", fontsize="medium", loc="left")
+    figure.suptitle(f"{name}: one prompt, token by token")
+    return save(figure, folder, "prompt")
+
+
+def draw_maximum(entropies: Mapping[int, Sequence[Tensor]], name: str, folder: Path) -> list[Path]:
+    """Figure 3 of arXiv:2410.01104: entropy of the first layer's heads against the number of listed elements."""
+    n = list(entropies)
+    n_layers = len(entropies[n[0]])
+    layers = sorted({0, n_layers - 1})
+    figure, axes = subplots(1, len(layers), figsize=(4.6 * len(layers), 3.6), squeeze=False, sharey=True)
+    for axis, layer in zip(axes[0], layers, strict=True):
+        values_NH = torch.stack([entropies[size][layer] for size in n])
+        axis.fill_between(n, values_NH.amin(1).numpy(), values_NH.amax(1).numpy(), color=SHADE)
+        axis.plot(n, values_NH.numpy(), color=BLUE, linewidth=1)
+        axis.set(xscale="log", xlabel="listed numbers", title=f"layer {layer}")
+        axis.set_xscale("log", base=2)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("entropy of the last row (nats)")
+    figure.suptitle(f"{name}: asked for the maximum, a line a head")
+    return save(figure, folder, "maximum")
+
+
+def draw_curve(
+    before: TextLoss, bands: Sequence[Band], losses: Sequence[TextLoss], name: str, folder: Path
+) -> list[Path]:
+    """Perplexity against the fraction of frequencies kept, from both ends, a line for each context length."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    figure, axes = subplots(1, 2, figsize=(9.5, 3.8), sharey=True)
+    bins = context_bins(len(before.nats_T))
+    colours = colour_map("viridis")([0.1 + 0.75 * i / max(1, len(bins) - 1) for i in range(len(bins))])
+    for axis, end in zip(axes, ("lowest", "highest"), strict=True):
+        of_end = [(0.0, before), *((b.fraction, loss) for b, loss in zip(bands, losses, strict=True) if b.end == end)]
+        kept = [1 - fraction for fraction, _ in of_end]
+        for colour, (first, last) in zip(colours, bins, strict=True):
+            values = [loss.perplexity(first, last) for _, loss in of_end]
+            axis.plot(
+                kept, values, color=colour, marker="o", markersize=3, label=f"{first:,}-{last - 1:,} tokens before"
+            )
+        axis.plot(kept, [loss.perplexity() for _, loss in of_end], color=RED, linewidth=1.8, label="all")
+        axis.axhline(before.perplexity(), color=GREY, linestyle=":", linewidth=1)
+        other = "fastest" if end == "lowest" else "slowest"
+        axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies at zero")
+        axis.invert_xaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes[0].yaxis.set_major_formatter("{x:,g}")
+    axes[0].yaxis.set_minor_formatter(NullFormatter())
+    axes[0].set_ylabel("perplexity")
+    axes[1].legend(frameon=False, fontsize="small")
+    figure.suptitle(f"{name}: perplexity without part of the frequencies")
+    return save(figure, folder, "ablation")

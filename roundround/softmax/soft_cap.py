@@ -1,0 +1,33 @@
+"""The softmax of softly capped logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, final
+
+from torch import Tensor
+
+from roundround.interface import AttentionShape
+from roundround.softmax.base import AttentionSoftmax, checked_positive, softmax_over_visible
+
+
+@final
+class SoftCap(AttentionSoftmax):
+    """Keeps every logit between -cap and cap, smoothly, before the softmax.
+
+    alpha = softmax(cap tanh(e / cap))
+
+    Gemma Team 2024, arXiv:2408.00118, section 2 (Gemma 2, with a cap of 50).
+
+    By Lemma 2.1 of arXiv:2410.01104 such a head must disperse: its logits never spread by more than 2 cap.
+    """
+
+    cost_in_blocks: ClassVar[float] = 5
+
+    def __init__(self, shape: AttentionShape, *, cap: float) -> None:
+        super().__init__(shape)
+        checked_positive(cap=cap)
+        self.cap = cap
+
+    def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        return softmax_over_visible(self.cap * (logits_BHQK / self.cap).tanh(), visible_B1QK)

@@ -1,0 +1,210 @@
+"""The registered attention and its mask equal each architecture's own, and layouts are read off what models do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers_hf import ARCHITECTURES, SCALED_ROPE, WINDOW, some_tokens, tiny
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.masking_utils import chunked_causal_mask_function
+
+from roundround.errors import UserError
+from roundround.hf.attention import attention, installed, mask
+from roundround.hf.subject import HuggingFaceModel, frequency_tables
+from roundround.interface import Keys
+from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, turned
+from roundround.probing.probe import observe
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.sink import Sink
+from roundround.softmax.soft_cap import SoftCap
+
+NAMES = list(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_registered_attention_equals_stock_eager(name: str) -> None:
+    model, tokens = tiny(name), some_tokens(2, 24)
+    stock = model(tokens, use_cache=False).logits
+    with installed(model) as normalisers:
+        ours = model(tokens, use_cache=False).logits
+    assert len(normalisers) == 4
+    torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4 * float(stock.abs().max()))
+    torch.testing.assert_close(model(tokens, use_cache=False).logits, stock, rtol=0, atol=0)  # and all is as before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_later_token_changes_nothing_before_it(name: str) -> None:
+    model, tokens = tiny(name), some_tokens(1, 20)
+    changed = tokens.clone()
+    changed[:, 12:] = some_tokens(1, 8, seed=1)
+    with installed(model):
+        before, after = (model(x, use_cache=False).logits for x in (tokens, changed))
+    torch.testing.assert_close(before[:, :12], after[:, :12], rtol=1e-5, atol=1e-5)
+    assert (before[:, 12:] - after[:, 12:]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_generation_with_its_cache_is_the_same(name: str) -> None:
+    model, tokens = tiny(name), some_tokens(2, 7)
+    stock = model.generate(tokens, max_new_tokens=12, do_sample=False)
+    with installed(model):
+        assert torch.equal(model.generate(tokens, max_new_tokens=12, do_sample=False), stock)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_padded_batch_generates_the_same(name: str, cache: str) -> None:
+    model, tokens = tiny(name), some_tokens(2, 9)
+    options = {"attention_mask": torch.tensor([[0, 0, 0, *[1] * 6], [1] * 9]), "max_new_tokens": 8, "do_sample": False}
+    if cache == "static":
+        options["cache_implementation"] = "static"
+    options["disable_compile"] = True
+    stock = model.generate(tokens, **options)
+    with installed(model):
+        assert torch.equal(model.generate(tokens, **options), stock)
+
+
+def layouts_of(name: str, **changes: object) -> list[Layout]:
+    model = tiny(name, **changes)
+    with installed(model):
+        subject = HuggingFaceModel(name, model, None)
+        return observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_layout_is_read(name: str) -> None:
+    layouts = layouts_of(name)
+    pairing = "interleaved" if name == "cohere" else "half-split"
+    turning = {
+        "gemma4_text": [8, 4, 8, 4],
+        "gpt_neox": [3] * 4,
+        "smollm3": [8, 0, 8, 0],
+    }  # p-RoPE, partial, NoPE layers
+    default = [6] * 4 if name in ("olmo2", "phi3", "cohere") else [8] * 4
+    assert [layout.n_turning for layout in layouts] == turning.get(name, default)
+    assert {layout.pairing for layout in layouts if layout.n_turning} == {pairing}
+
+
+def test_the_bases_of_local_and_global_layers_are_told_apart() -> None:
+    local, of_all, *_ = layouts_of("gemma3_text")
+    assert [float(x.frequencies_P[1]) for x in (local, of_all)] == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
+
+
+def test_a_scaled_ladder_is_read_as_the_model_turns_it() -> None:
+    plain, scaled = (layouts_of("llama", **changes)[0].frequencies_P for changes in ({}, SCALED_ROPE))
+    assert float(scaled[-1]) == pytest.approx(5e5 ** (-7 / 8) / 8)
+    assert float(plain[-1]) == pytest.approx(1e4 ** (-7 / 8))
+
+
+def test_half_precision_tells_the_same_layout() -> None:
+    for name in ("gemma4_text", "cohere", "gpt_neox"):
+        model = tiny(name).to(torch.bfloat16)
+        with installed(model):
+            subject = HuggingFaceModel(name, model, None)
+            read = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
+        expected = layouts_of(name)
+        assert [(x.pairing, x.n_turning) for x in read] == [(x.pairing, x.n_turning) for x in expected]
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("n_rotary", [8, 16])
+def test_a_layout_is_found_from_queries_alone(pairing: str, n_rotary: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    table = 100.0 ** (-torch.arange(n_rotary // 2) / (n_rotary // 2)).double()
+    frequencies = torch.cat([table, torch.zeros(8 - len(table), dtype=torch.float64)])
+    layout = Layout(frequencies, pairing, n_rotary)
+    q = torch.randn(3, 16, 16, generator=generator)
+    pairs = turned(layout.split(q), frequencies * SHIFT)
+    shifted = torch.empty_like(q)
+    shifted[..., layout.channels(0, 8)] = pairs.flatten(-2)
+    other = 1e4 ** (-torch.arange(8) / 8)
+    read = read_layout(q, shifted, [other, table])
+    assert read is not None
+    assert (read.pairing, read.n_rotary, read.n_turning) == (pairing, n_rotary, len(table))
+    assert read_layout(q, shifted.roll(1, -1), [other, table]) is None
+    assert read_layout(q, q, [other, table]).n_turning == 0
+
+
+def test_the_models_own_softmax_is_kept() -> None:
+    with installed(tiny("gemma2")) as caps, installed(tiny("gpt_oss")) as sinks:
+        assert {type(x) for x in caps} == {SoftCap}
+        assert {type(x) for x in sinks} == {Sink}
+
+
+def test_windows_are_the_models_own() -> None:
+    model, seen = tiny("gemma3_text"), {}
+
+    def note(softmax: AttentionSoftmax, args: object, options: dict[str, Keys]) -> None:
+        seen[softmax.shape.layer] = options["keys"].window
+
+    with installed(model) as normalisers:
+        for softmax in normalisers:
+            softmax.register_forward_pre_hook(note, with_kwargs=True)
+        model(some_tokens(1, 20), use_cache=False)
+    assert seen == {0: WINDOW, 1: None, 2: WINDOW, 3: None}
+
+
+# -- what is refused
+
+
+def test_a_mask_that_is_not_causal_is_refused() -> None:
+    options = {"batch_size": 1, "q_length": 12, "kv_length": 12, "attention_mask": None}
+    chunked = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
+    with pytest.raises(UserError, match="neither causal nor a sliding window"):
+        mask(mask_function=chunked, local_size=4, **options)
+    with pytest.raises(UserError, match="neither causal"):
+        mask(mask_function=lambda b, h, q, k: (q >= 0) & (k >= 0), **options)
+
+
+def test_a_call_without_our_mask_is_refused() -> None:
+    model = tiny("llama")
+    with installed(model):
+        layer = model.model.layers[0].self_attn
+        layer.roundround_input = torch.zeros(1, 3, 48)
+        q = torch.zeros(1, 4, 3, 16)
+        with pytest.raises(UserError, match="makes its own attention mask"):
+            attention(layer, q, q[:, :2], q[:, :2], None)
+        with pytest.raises(UserError, match="makes its own attention mask"):
+            model(some_tokens(1, 3), attention_mask=torch.zeros(1, 1, 3, 3), use_cache=False)
+
+
+def test_a_model_without_rope_is_refused_in_one_line() -> None:
+    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=50)).eval()
+    with pytest.raises(UserError) as error, installed(model):
+        HuggingFaceModel("gpt2", model, None)
+    assert "\n" not in str(error.value)
+
+
+def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama")
+    with installed(model):
+        subject = HuggingFaceModel("leaky", model, None)
+        hidden = subject.hidden
+
+        def leaking(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            out = hidden(tokens, positions)
+            return out + 0.05 * out.roll(-1, 1)
+
+        monkeypatch.setattr(subject, "hidden", leaking)
+        with pytest.raises(UserError, match="leaky is not causal"):
+            observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
+
+
+def test_an_unknown_rotation_is_refused() -> None:
+    model = tiny("llama")
+    with installed(model):
+        subject = HuggingFaceModel("odd", model, None)
+        wrong = [table * 1.5 for table in frequency_tables(model)]
+        subject.tables = lambda: wrong
+        with pytest.raises(UserError, match="layer 0 of odd turns its channels in a way"):
+            observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
+
+
+def test_a_model_is_not_patched_twice() -> None:
+    model = tiny("llama")
+    with installed(model):
+        with pytest.raises(UserError, match="patched already"), installed(model):
+            pass
+        assert isinstance(model.model.layers[0].self_attn.roundround_softmax, nn.Module)
+    assert not hasattr(model.model.layers[0].self_attn, "roundround_softmax")

@@ -1,0 +1,203 @@
+"""Normalisers and frequencies inside a loaded model, through the Python interface: exact, reversible, or refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import SHARED
+from helpers_hf import N_VOCAB, some_tokens, tiny
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+import roundround as rr
+from roundround.errors import UserError
+from roundround.hf.subject import frequency_tables
+
+STORIES = SHARED / "models" / "stories260K"
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    return model(some_tokens(2, 40), use_cache=False).logits
+
+
+def eager_with(model: PreTrainedModel, weights_of: object) -> torch.Tensor:
+    """The model's logits with its own eager attention, whose softmax is replaced by `weights_of(logits, visible)`."""
+    from transformers.models.llama import modeling_llama
+
+    def forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **others):  # type: ignore[no-untyped-def]
+        k, v = (modeling_llama.repeat_kv(x, module.num_key_value_groups) for x in (key, value))
+        e = query @ k.mT * scaling
+        alpha = weights_of(e, attention_mask == 0)
+        return (alpha @ v).transpose(1, 2).contiguous(), alpha
+
+    own = modeling_llama.eager_attention_forward
+    modeling_llama.eager_attention_forward = forward
+    try:
+        return logits(model)
+    finally:
+        modeling_llama.eager_attention_forward = own
+
+
+def tempered(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    return (2.5 * e).masked_fill(~visible, -torch.inf).softmax(-1)
+
+
+def published(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """arXiv:2410.01104, algorithm 1, as its listing has it."""
+    p = e.masked_fill(~visible, -torch.inf).softmax(-1)
+    entropy = torch.special.entr(p).sum(-1, keepdim=True)
+    beta = 0.0
+    for coefficient in (-0.037, 0.481, -2.3, 4.917, -1.791):
+        beta = beta * entropy + coefficient
+    beta = torch.where(entropy > 0.5, beta.clamp(min=1.0), 1.0)
+    return (beta * e).masked_fill(~visible, -torch.inf).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("softmax", "numbers", "formula"),
+    [("temperature", {"temperature": 0.4}, tempered), ("adaptive_temperature", {}, published)],
+)
+def test_a_patched_model_computes_the_formula(softmax: str, numbers: dict[str, float], formula: object) -> None:
+    model = tiny("llama")
+    expected = eager_with(model, formula)
+    stock = logits(model)
+    with rr.patch(model, softmax=softmax, **numbers) as patched:
+        torch.testing.assert_close(logits(patched), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(logits(model), stock)
+    assert (stock - expected).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "softmax", ["adaptive_temperature", "ssmax", "entmax15", "top_k", "sink", "log_n", "as_entmax"]
+)
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_neox"])
+def test_a_cache_changes_nothing(softmax: str, name: str) -> None:
+    model, tokens = tiny(name), some_tokens(1, 6)
+    with rr.patch(model, softmax=softmax):
+        options = {"max_new_tokens": 12, "do_sample": False}
+        with_cache = model.generate(tokens, **options)
+        assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
+
+
+def test_p_rope_is_its_frequencies() -> None:
+    model, proportional = (
+        tiny("llama"),
+        tiny("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+    )
+    own = [table.clone() for table in frequency_tables(model)]
+    with rr.patch(model, pe="p_rope", p=0.5):
+        torch.testing.assert_close(logits(model), logits(proportional), rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(own, frequency_tables(model), strict=True))
+    with rr.patch(model, pe="nope", softmax="softmax"):
+        assert not frequency_tables(model)[0].any()
+
+
+def test_other_frequencies_are_remarked_on() -> None:
+    model = tiny("llama")
+    with pytest.warns(UserWarning, match=r"other frequencies than the model was trained with"):
+        rr.patch(model, pe="rope_500k").remove()
+
+
+def test_learned_parameters_join_the_model() -> None:
+    model = tiny("llama")
+    before = set(dict(model.named_parameters()))
+    patch = rr.patch(model, softmax="ssmax")
+    added = [p for name, p in model.named_parameters() if name not in before]
+    assert len(added) == 4
+    model(some_tokens(1, 8), labels=some_tokens(1, 8)).loss.backward()
+    assert all(p.grad is not None and p.grad.any() for p in added)
+    patch.remove()
+    assert set(dict(model.named_parameters())) == before
+
+
+def test_a_function_makes_a_normaliser_too() -> None:
+    from roundround.softmax.top_k import TopK
+
+    model = tiny("llama")
+    with rr.patch(model, softmax="top_k", k=3):
+        expected = logits(model)
+    with rr.patch(model, softmax=lambda shape: TopK(shape, k=3)):
+        assert torch.equal(logits(model), expected)
+
+
+def test_a_probe_sees_the_patched_model() -> None:
+    model = tiny("llama")
+    tokenizer = Letters()
+    plain = rr.probe(model, tokenizer, ["abcdefgh", "hgfedcba" * 4])
+    with rr.patch(model, softmax="temperature", temperature=0.2):
+        sharp = rr.probe(model, tokenizer, ["abcdefgh", "hgfedcba" * 4])
+    assert float(sharp.arrays()["entropy"].mean()) < float(plain.arrays()["entropy"].mean()) / 2
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    bos_token_id = 1
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> object:
+        return type("Ids", (), {"input_ids": [3 + ord(c) % (N_VOCAB - 3) for c in text]})
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gemma2", {"softmax": "entmax15"}, "caps its logits at 2 inside its softmax; Entmax15 would drop the cap"),
+        ("gpt_oss", {"softmax": "adaptive_temperature"}, "learned a sink for every head"),
+        ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
+        ("llama", {"pe": "partial_rope"}, "pairs other channels"),
+        ("gemma3_text", {"pe": "p_rope"}, "different bases"),
+        ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
+        ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
+        ("llama", {"softmax": "temperature", "heat": 2}, "has no parameter 'heat'"),
+        ("llama", {"softmax": "temperature", "temperature": -1.0}, "must be a finite number above 0"),
+        ("llama", {}, "needs softmax=... or pe=..."),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(name: str, options: dict[str, object], message: str) -> None:
+    model = tiny(name)
+    stock = logits(model)
+    with pytest.raises(UserError) as error:
+        rr.patch(model, **options)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert torch.equal(logits(model), stock)  # and the model is as it was
+
+
+def test_only_hugging_face_models_are_patched() -> None:
+    with pytest.raises(UserError, match="not a Linear"):
+        rr.patch(torch.nn.Linear(2, 2), softmax="ssmax")
+    with pytest.raises(UserError, match="not a Linear"):
+        rr.probe(torch.nn.Linear(2, 2), None, ["a text"])
+
+
+def test_importing_roundround_imports_no_torch() -> None:
+    code = "import sys, roundround as rr; assert 'torch' not in sys.modules; rr.probe; assert 'torch' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'prob'"):
+        rr.prob  # noqa: B018
+
+
+# -- a trained model
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
+def test_greedy_text_through_the_plain_softmax_is_the_models_own() -> None:
+    model = AutoModelForCausalLM.from_pretrained(STORIES).eval()
+    tokenizer = AutoTokenizer.from_pretrained(STORIES)
+    golden = (STORIES / "golden_greedy_200_tokens.txt").read_text()
+    options = {"max_new_tokens": 200, "do_sample": False}
+    with rr.patch(model, softmax="softmax"):
+        text = tokenizer.decode(model.generate(torch.tensor([[1]]), **options)[0], skip_special_tokens=True)
+    assert text.strip() == golden.strip()
+    with rr.patch(model, softmax="adaptive_temperature"):
+        other = tokenizer.decode(model.generate(torch.tensor([[1]]), **options)[0], skip_special_tokens=True)
+    assert other.startswith("Once upon a time")
+    assert other.strip() != golden.strip()
