@@ -12,6 +12,7 @@ VERBS = {
     "train": ("roundround.tasks.train:train", "Train a small language model."),
     "eval": ("roundround.tasks.evaluate:evaluate", "Perplexity of a model at several context lengths."),
     "probe": ("roundround.tasks.probe:probe", "How a model uses the frequencies of its RoPE."),
+    "export": ("roundround.tasks.export:export", "A trained run as a folder for Hugging Face's transformers."),
     "max-retrieval": (
         "roundround.tasks.max_retrieval:max_retrieval",
         "Max retrieval: attention asked about ever more.",

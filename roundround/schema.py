@@ -37,6 +37,7 @@ class TrainConfig:
     compile: bool = MISSING
     resume: str | None = MISSING
     trust: bool = MISSING
+    init: str | None = None  # runs from before it was there have none
 
     def check(self) -> None:
         at_least_one(
@@ -77,6 +78,24 @@ class EvalConfig:
             at_least_one(length=length)
         if self.max_tokens is not None:
             at_least_one(max_tokens=self.max_tokens)
+
+
+@dataclass
+class ExportConfig:
+    """What `roundround export` reads; data is None where the run's own is meant."""
+
+    run: str = MISSING
+    to: str | None = MISSING
+    checkpoint: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    data: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        if not self.to:
+            raise UserError("to has no value; give to=DIR, the folder to write")
 
 
 @dataclass

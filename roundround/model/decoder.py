@@ -98,12 +98,23 @@ class Decoder(nn.Module):
         x_BTD = self.hidden(tokens_BT, step=step)
         return self.unembed(x_BTD) if targets_BT is None else self.nats(x_BTD, targets_BT)
 
-    def hidden(self, tokens_BT: Tensor, *, step: int | None = None, pos_BT: Tensor | None = None) -> Tensor:
-        """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise."""
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        *,
+        step: int | None = None,
+        pos_BT: Tensor | None = None,
+        valid_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise.
+
+        `valid_BT` is False where a token is padding, which nobody sees and which is not counted.
+        """
         if pos_BT is None:
             pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+            pos_BT = pos_BT if valid_BT is None else (valid_BT.cumsum(-1) - 1).clamp(min=0)
         pos_BT = self.encoding.positions(pos_BT, step)
-        keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT)
+        keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale

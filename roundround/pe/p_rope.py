@@ -35,6 +35,7 @@ class PRoPE(RotaryEncoding):
 
     def __init__(self, shape: AttentionShape, *, p: float, theta: float) -> None:
         super().__init__(shape, theta=theta)
+        self.p = p
         self.n_kept = kept_pairs(p, shape.head_dim)
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:

@@ -79,7 +79,8 @@ def decoder_of_run(
 def held_out_text(own: DictConfig, manifest: dict[str, Any], source: Path) -> TokenData:
     """The corpus in the run's own tokens; from the cache where the run left them, else with the tokenizer it kept."""
     corpus = build(own.data, Corpus)  # type: ignore[type-abstract]
-    if corpus.identity() == manifest["data"]["corpus_hash"]:
+    began_elsewhere = own.get("init") is not None  # its tokenizer came from a folder that need not be there any more
+    if corpus.identity() == manifest["data"]["corpus_hash"] and not began_elsewhere:
         data = prepare(corpus, build(own.tokenizer, TokenizerRecipe), default_cache_dir())  # type: ignore[type-abstract]
         if data.tokenizer_hash == manifest["data"]["tokenizer_hash"]:
             return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
@@ -17,7 +17,6 @@ from omegaconf import DictConfig
 from roundround.build import build, checked_values
 from roundround.data.batches import TrainingWindows, evaluation_windows
 from roundround.data.corpora import Corpus
-from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import read_manifest
 from roundround.errors import Interrupted, UserError, one_line
@@ -33,11 +32,15 @@ from roundround.tasks.assembly import (
     n_parameters,
     told_in_lines,
 )
+from roundround.tasks.initial import check_fits, recipe_of, start_again, take_over, with_vocabulary
 from roundround.training import checkpoints
 from roundround.training.conductor import Conductor
 from roundround.training.module import LanguageModel
 from roundround.training.optim import Optimiser
 from roundround.training.schedules import Schedule
+
+if TYPE_CHECKING:
+    from roundround.hf.initial import Initial
 
 OWNED = {  # arguments of Lightning's Trainer that the run decides
     "logger": False,
@@ -63,28 +66,39 @@ def train(cfg: DictConfig) -> None:
     directory = Path(job.runtime.output_dir)
     overrides = list(job.overrides.task)
     choices = {group: choice for group, choice in job.runtime.choices.items() if not group.startswith("hydra/")}
+    start = None
     if cfg.resume is not None:
         if job.mode == RunMode.MULTIRUN:
             raise UserError("resume= goes on with one run; leave out -m")
         cfg, choices = config_of_run(cfg, directory, overrides, verb="train", free=FREE_ON_RESUME)
+    elif cfg.init is not None:
+        start, choices = take_over(cfg, overrides, choices)
     config = checked(TrainConfig, cfg)
     check_buildable(config.model, config.pe, config.softmax)
+    if config.resume is not None:
+        start = start_again(config, directory)
+    if start is not None:
+        check_fits(start, config)
     checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
-    corpus, recipe = build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+    corpus, recipe = build(config.data, Corpus), recipe_of(config, directory)  # type: ignore[type-abstract]
     optimiser, schedule = build(config.optim, Optimiser), build(config.schedule, Schedule)
-    data = prepare(corpus, recipe, default_cache_dir())
+    data = with_vocabulary(prepare(corpus, recipe, default_cache_dir()), config, start, directory)
     if config.resume is not None:
         check_same_data(directory, data)
     sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
     logger = build(config.logger, Logger)
     with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
         run.note(choices=choices)
-        fit(run, config, data, optimiser, schedule)
+        if start is not None:
+            run.note(init={"folder": str(start.folder), "sha256": start.sha256})
+        fit(run, config, data, optimiser, schedule, start)
         report(run, config, data)
 
 
-def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, schedule: Schedule) -> None:
-    """Train from the newest checkpoint, or from the seed where there is none."""
+def fit(
+    run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, schedule: Schedule, start: Initial | None
+) -> None:
+    """Train from the newest checkpoint, or where there is none from the weights of `start`, or from the seed."""
     n_steps, n_micro = count(config.trainer, "max_steps"), count(config.trainer, "accumulate_grad_batches")
     torch.manual_seed(config.seed)
     decoder = decoder_of(config.model, config.pe, config.softmax, data.n_vocab)
@@ -92,6 +106,8 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
     first_step = resumed.state["step"] if resumed else 0
     if resumed:
         decoder.load_state_dict(resumed.weights)
+    elif start is not None:
+        start.put_into(decoder)
     length = config.model.train_length
     windows = evaluation_windows(data.held_out, length=length, longest=length, max_tokens=config.validation_tokens)
     conductor = Conductor(
@@ -117,6 +133,8 @@ def fit(run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, sc
     )
     module = LanguageModel(decoder, optimiser=optimiser, schedule=schedule, first_step=first_step, n_steps=n_steps)
     announce(run, config, data, decoder, trainer, first_step)
+    if start is not None and run.writes:
+        tell(f"starting from the weights of {start.folder}")
     if config.compile:
         decoder.compile()
     try:

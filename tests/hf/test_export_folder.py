@@ -1,0 +1,278 @@
+"""An exported folder computes what the decoder does, where roundround cannot be imported: every yaml, both kinds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ROOT
+from helpers_export import LENGTH, greedy, loaded, node, some_tokens, trained, written
+from safetensors.torch import load_file
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from roundround.hf import export
+from roundround.hf.export import NotTheSame, Trained, agreement, is_stock, new_folder, rows_compared
+from roundround.hf.llama import stock_config
+
+ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+NORMALISERS = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
+STOCK = {"rope", "rope_500k", "p_rope", "p_rope_25", "nope", "rope_random"}
+
+PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    **{f"{pe}-softmax": (node("pe", pe), node("softmax", "softmax"), {}) for pe in ENCODINGS},
+    **{f"p_rope-{softmax}": (node("pe", "p_rope"), node("softmax", softmax), {}) for softmax in NORMALISERS},
+    "alibi-ssmax": (node("pe", "alibi"), node("softmax", "ssmax"), {}),
+    "fire-as_entmax": (node("pe", "fire"), node("softmax", "as_entmax"), {}),
+    "t5_bias-adaptive_temperature": (node("pe", "t5_bias"), node("softmax", "adaptive_temperature"), {}),
+    "learned-sink": (node("pe", "learned"), node("softmax", "sink"), {"tied_embeddings": False}),
+    "rope-top_k-3": (node("pe", "rope"), node("softmax", "top_k", k=3), {}),
+    "sinusoidal-gemma": (
+        node("pe", "sinusoidal"),
+        node("softmax", "softmax1"),
+        {"geglu": True, "scaled_embeddings": True, "head_dim": 6},
+    ),
+    "rope-temperature-1": (node("pe", "rope"), node("softmax", "temperature", temperature=1.0), {}),
+    "reversed-1": (node("pe", "p_rope_reversed", p=1.0), node("softmax", "softmax"), {}),
+    "partial-1": (node("pe", "partial_rope", p=1.0), node("softmax", "softmax"), {}),
+    "rope-untied": (node("pe", "rope"), node("softmax", "softmax"), {"tied_embeddings": False}),
+    "rope-geglu": (node("pe", "rope"), node("softmax", "softmax"), {"geglu": True, "norm_eps": 0.01}),
+    "rope-scaled": (node("pe", "rope"), node("softmax", "softmax"), {"scaled_embeddings": True}),
+    "rope-scaled-untied": (
+        node("pe", "rope"),
+        node("softmax", "softmax"),
+        {"scaled_embeddings": True, "tied_embeddings": False},
+    ),
+    "p_rope-gemma": (
+        node("pe", "p_rope"),
+        node("softmax", "softmax"),
+        {"geglu": True, "scaled_embeddings": True, "head_dim": 10, "n_key_heads": 1},
+    ),
+}
+ALSO_STOCK = {"rope-temperature-1", "reversed-1", "partial-1", "p_rope-gemma"}
+FOLDERS_OF_LLAMA = {
+    name
+    for name in PAIRS
+    if name in ALSO_STOCK or (name.endswith("-softmax") and name.removesuffix("-softmax") in STOCK)
+} | {name for name in PAIRS if name.startswith(("rope-untied", "rope-geglu", "rope-scaled"))}
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Trained]:
+    return {name: trained(pe, softmax, **model) for name, (pe, softmax, model) in PAIRS.items()}
+
+
+@pytest.fixture(scope="module")
+def answers(models: dict[str, Trained], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What one clean process says of a folder for each of PAIRS."""
+    root = tmp_path_factory.mktemp("exported")
+    folders = {name: written(model, root / name) for name, model in models.items()}
+    found = loaded(list(folders.values()), root)
+    return {name: found[folder] | {"folder": folder} for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_logits_and_loss_are_the_decoders(
+    name: str, models: dict[str, Trained], answers: dict[str, dict[str, Any]]
+) -> None:
+    tokens_BT = some_tokens()
+    with torch.no_grad():
+        ours = models[name].decoder(tokens_BT)
+    theirs = answers[name]["logits"]
+    rounding = 1e-5 if name in FOLDERS_OF_LLAMA else 1e-6  # the same code in the same order gives the same
+    assert float((ours - theirs).abs().max()) <= rounding * float(ours.abs().max())
+    loss = F.cross_entropy(ours[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
+    assert answers[name]["loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_only_what_llama_computes_is_a_stock_llama(name: str, answers: dict[str, dict[str, Any]]) -> None:
+    stock = name in FOLDERS_OF_LLAMA
+    files = {path.name for path in answers[name]["folder"].iterdir()}
+    assert answers[name]["class"] == ("LlamaForCausalLM" if stock else "RoundroundForCausalLM")
+    assert answers[name]["module"].startswith("transformers.models.llama") == stock
+    assert ("modeling_roundround.py" in files) != stock
+    assert files - {"modeling_roundround.py"} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "README.md",
+    }
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_padding_on_the_left_changes_nothing(
+    name: str, models: dict[str, Trained], answers: dict[str, dict[str, Any]]
+) -> None:
+    decoder, tokens_BT = models[name].decoder, some_tokens()
+    padded = answers[name]["padded"]
+    with torch.no_grad():
+        whole, short = decoder(tokens_BT[:1]), decoder(tokens_BT[1:, 5:])
+    close = 2e-5 * float(whole.abs().max())  # with a mask other kernels add up
+    assert float((padded[:1] - whole).abs().max()) <= close
+    assert float((padded[1:, 5:] - short).abs().max()) <= close
+    assert padded.isfinite().all()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_generation_is_greedy_decoding(
+    name: str, models: dict[str, Trained], answers: dict[str, dict[str, Any]]
+) -> None:
+    decoder, tokens_BT = models[name].decoder, some_tokens()[:, :9]
+    assert torch.equal(answers[name]["text"], greedy(decoder, tokens_BT, 5))
+    whole, short = greedy(decoder, tokens_BT[:1], 5), greedy(decoder, tokens_BT[1:, 5:], 5)
+    assert torch.equal(answers[name]["batch"][0], whole[0])
+    assert torch.equal(answers[name]["batch"][1, 5:], short[0])
+
+
+def test_the_tokenizer_gives_the_runs_tokens(models: dict[str, Trained], answers: dict[str, dict[str, Any]]) -> None:
+    tokenizer = models["rope-softmax"].tokenizer
+    ids = tokenizer.encode("Once \u00e9<|endoftext|> x", add_special_tokens=False).ids
+    for name in ("rope-softmax", "alibi-ssmax"):
+        assert answers[name]["ids"] == ids
+        assert answers[name]["fast"]
+
+
+def test_parameters_have_llamas_names(answers: dict[str, dict[str, Any]]) -> None:
+    custom = load_file(answers["learned-sink"]["folder"] / "model.safetensors")
+    llama = load_file(answers["rope-untied"]["folder"] / "model.safetensors")
+    more = {name for name in custom if ".encodings." in name or ".softmax." in name}
+    assert custom.keys() - more == llama.keys()
+    assert more == {"model.encodings.0.table", *(f"model.layers.{i}.self_attn.softmax.logit" for i in range(2))}
+
+
+def test_the_modelling_file_is_readable_and_needs_no_more_than_it_must(answers: dict[str, dict[str, Any]]) -> None:
+    text = (answers["alibi-ssmax"]["folder"] / "modeling_roundround.py").read_text()
+    assert re.search(r"^\s*(from|import) roundround", text, re.MULTILINE) is None
+    assert "import entmax" not in text
+    assert "class ALiBi(PositionalEncoding):" in text
+    assert "class SSMax(RowScale):" in text
+    assert "Press et al. 2021" in text
+    assert "drawn first: what a variant draws moves no other weight" in text  # a comment of the decoder's
+    assert "class RoPE(" not in text
+    assert "import entmax" in (answers["fire-as_entmax"]["folder"] / "modeling_roundround.py").read_text()
+
+
+def test_the_card_tells_the_runs_numbers_and_leaves_the_licence(answers: dict[str, dict[str, Any]]) -> None:
+    text = (answers["alibi-ssmax"]["folder"] / "README.md").read_text()
+    assert "| held-out perplexity | 12.500 (2.5257 nats a token) |" in text
+    assert "| steps | 7 (checkpoint best) |" in text
+    assert "\nlicense:" not in text
+    assert "pip install" not in text
+    assert "it needs: pip install entmax." in (answers["fire-as_entmax"]["folder"] / "README.md").read_text()
+
+
+# -- frequencies
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
+@pytest.mark.parametrize("head_dim", [2, 8, 10, 64, 96, 256])
+def test_frequencies_of_the_exported_configuration_are_ours_to_the_last_bit(head_dim: int, p: float) -> None:
+    model = trained(node("pe", "p_rope", p=p, theta=12345.0), node("softmax", "softmax"), head_dim=head_dim)
+    config = stock_config(model.decoder, model.sizes)
+    assert config is not None
+    theirs, scaling = ROPE_INIT_FUNCTIONS["proportional"](LlamaConfig(**config.to_dict()))
+    assert scaling == 1.0
+    assert torch.equal(theirs, model.decoder.encoding.frequencies())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 1_234.5])
+@pytest.mark.parametrize("head_dim", [2, 8, 96, 256])
+def test_frequencies_of_rope_are_llamas_to_the_last_bit(head_dim: int, theta: float) -> None:
+    model = trained(node("pe", "rope", theta=theta), node("softmax", "softmax"), head_dim=head_dim)
+    config = stock_config(model.decoder, model.sizes)
+    theirs = LlamaRotaryEmbedding(config).inv_freq
+    assert torch.equal(theirs, model.decoder.encoding.frequencies())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("pe", "softmax", "model"),
+    [
+        (node("pe", "nope"), node("softmax", "softmax"), {"head_dim": 5}),  # Llama's rotation pairs channels
+        (node("pe", "rope"), node("softmax", "softmax"), {"d_model": 34, "head_dim": 4}),  # Llama divides d_model
+        (node("pe", "rope"), node("softmax", "temperature", temperature=0.5), {}),
+        (node("pe", "p_rope_reversed", p=0.9), node("softmax", "softmax"), {"head_dim": 64}),
+        (node("pe", "partial_rope", p=0.9), node("softmax", "softmax"), {"head_dim": 64}),
+    ],
+)
+def test_what_llama_refuses_or_computes_otherwise_is_not_stock(pe: Any, softmax: Any, model: dict[str, int]) -> None:
+    assert not is_stock(trained(pe, softmax, **model))
+
+
+# -- the check sees what is wrong
+
+
+def agreed(model: Trained, folder: Path) -> None:
+    agreement(model, folder, some_tokens())
+
+
+def test_a_softmax_that_silently_turned_plain_is_seen(tmp_path: Path) -> None:
+    model = trained(node("pe", "rope"), node("softmax", "adaptive_temperature"))
+    folder = written(model, tmp_path / "folder")
+    agreed(model, folder)
+    file = folder / "modeling_roundround.py"
+    text = file.read_text()
+    assert "beta_at(entropy())" in text
+    file.write_text(text.replace("return self.beta_at(entropy())", "return None"))
+    with pytest.raises(NotTheSame, match="logits of the exported folder differ from the run's by up to"):
+        agreed(model, folder)
+
+
+def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> None:
+    model = trained(node("pe", "p_rope"), node("softmax", "softmax"))
+    folder = written(model, tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    rope = config["rope_parameters"] | {"rope_theta": 10_100.0}
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+    with pytest.raises(NotTheSame, match="differ"):
+        agreed(model, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"eos_token": "!"}))
+    with pytest.raises(NotTheSame, match="tokenizer does not give the run's tokens"):
+        agreed(model, folder)
+
+
+def test_a_modelling_file_that_needs_roundround_does_not_load(tmp_path: Path) -> None:
+    model = trained(node("pe", "alibi"), node("softmax", "softmax"))
+    folder = written(model, tmp_path / "folder")
+    file = folder / "modeling_roundround.py"
+    file.write_text(file.read_text() + "\nfrom roundround.pe.rope import RoPE\n")
+    with pytest.raises(NotTheSame, match=r"does not load in a process of its own: .*roundround"):
+        agreed(model, folder)
+
+
+def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
+    monkeypatch.setattr(export, "LOGITS_COMPARED", 2 * 257 * 4)
+    assert rows_compared(some_tokens(), 257).tolist() == [0, 8, 15, 23]
+
+
+# -- the place
+
+
+def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "model"
+
+    def half() -> None:
+        with new_folder(place) as folder:
+            (folder / "half").write_text("written")
+            raise OSError
+
+    with pytest.raises(OSError, match=r"^$"):
+        half()
+    assert list(place.parent.iterdir()) == []
+    place.mkdir()
+    with new_folder(place) as folder:
+        (folder / "whole").write_text("written")
+        assert list(place.iterdir()) == []
+    assert [path.name for path in place.iterdir()] == ["whole"]
+    assert [path.name for path in place.parent.iterdir()] == ["model"]
