@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any, final
@@ -80,7 +81,10 @@ class Pretrained:
         """How the weights are read, and where they stay."""
         placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
         if self.offload:
-            placed |= {"device_map": {"": "disk"}, "offload_folder": tempfile.mkdtemp(prefix="roundround-offload-")}
+            # safetensors stay where they are; other weights would be copied here, and removed with this object
+            self.scratch = tempfile.TemporaryDirectory(prefix="roundround-offload-", ignore_cleanup_errors=True)
+            placed |= {"device_map": {"": "disk"}, "offload_folder": self.scratch.name}
+            logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
         return placed
 
     def check_there(self) -> None:

@@ -88,7 +88,7 @@ def text_loss(subject: Subject, texts: Sequence[Sequence[int]], *, batch_tokens:
     check_texts(texts)
     loss = TextLoss(max(map(len, texts)) - 1)
     for batch in batches(texts, batch_tokens):
-        tokens_BT, _ = filled_up(batch)
+        tokens_BT = filled_up(batch)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
         nats_BT = subject.nats(tokens_BT[:, :-1].to(subject.device), tokens_BT[:, 1:].to(subject.device))
         target_BT = torch.arange(tokens_BT.shape[1] - 1) < lengths_B1 - 1

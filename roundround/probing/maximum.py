@@ -52,5 +52,5 @@ def last_row_entropy(subject: Subject, tokens: Sequence[int]) -> list[Tensor]:
         entropies[softmax.shape.layer] = torch.special.entr(share).sum(-1)[0, :, 0].double().cpu()
 
     with watching(subject.normalisers, take_in):
-        run(subject, [tokens])
+        run(subject, [(tokens, 0)])
     return [entropies[layer] for layer in sorted(entropies)]

@@ -7,6 +7,8 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -70,3 +72,12 @@ class PairNorms:
             n_slow = round(fraction * len(square_P))
             shares.append(square_P[len(square_P) - n_slow :].sum() / square_P.sum())
         return torch.stack(shares)
+
+
+def stacked(layers: Sequence[Tensor]) -> Tensor:
+    """Layers as one float32 array, the smaller ones filled up with NaN."""
+    size = [max(sizes) for sizes in zip(*(layer.shape for layer in layers), strict=True)]
+    out = torch.full((len(layers), *size), torch.nan)
+    for place, layer in zip(out, layers, strict=True):
+        place[tuple(slice(n) for n in layer.shape)] = layer
+    return out

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +17,15 @@ from roundround.errors import UserError
 from roundround.interface import Keys
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
-from roundround.probing.norms import KINDS, PairNorms
+from roundround.probing.norms import KINDS, PairNorms, stacked
+from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
 from roundround.probing.rows import FIRST_ROW, PLACES, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
 
-BATCH_TOKENS = 1024  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
+RIDE_UP_TO = 256  # tokens: with longer texts the self-test and the prompt are a batch of their own
+BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
 
 
 @dataclass
@@ -32,7 +34,8 @@ class Probe:
 
     name: the subject's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model turns
     them. norms: [layer, head, pair]. rows: where weight goes, from sampled rows; None where not asked for.
-    entropies: nats, mean over all rows, [H] for every layer; from the sampled rows where no fused kernel gives it.
+    entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it, and the sampled rows
+    tell instead. prompt: a prompt token by token.
     """
 
     name: str
@@ -41,7 +44,8 @@ class Probe:
     layouts: list[Layout]
     norms: PairNorms
     rows: RowStatistics | None
-    entropies: list[Tensor] | None = field(default=None)
+    entropies: list[Tensor] | None = None
+    prompt: PromptRecord | None = None
 
     def labels(self) -> list[list[tuple[str, float]]]:
         """The label of every head and its score, the largest share of its weight: [layer][head]."""
@@ -77,15 +81,6 @@ class Probe:
         return arrays
 
 
-def stacked(layers: Sequence[Tensor]) -> Tensor:
-    """Layers as one float32 array, the smaller ones filled up with NaN."""
-    size = [max(sizes) for sizes in zip(*(layer.shape for layer in layers), strict=True)]
-    out = torch.full((len(layers), *size), torch.nan)
-    for place, layer in zip(out, layers, strict=True):
-        place[tuple(slice(n) for n in layer.shape)] = layer
-    return out
-
-
 @torch.no_grad()
 def observe(
     subject: Subject,
@@ -94,14 +89,15 @@ def observe(
     batch_tokens: int = BATCH_TOKENS,
     rows: bool = True,
     entropy: bool = True,
+    prompt: Sequence[int] | None = None,
     ablated: bool = False,
 ) -> Probe:
     """Put texts (token ids) through the model and look at every layer.
 
     rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
-    ablated: whether a model none of whose pairs turns is as it should be. Memory depends on `batch_tokens` and the
-    longest text. Raises UserError for a text shorter than two tokens, for a model that is not causal, and for one whose
-    channels turn in an unknown way.
+    prompt: token ids of one short text to record whole. ablated: whether a model none of whose pairs turns is as it
+    should be. Memory depends on `batch_tokens` and the longest text. Raises UserError for a text shorter than two
+    tokens, for a model that is not causal, and for one whose channels turn in an unknown way.
     """
     check_texts(texts)
     if rows and max(map(len, texts)) <= FIRST_ROW:
@@ -109,10 +105,13 @@ def observe(
     n_layers = len(subject.normalisers)
     seen = Watch(n_layers, max(map(len, texts)), rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], subject.tables(), subject.name)
+    if prompt is not None:
+        check_prompt(prompt)
+    riders = [*test.rows, *([] if prompt is None else [(prompt, 0)])]
     with watching(subject.normalisers, seen.add):
-        for number, batch in enumerate(batches(texts, batch_tokens)):
-            seen.begin(batch, None if number else test)
-            hidden_BTD = run(subject, batch, None if number else test)
+        for number, batch in enumerate(batches(texts, batch_tokens, apart=max(map(len, texts)) > RIDE_UP_TO)):
+            seen.begin(batch, None if number else test, None if number else prompt)
+            hidden_BTD = run(subject, [*([] if number else riders), *((text, 0) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
     layouts = [layout for layout in seen.layouts if layout is not None]
@@ -120,7 +119,21 @@ def observe(
         raise UserError(f"not every attention layer of {subject.name} was called; roundround cannot look inside")
     if not ablated and not any(layout.n_turning for layout in layouts):
         raise UserError(f"{subject.name} has no RoPE: no layer turns its queries; there are no frequencies to probe")
-    return Probe(subject.name, len(texts), sum(map(len, texts)), layouts, seen.norms, seen.rows, seen.mean_entropies())
+    record = (
+        None
+        if prompt is None
+        else PromptRecord(subject.words(prompt), [seen.records[layer] for layer in range(n_layers)])
+    )
+    return Probe(
+        subject.name,
+        len(texts),
+        sum(map(len, texts)),
+        layouts,
+        seen.norms,
+        seen.rows,
+        seen.mean_entropies(),
+        record,
+    )
 
 
 class Watch:
@@ -131,37 +144,45 @@ class Watch:
         self.norms = PairNorms(n_layers)
         self.rows = RowStatistics(n_layers, longest) if rows else None
         self.entropy_sums: list[Tensor | None] | None = [None] * n_layers if entropy else None
+        self.records: dict[int, LayerRecord] = {}
 
-    def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None) -> None:
-        """What the next calls of all layers will be about."""
-        self.batch, self.test = batch, test
-        longest = max(len(text) for text in batch)
-        lengths_B = torch.tensor([len(text) for text in batch])
-        even = bool((lengths_B == longest).all())
-        self.longest = longest
-        self.valid_BT = None if even else torch.arange(longest) < lengths_B[:, None]
-        self.norms.count(len(batch), int(lengths_B.sum()))
+    def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None, prompt: Sequence[int] | None) -> None:
+        """What the next calls of all layers will be about: texts, behind the self-test's rows and the prompt if any."""
+        self.batch, self.test, self.prompt = batch, test, prompt
+        self.longest = max(map(len, batch), default=0)
+        lengths_B1 = torch.tensor([[len(text)] for text in batch])
+        even = all(len(text) == self.longest for text in batch)
+        self.valid_BT = None if even else torch.arange(self.longest) < lengths_B1
+        self.norms.count(len(batch), sum(map(len, batch)))
 
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        layer = softmax.shape.layer
+        layer, first = softmax.shape.layer, 0
         if self.test is not None:
             self.layouts[layer] = self.test.layout(layer, qkv[0])
+            first = N_ROWS
         layout = self.layouts[layer]
         assert layout is not None
-        first = N_ROWS if self.test is not None else 0
+        if self.prompt is not None:
+            q, k, own = alone(first, len(self.prompt), qkv, options)
+            self.records[layer] = record_layer(softmax, layout, q, k, **own)
+            first += 1
+        if not self.batch:
+            return
         q, k, v = (x[first:, :, : self.longest] for x in qkv)
         valid_BT = None if self.valid_BT is None else self.valid_BT.to(q.device)
         self.norms.add(layer, layout, q, k, v, valid_BT)
         if self.entropy_sums is not None:
             self.add_entropy(softmax, q, k, options, valid_BT)
         if self.rows is not None:
-            self.add_rows(softmax, layout, q, k, options, first)
+            for number, text in enumerate(self.batch, first):
+                q, k, own = alone(number, len(text), qkv, options)
+                self.rows.add(layout, softmax, q, k, **own)
 
     def add_entropy(
         self, softmax: AttentionSoftmax, q: Tensor, k: Tensor, options: dict[str, Any], valid_BT: Tensor | None
     ) -> None:
         assert self.entropy_sums is not None
-        keys = replaced(options["keys"], self.longest)
+        keys = first_tokens(options["keys"], self.longest)
         own = fused_entropies(softmax, q, k, options["scale"], keys, options["bias"])[1]
         if own is None:
             return
@@ -170,32 +191,22 @@ class Watch:
         before = self.entropy_sums[layer]
         self.entropy_sums[layer] = sum_H if before is None else before + sum_H
 
-    def add_rows(
-        self, softmax: AttentionSoftmax, layout: Layout, q: Tensor, k: Tensor, options: dict[str, Any], first: int
-    ) -> None:
-        assert self.rows is not None
-        for number, text in enumerate(self.batch):
-            n = len(text)
-            per_row = {name: value[first + number][None, :, :n] for name, value in options["rows"].items()}
-            self.rows.add(
-                layout,
-                softmax,
-                q[number, :, :n],
-                k[number, :, :n],
-                scale=options["scale"],
-                keys=options["keys"],
-                rows=per_row,
-            )
-
     def mean_entropies(self) -> list[Tensor] | None:
         if self.entropy_sums is None or any(sums is None for sums in self.entropy_sums):
             return None
         return [sums / self.norms.n_tokens["all"] for sums in self.entropy_sums if sums is not None]
 
 
-def replaced(keys: Keys, n: int) -> Keys:
+def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
     return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n], window=keys.window)
+
+
+def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Queries [H, n, C] and keys [G, n, C] of one text of a call, and what `attend` was told about it."""
+    q, k, _ = (x[number, :, :n] for x in qkv)
+    rows = {name: value[number : number + 1, :, :n] for name, value in options["rows"].items()}
+    return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
 
 
 @contextmanager
@@ -212,34 +223,29 @@ def watching(
             hook.remove()
 
 
-def run(subject: Subject, batch: Sequence[Sequence[int]], test: SelfTest | None = None) -> Tensor:
-    """The model's output for texts filled up at the end, which causality makes harmless: [B, T, D]."""
-    tokens_BT, pos_BT = filled_up(batch)
-    if test is not None:
-        longest = max(tokens_BT.shape[1], test.tokens_BT.shape[1])
-        tokens_BT = torch.cat([widened(test.tokens_BT, longest), widened(tokens_BT, longest)])
-        pos_BT = torch.cat([widened_positions(test.pos_BT, longest), torch.arange(longest).expand(len(batch), -1)])
-    device = subject.device
-    return subject.hidden(tokens_BT.to(device), pos_BT.to(device))
+def run(subject: Subject, rows: Sequence[tuple[Sequence[int], int]]) -> Tensor:
+    """The model's output for rows of (tokens, position of the first): [B, T, D].
+
+    Shorter rows are filled up at the end with their last token, which causality makes harmless.
+    """
+    tokens_BT = filled_up([tokens for tokens, _ in rows])
+    pos_BT = torch.arange(tokens_BT.shape[1]) + torch.tensor([[first] for _, first in rows])
+    return subject.hidden(tokens_BT.to(subject.device), pos_BT.to(subject.device))
 
 
-def filled_up(batch: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Tokens and positions of texts of several lengths, each filled up with its last token."""
-    longest = max(map(len, batch))
-    tokens_BT = torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in batch])
-    return tokens_BT, torch.arange(longest).expand(len(batch), -1)
+def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
+    """Tokens [B, T] of texts of several lengths, each filled up with its last token."""
+    longest = max(map(len, texts))
+    return torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts])
 
 
-def widened(tokens_BT: Tensor, longest: int) -> Tensor:
-    return torch.cat([tokens_BT, tokens_BT[:, -1:].expand(-1, longest - tokens_BT.shape[1])], 1)
+def batches(texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: bool = False) -> Iterator[list[Sequence[int]]]:
+    """Texts in their order, as many at once as hold `batch_tokens` tokens when filled up; at least one.
 
-
-def widened_positions(pos_BT: Tensor, longest: int) -> Tensor:
-    return pos_BT[:, :1] + torch.arange(longest)
-
-
-def batches(texts: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[Sequence[int]]]:
-    """Texts in their order, as many at once as hold `batch_tokens` tokens when filled up; at least one."""
+    apart: an empty batch first.
+    """
+    if apart:
+        yield []
     batch: list[Sequence[int]] = []
     for text in texts:
         if batch and (len(batch) + 1) * max(map(len, [*batch, text])) > batch_tokens:

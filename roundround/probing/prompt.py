@@ -1,13 +1,13 @@
 """One short prompt, looked at whole: chunk norms of every token, logits and weights of every head.
 
+It rides along with the first texts of a probe, so that the weights pass through the model once.
 Shapes: T tokens, H heads, G key heads, C head channels, P pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +15,7 @@ from torch import Tensor
 from roundround.errors import UserError
 from roundround.interface import Keys, widen
 from roundround.probing.layout import Layout
-from roundround.probing.probe import run, stacked, watching
-from roundround.probing.subject import Subject
+from roundround.probing.norms import stacked
 from roundround.softmax.base import AttentionSoftmax, logits_of_rows, rows_between
 from roundround.softmax.kernels import repeated
 
@@ -65,30 +64,28 @@ class PromptRecord:
         return {name: stacked([getattr(layer, name) for layer in self.layers]) for name in names}
 
 
-@torch.no_grad()
-def record_prompt(subject: Subject, layouts: Sequence[Layout], tokens: Sequence[int]) -> PromptRecord:
-    """Put one prompt through the model and keep everything. UserError for fewer than 2 or more than LONGEST tokens."""
+def check_prompt(tokens: Sequence[int]) -> None:
+    """UserError for fewer than 2 or more than LONGEST tokens."""
     if not 2 <= len(tokens) <= LONGEST:
         raise UserError(f"the prompt has {len(tokens)} tokens; from 2 to {LONGEST} can be looked at whole")
-    layers: dict[int, LayerRecord] = {}
-
-    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        layer = softmax.shape.layer
-        layers[layer] = record_layer(softmax, layouts[layer], qkv[0], qkv[1], options)
-
-    with watching(subject.normalisers, take_in):
-        run(subject, [tokens])
-    return PromptRecord(subject.words(tokens), [layers[layer] for layer in sorted(layers)])
 
 
 def record_layer(
-    softmax: AttentionSoftmax, layout: Layout, q_1HTC: Tensor, k_1GTC: Tensor, options: dict[str, Any]
+    softmax: AttentionSoftmax,
+    layout: Layout,
+    q_HTC: Tensor,
+    k_GTC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    rows: Mapping[str, Tensor],
 ) -> LayerRecord:
-    keys: Keys = options["keys"]
-    n, scale = keys.n_queries, options["scale"]
-    q, k = widen(q_1HTC), widen(k_1GTC)
-    logits, visible = logits_of_rows(q, k, scale, keys, options["bias"], 0, n)
-    weights = softmax.weights(logits, visible, rows_between(options["rows"], visible, 0, n))
+    """What a layer does with the prompt; `rows` are its row parameters, [1, H, T, 1]."""
+    n = q_HTC.shape[1]
+    own = Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n], window=keys.window)
+    q, k = widen(q_HTC)[None], widen(k_GTC)[None]
+    logits, visible = logits_of_rows(q, k, scale, own, None, 0, n)
+    weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
     lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
     found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)
     return LayerRecord(*(x[0].float().cpu() for x in found))

@@ -34,9 +34,7 @@ class SelfTest:
         changed = own[: self.changed_from] + [
             different[(i + 1) % len(different)] for i in range(N_TOKENS // 2, N_TOKENS)
         ]
-        self.tokens_BT = torch.tensor([own, own, changed])
-        straight = torch.arange(N_TOKENS)
-        self.pos_BT = torch.stack([straight, straight + SHIFT, straight])
+        self.rows = [(own, 0), (own, SHIFT), (changed, 0)]  # tokens, and the position of the first
         self.tables, self.name = tables, name
 
     def layout(self, layer: int, q_BHTC: Tensor) -> Layout:

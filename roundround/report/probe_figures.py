@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from roundround.probing.ablation import Band, TextLoss, context_bins
-from roundround.probing.norms import KINDS
-from roundround.probing.probe import Probe, stacked
+from roundround.probing.norms import KINDS, stacked
+from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots

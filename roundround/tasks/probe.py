@@ -20,7 +20,6 @@ from roundround.errors import UserError
 from roundround.probing import ablation
 from roundround.probing.maximum import entropy_by_length
 from roundround.probing.probe import observe
-from roundround.probing.prompt import record_prompt
 from roundround.probing.subject import Subject, TrainedHere
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.report import probe as report
@@ -124,18 +123,19 @@ def limited(texts: Iterator[list[int]], config: ProbeConfig) -> list[list[int]]:
 
 def look(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]]) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
-    seen = observe(subject, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy)
-    prompt = record_prompt(
-        subject, seen.layouts, subject.tokens(APOSTROPHE if config.prompt is None else config.prompt)
+    prompt = subject.tokens(APOSTROPHE if config.prompt is None else config.prompt)
+    seen = observe(
+        subject, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
     )
+    assert seen.prompt is not None
     run.log(0, tokens=seen.n_tokens, **report.shares(seen))
     run.results(report.records(seen), **report.shares(seen))
     if not run.writes:
         return
     save_file(seen.arrays(), run.directory / "probe.safetensors")
-    save_file(prompt.arrays(), run.directory / "prompt.safetensors")
-    report.write_alignment(prompt, seen, run.directory / "alignment.json")
-    figures.draw_all(seen, prompt, run.directory / "figures")
+    save_file(seen.prompt.arrays(), run.directory / "prompt.safetensors")
+    report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
+    figures.draw_all(seen, seen.prompt, run.directory / "figures")
     report.show(seen)
     tell(f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens; arrays in probe.safetensors, figures/ has the pictures")
 

@@ -21,7 +21,6 @@ from roundround.probing.layout import Layout
 from roundround.probing.maximum import entropy_by_length
 from roundround.probing.norms import PairNorms
 from roundround.probing.probe import Probe, batches, observe
-from roundround.probing.prompt import record_prompt
 from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.softmax.softmax import Softmax
@@ -252,8 +251,7 @@ def test_a_prompt_is_recorded_whole(name: str) -> None:
     model, text = tiny(name), TEXTS[1]
     with installed(model):
         subject = HuggingFaceModel("tiny", model, Words())
-        layouts = observe(subject, [text], rows=False, entropy=False).layouts
-        record = record_prompt(subject, layouts, text)
+        record = observe(subject, TEXTS, prompt=text, rows=False, entropy=False).prompt
     weights = weights_of(model, text, 3)
     torch.testing.assert_close(record.layers[3].weights.double(), weights, rtol=1e-4, atol=1e-5)
     q, k, _ = projected(model, 1, text)
@@ -274,7 +272,7 @@ def test_no_logit_exceeds_its_bound() -> None:
     model, text = tiny("qwen3"), TEXTS[0]
     with installed(model):
         subject = HuggingFaceModel("tiny", model, Words())
-        record = record_prompt(subject, observe(subject, [text], rows=False, entropy=False).layouts, text)
+        record = observe(subject, [text], prompt=text, rows=False, entropy=False).prompt
     for layer in range(4):
         table = record.alignment(layer, 2)
         assert len(table["diagonal"]) == len(record.words) == len(text)
