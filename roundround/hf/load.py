@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, final
 
@@ -56,19 +58,30 @@ class Pretrained:
         """The model, ready to evaluate, and its tokenizer. Raises UserError."""
         self.check_there()
         disable_progress_bar()
+        # safetensors stay where they are; other weights that are offloaded would be copied here
+        scratch = tempfile.mkdtemp(prefix="roundround-offload-") if self.offload else ""
+        try:
+            model, tokenizer = self.read(scratch)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        if self.offload:
+            weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
+        model.eval().requires_grad_(False)
+        return (model if self.offload else model.to(device)), tokenizer
+
+    def read(self, scratch: str) -> tuple[PreTrainedModel, Any]:
+        """Model and tokenizer; UserError for whatever the libraries raise."""
         try:
             config = AutoConfig.from_pretrained(self.path, **self.options())
             self.check_config(config)
-            model = AutoModelForCausalLM.from_pretrained(
-                self.path, config=config, **self.options(), **self.placing(device)
-            )
-            tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
+            placed = self.placing(scratch)
+            model = AutoModelForCausalLM.from_pretrained(self.path, config=config, **self.options(), **placed)
+            return model, AutoTokenizer.from_pretrained(self.path, **self.options())
         except UserError:
             raise
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, hub.HfHubHTTPError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, hub.HfHubHTTPError) as error:
             raise UserError(self.explained(error)) from error
-        model.eval().requires_grad_(False)
-        return (model if self.offload else model.to(device)), tokenizer
 
     def options(self) -> dict[str, Any]:
         return {
@@ -77,13 +90,11 @@ class Pretrained:
             "local_files_only": self.is_folder or not hub_is_reachable(),
         }
 
-    def placing(self, device: torch.device) -> dict[str, Any]:
+    def placing(self, scratch: str) -> dict[str, Any]:
         """How the weights are read, and where they stay."""
         placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
         if self.offload:
-            # safetensors stay where they are; other weights would be copied here, and removed with this object
-            self.scratch = tempfile.TemporaryDirectory(prefix="roundround-offload-", ignore_cleanup_errors=True)
-            placed |= {"device_map": {"": "disk"}, "offload_folder": self.scratch.name}
+            placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
             logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
         return placed
 

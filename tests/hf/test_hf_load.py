@@ -1,0 +1,94 @@
+"""A model that stays on disk is probed as one in memory; a run is loaded with its tokenizer."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Done
+from helpers_hf import some_tokens, tiny
+from tokenizers import Tokenizer, models
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+import roundround as rr
+from roundround.errors import UserError
+from roundround.hf.attention import installed
+from roundround.hf.load import Pretrained
+from roundround.hf.subject import HuggingFaceModel
+from roundround.probing.probe import Probe, observe
+
+
+def saved(name: str, folder: Path) -> Path:
+    tiny(name).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, []))).save_pretrained(folder)
+    return folder
+
+
+def source(folder: Path, *, offload: bool) -> Pretrained:
+    options = {"revision": None, "dtype": "auto", "trust_remote_code": False, "pickled": False}
+    return Pretrained(path=str(folder), offload=offload, **options)
+
+
+TEXTS = [some_tokens(n).tolist() for n in (30, 12)]
+
+
+def probed(folder: Path, *, offload: bool) -> tuple[Probe, int]:
+    """The probe, and how often the first layer's weights were read."""
+    opened = source(folder, offload=offload)
+    model, _ = opened.load(torch.device("cpu"))
+    reads = 0
+
+    def count(module: nn.Module, args: object) -> None:
+        nonlocal reads
+        reads += 1
+
+    with installed(model):
+        subject = HuggingFaceModel("tiny", model, None)
+        subject.words = lambda tokens: [str(token) for token in tokens]
+        model.base_model.layers[0].register_forward_pre_hook(count)
+        assert all(p.device.type == ("meta" if offload else "cpu") for p in model.base_model.layers.parameters())
+        return observe(subject, TEXTS, prompt=TEXTS[1]), reads
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_oss"])
+def test_offloaded_weights_give_the_same_in_one_pass(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    folder = saved(name, tmp_path / "model")
+    there, reads = probed(folder, offload=True)
+    here, _ = probed(folder, offload=False)
+    assert reads == 1
+    for key, value in here.arrays().items():
+        torch.testing.assert_close(there.arrays()[key], value, rtol=0, atol=0, equal_nan=True)
+    gc.collect()
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_long_texts_do_not_ride_with_the_self_test() -> None:
+    model, sizes = tiny("llama"), []
+    with installed(model) as normalisers:
+        normalisers[0].register_forward_pre_hook(lambda module, args: sizes.append(tuple(args[0].shape[:3:2])))
+        observe(HuggingFaceModel("tiny", model, None), [some_tokens(300).tolist()], rows=False, entropy=False)
+    assert sizes == [(3, 16), (1, 300)]
+
+
+def test_a_run_is_loaded_with_its_tokenizer(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
+    done = train("pe=rope")
+    model, tokenizer = rr.load(done.directory)
+    assert tokenizer.decode(tokenizer.encode("The fox sang.")) == "The fox sang."
+    ids = torch.tensor([tokenizer.encode("The fox sang.")])
+    assert model(ids).shape == (1, ids.shape[1], tokenizer.size)
+    seen = rr.probe(model, tokenizer, ["The fox number 7 ran home.", "The crow sang and sang."])
+    assert len(seen.labels()) == len(model.layers)
+    with pytest.raises(UserError, match=r"model, tokenizer = rr.load"):
+        rr.probe(model, tokenizer.tokenizer, ["The fox ran."])
+    with pytest.raises(UserError, match="does not exist"):
+        rr.load("nowhere")
+    assert torch.equal(rr.load("last").model(ids), model(ids))
