@@ -83,14 +83,15 @@ def probe(
 
 
 def watch(subject: Subject, texts: Sequence[str], rows: bool, entropy: bool, batch_tokens: int) -> Probe:
-    was_training = subject.model.training
+    were_training = [module for module in subject.model.modules() if module.training]
     subject.model.eval()
     try:
         return observe(
             subject, [subject.tokens(text) for text in texts], rows=rows, entropy=entropy, batch_tokens=batch_tokens
         )
     finally:
-        subject.model.train(was_training)
+        for module in were_training:
+            module.training = True
 
 
 def patch(

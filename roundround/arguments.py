@@ -82,6 +82,8 @@ def expand_sugar(args: list[str], verb: str) -> list[str]:
     for arg in rest:
         flag, equals, value = arg.partition("=")
         if flag != "--temp":
+            if flag.startswith("--t"):  # no other flag begins like this
+                raise UserError(f"no flag {flag}{nearest(flag, ['--temp'])}")
             expanded.append(arg)
             continue
         given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(rest, "")).split(",")]

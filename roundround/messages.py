@@ -28,6 +28,9 @@ def explain(error: BaseException) -> str:
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and link.full_key:
             return wrong_key(link, error)
+    group = re.match(r"Could not override '([^']+)'\. No match in the defaults list", one_line(error))
+    if group:
+        return f"this verb takes no {group[1]}=...; roundround VERB --help lists its groups"
     return without_advice(one_line(error))
 
 

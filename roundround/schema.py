@@ -133,6 +133,10 @@ class ProbeConfig:
                 at_least_one(**{name: value})
         if self.length is not None and self.length < 2:
             raise UserError(f"length={self.length} must be at least 2 tokens")
+        if self.prompt == "maximum" and self.ablate:
+            raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
+        if self.texts is not None and self.data is not None:
+            raise UserError("texts= names texts of the package, and data= (or text=) your own; give one of them")
         if "curve" in self.ablate and len(self.ablate) > 1:
             raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from conftest import Done
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from roundround.arguments import bracket_lists, expand_aliases, quote_odd, split_flags
@@ -106,3 +109,13 @@ def test_aliases_are_plain_overrides() -> None:
         "experiment=train/quick",
         "seed=1",
     ]
+
+
+def test_a_flag_that_is_nearly_temp_is_told(roundround: Callable[..., Done]) -> None:
+    assert "did you mean '--temp'" in roundround("maxkey", "--tmp", "adaptive").err
+    assert "did you mean 'adaptive_temperature'" in roundround("maxkey", "--temp", "adaptve").err
+
+
+def test_a_group_that_a_verb_lacks_is_told(roundround: Callable[..., Done]) -> None:
+    done = roundround("maxkey", "model=tiny")
+    assert (done.code, "takes no model=..." in done.err) == (2, True)

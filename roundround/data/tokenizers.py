@@ -118,16 +118,7 @@ class HuggingFace(TokenizerRecipe):
 
     def _loaded(self) -> Vocabulary:
         if self._vocabulary is None:
-            from transformers import PreTrainedTokenizerFast
-
-            found = self._find()
-            if not isinstance(found, PreTrainedTokenizerFast):
-                raise UserError(
-                    f"tokenizer '{self.name}' has no fast form (tokenizer.json); choose another tokenizer.name"
-                )
-            if found.eos_token_id is None:
-                raise UserError(f"tokenizer '{self.name}' has no end-of-sequence token; choose another tokenizer.name")
-            self._vocabulary = open_vocabulary(Tokenizer.from_str(found.backend_tokenizer.to_str()), found.eos_token_id)
+            self._vocabulary = vocabulary_of(self._find(), self.name)
         return self._vocabulary
 
     def _find(self) -> Any:
@@ -157,6 +148,20 @@ class HuggingFace(TokenizerRecipe):
 
 
 @final
+class AlreadyLoaded(TokenizerRecipe):
+    """A tokenizer of transformers that is there already, such as a loaded model's. UserError if it is no fast one."""
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        self._vocabulary = vocabulary_of(tokenizer, name)
+
+    def identity(self) -> str:
+        return content_identity(self._vocabulary)
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        return self._vocabulary
+
+
+@final
 class Saved(TokenizerRecipe):
     """The tokenizer that a run kept, a tokenizer.json with the id of its end-of-document token. UserError if broken."""
 
@@ -171,6 +176,17 @@ class Saved(TokenizerRecipe):
 
     def build(self, texts: Iterable[str]) -> Vocabulary:
         return self._vocabulary
+
+
+def vocabulary_of(tokenizer: Any, name: str) -> Vocabulary:
+    """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document. UserError."""
+    from transformers import PreTrainedTokenizerFast
+
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UserError(f"tokenizer '{name}' has no fast form (tokenizer.json); choose another tokenizer.name")
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
+    return open_vocabulary(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), tokenizer.eos_token_id)
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int) -> Vocabulary:

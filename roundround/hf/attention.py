@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,7 @@ from roundround.softmax.softmax import Softmax
 
 NAME = "roundround"  # of the attention implementation
 SLOT = "roundround_softmax"  # of the submodule of each attention layer
+INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
 
 MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 
@@ -60,50 +62,71 @@ def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -
         remove(model, before)
 
 
-def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> str | None:
-    """Begin what `installed` does; returns the name of the attention that the model had, for `remove`."""
+def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> list[tuple[Any, str | None]]:
+    """Begin what `installed` does; returns the model's configs with the attention that each had, for `remove`."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UserError(f"{type(model).__name__} has an encoder; roundround looks inside decoders alone")
     layers = attention_layers(model)
     if is_patched(model):
         raise UserError("the model is patched already; take that patch off first")
-    made = [own_softmax(layer) if make_softmax is None else replacement(layer, make_softmax) for layer in layers]
-    parameter = next(model.parameters())
-    for layer, softmax in zip(layers, made, strict=True):
-        layer.add_module(SLOT, softmax.train(layer.training))
-        if parameter.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
-            softmax.to(parameter.device)
-        hook = layer.register_forward_pre_hook(remember_input, with_kwargs=True)
-        object.__setattr__(softmax, "input_hook", hook)
-    before: str | None = model.config._attn_implementation
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, mask)
+    make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
+    made = [make(layer, number) for number, layer in enumerate(layers)]
+    before = [(config, config._attn_implementation) for config in configs_of(model)]
     try:
+        for layer, softmax in zip(layers, made, strict=True):
+            own = next(layer.parameters())
+            if own.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
+                softmax.to(own.device)
+            layer.add_module(SLOT, softmax.train(layer.training))
+            hook = layer.register_forward_pre_hook(remember_input, with_kwargs=True)
+            object.__setattr__(softmax, "input_hook", hook)
+        AttentionInterface.register(NAME, attention)
+        AttentionMaskInterface.register(NAME, mask)
         model.set_attn_implementation(NAME)
-    except (ValueError, KeyError, ImportError) as error:
+    except BaseException as error:
         remove(model, before)
-        raise UserError(f"{type(model).__name__} does not let its attention be replaced: {error}") from error
+        if isinstance(error, ValueError | KeyError | ImportError):
+            raise UserError(f"{type(model).__name__} does not let its attention be replaced: {error}") from error
+        raise
     return before
 
 
-def remove(model: PreTrainedModel, before: str | None) -> None:
+def remove(model: PreTrainedModel, before: list[tuple[Any, str | None]]) -> None:
     """End what `install` began."""
     for layer in attention_layers(model):
-        softmax = getattr(layer, SLOT, None)
-        if softmax is not None:
-            softmax.input_hook.remove()
-            delattr(layer, SLOT)
-    if before is not None:
-        model.set_attn_implementation(before)
+        softmax = layer._modules.pop(SLOT, None)
+        if isinstance(softmax, AttentionSoftmax):
+            softmax.input_hook.remove()  # type: ignore[operator,union-attr]
+        layer.__dict__.pop(INPUT, None)
+    for config, name in before:
+        config._attn_implementation = name
+
+
+def configs_of(model: PreTrainedModel) -> list[Any]:
+    """The configs of the model and of the models in it, the outermost first."""
+    found = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
+    return list(found.values())
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """The text decoder without its head; what reads images, in a model that does, lies outside."""
+    decoder: nn.Module | None = model.get_decoder()
+    return model.base_model if decoder is None or decoder is model else decoder
 
 
 def attention_layers(model: nn.Module) -> list[nn.Module]:
     """The self-attention modules of a decoder, by layer. UserError where there is none of a known form."""
-    found = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "scaling") and size_of_head(m)]
-    decoder = [m for m in found if getattr(m, "is_causal", True) or getattr(m, "is_sliding", False)]
-    if not decoder:
+    inside = decoder_of(model) if isinstance(model, PreTrainedModel) else model
+    found = [
+        m
+        for m in inside.modules()
+        if hasattr(m, "layer_idx") and hasattr(m, "scaling") and hasattr(m, "config") and size_of_head(m)
+    ]
+    if not found:
         raise UserError(
             f"{type(model).__name__} has no attention layers of a known form; roundround cannot look inside"
         )
-    return sorted(decoder, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
+    return sorted(found, key=lambda m: int(m.layer_idx))  # type: ignore[arg-type]
 
 
 def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
@@ -137,9 +160,9 @@ def shape_of(layer: Any, number: int) -> AttentionShape:
     )
 
 
-def own_softmax(layer: Any) -> AttentionSoftmax:
+def own_softmax(layer: Any, number: int) -> AttentionSoftmax:
     """What the layer has by itself: the softmax, with a soft cap (Gemma 2) or a sink a head (gpt-oss)."""
-    shape = shape_of(layer, int(layer.layer_idx))
+    shape = shape_of(layer, number)
     cap, sinks = soft_cap_of(layer), sinks_of(layer)
     if cap is not None:
         return SoftCap(shape, cap=cap)
@@ -150,10 +173,10 @@ def own_softmax(layer: Any) -> AttentionSoftmax:
     return Softmax(shape)
 
 
-def replacement(layer: Any, make_softmax: MakeSoftmax) -> AttentionSoftmax:
+def replacement(layer: Any, number: int, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
     """Another normaliser for the layer; UserError where what the layer has would be lost."""
-    softmax = make_softmax(shape_of(layer, int(layer.layer_idx)))
-    own = own_softmax(layer)
+    softmax = make_softmax(shape_of(layer, number))
+    own = own_softmax(layer, number)
     if isinstance(own, SoftCap) and not (isinstance(softmax, SoftCap) and softmax.cap == own.cap):
         raise UserError(
             f"this model caps its logits at {own.cap:g} inside its softmax; {type(softmax).__name__} would drop the "
@@ -180,7 +203,7 @@ def sinks_of(layer: Any) -> nn.Parameter | None:
 
 def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Keep a layer's input for normalisers that read it (`row_parameters`), until its attention is called."""
-    layer.roundround_input = args[0] if args else options["hidden_states"]
+    layer.__dict__[INPUT] = args[0] if args else options["hidden_states"]
 
 
 def attention(
@@ -211,9 +234,12 @@ def attention(
         if not isinstance(softmax, Sink):
             raise UserError(f"the model has sinks, which {type(softmax).__name__} would drop")
         softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
-    x_BTD = module.roundround_input
-    assert isinstance(x_BTD, Tensor)
-    del module.roundround_input
+    x_BTD = module.__dict__.pop(INPUT, None)
+    if x_BTD is None:
+        raise UserError(f"{type(module).__name__} calls its attention twice a layer, which roundround does not know")
+    parameter = next(softmax.parameters(), None)
+    if parameter is not None:
+        x_BTD = x_BTD.to(parameter.dtype)
     n_keys = attention_mask.n_keys  # a static cache has room behind the last key
     out_BHQC = softmax(
         query,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any, final
 import torch
 from huggingface_hub import errors as hub
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from roundround.data.corpora import first_line
@@ -57,6 +56,8 @@ class Pretrained:
     def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """The model, ready to evaluate, and its tokenizer. Raises UserError."""
         self.check_there()
+        if self.offload and device.type != "cpu":
+            raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
         disable_progress_bar()
         # safetensors stay where they are; other weights that are offloaded would be copied here
         scratch = tempfile.mkdtemp(prefix="roundround-offload-") if self.offload else ""
@@ -73,15 +74,18 @@ class Pretrained:
     def read(self, scratch: str) -> tuple[PreTrainedModel, Any]:
         """Model and tokenizer; UserError for whatever the libraries raise."""
         try:
-            config = AutoConfig.from_pretrained(self.path, **self.options())
-            self.check_config(config)
-            placed = self.placing(scratch)
-            model = AutoModelForCausalLM.from_pretrained(self.path, config=config, **self.options(), **placed)
-            return model, AutoTokenizer.from_pretrained(self.path, **self.options())
-        except UserError:
-            raise
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, hub.HfHubHTTPError) as error:
+            model, found = AutoModelForCausalLM.from_pretrained(
+                self.path, output_loading_info=True, **self.options(), **self.placing(scratch)
+            )
+            tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
+        except Exception as error:  # OSError, ValueError, SafetensorError, UnpicklingError, a config's own, ...
             raise UserError(self.explained(error)) from error
+        if found["missing_keys"]:
+            names = sorted(found["missing_keys"])
+            raise UserError(
+                f"{self.path} lacks {len(names)} of its weights, such as {names[0]}; the checkpoint is not whole"
+            )
+        return model, tokenizer
 
     def options(self) -> dict[str, Any]:
         return {
@@ -115,12 +119,6 @@ class Pretrained:
                 "safetensors, or give model.pickled=true if you trust them"
             )
 
-    def check_config(self, config: Any) -> None:
-        """UserError for a model whose Python code would have to be run."""
-        brings_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-        if brings_code and not self.trust_remote_code:
-            raise UserError(self.needs_code())
-
     def needs_code(self) -> str:
         return (
             f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then give "
@@ -132,6 +130,8 @@ class Pretrained:
         text = " ".join(str(error).split())
         if "trust_remote_code" in text:
             return self.needs_code()
+        if "ignore_mismatched_sizes" in text:
+            return f"the weights of {self.path} have other sizes than its config.json says"
         if isinstance(error, SafetensorError):
             return f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short"
         if isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text:
@@ -150,12 +150,3 @@ class Pretrained:
         if "Unrecognized configuration class" in text:
             return f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})"
         return f"{self.path} cannot be loaded: {text[:240]}"
-
-
-def model_type(folder: Path) -> str | None:
-    """The `model_type` of a folder's config.json, None where there is none."""
-    try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, str) else None

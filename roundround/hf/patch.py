@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from roundround.errors import UserError
 from roundround.hf.attention import MakeSoftmax, attention_layers, install, remove, shape_of
-from roundround.hf.subject import frequency_tables
+from roundround.hf.subject import frequency_tables, replace_frequencies
 from roundround.interface import AttentionShape
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
@@ -29,7 +29,8 @@ MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
 class Patch:
     """A patched model: in force from its making until `remove`, or until the end of a `with` block.
 
-    model: the Hugging Face model, which is changed in place. remark: what the user should know, None for nothing.
+    model: the Hugging Face model, which is changed in place; saved now, it would take the normalisers along.
+    remark: what the user should know, None for nothing.
     Raises UserError where the model does something that would be dropped.
     """
 
@@ -40,20 +41,25 @@ class Patch:
         make_encoding: MakeEncoding | None = None,
     ) -> None:
         self.model, self.remark = model, None
-        tables = frequency_tables(model)
-        self.own_tables = [table.clone() for table in tables]
         new = None if make_encoding is None else replaced_tables(model, make_encoding)
-        self.attention_before = install(model, make_softmax)
-        if new is not None:
-            for table, frequencies in zip(tables, new, strict=True):
-                table.copy_(frequencies)
+        self.own_tables = None if new is None else replace_frequencies(model, new)
+        if self.own_tables is not None and new is not None:
             self.remark = remark_on(self.own_tables, new)
+        try:
+            self.attention_before = install(model, make_softmax)
+        except BaseException:
+            self.give_frequencies_back()
+            raise
 
     def remove(self) -> None:
         """Give the model its own attention and frequencies back."""
         remove(self.model, self.attention_before)
-        for table, own in zip(frequency_tables(self.model), self.own_tables, strict=True):
-            table.copy_(own)
+        self.give_frequencies_back()
+
+    def give_frequencies_back(self) -> None:
+        if self.own_tables is not None:
+            replace_frequencies(self.model, self.own_tables)
+            self.own_tables = None
 
     def __enter__(self) -> PreTrainedModel:
         return self.model

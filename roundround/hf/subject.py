@@ -15,22 +15,24 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roundround.errors import UserError
-from roundround.hf.attention import normalisers_of
+from roundround.hf.attention import decoder_of, normalisers_of
 from roundround.probing.subject import Subject
+
+LOGITS_AT_ONCE = 2**27  # half a GiB of float32
+CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
 
 
 @final
 class HuggingFaceModel(Subject):
     """A model inside `attention.installed`, with its tokenizer.
 
-    Every text begins with the tokenizer's beginning-of-sequence token where it has one.
+    Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself.
     """
 
     def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any) -> None:
-        first = None if tokenizer is None else tokenizer.bos_token_id
         normalisers = normalisers_of(model)
-        super().__init__(name, model, normalisers, first, normalisers[0].shape.train_length)
-        self.pretrained, self.tokenizer = model, tokenizer
+        super().__init__(name, model, normalisers, first_token_of(tokenizer), normalisers[0].shape.train_length)
+        self.pretrained, self.tokenizer, self.decoder = model, tokenizer, decoder_of(model)
         if not frequency_tables(model):
             raise UserError(f"{name} ({type(model).__name__}) has no RoPE; there are no frequencies to probe")
 
@@ -49,25 +51,61 @@ class HuggingFaceModel(Subject):
         return [self.tokenizer.decode([token]) for token in tokens]
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        out = self.pretrained.base_model(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
-        hidden_BTD: Tensor = out.last_hidden_state
+        hidden_BTD: Tensor = self.decoded(tokens_BT, pos_BT).last_hidden_state
         return hidden_BTD
 
+    def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
+        """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
+        try:
+            return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
+        except (AttributeError, TypeError) as error:
+            if "ModelKeys" not in str(error):
+                raise
+            raise UserError(f"{self.name} does more with its mask than roundround knows: {error}") from error
+
     def nats(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        logits_BTV = self.pretrained(input_ids=tokens_BT, use_cache=False).logits
-        return F.cross_entropy(logits_BTV.float().transpose(1, 2), targets_BT, reduction="none")
+        n_vocab = self.pretrained.get_input_embeddings().num_embeddings
+        at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
+        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        decoded = self.decoded(tokens_BT, pos_1T)
+        blocks = []
+        for a in range(0, tokens_BT.shape[1], at_once):
+            logits_BTV = self.head(tokens_BT, decoded, slice(a, a + at_once))
+            targets = targets_BT[:, a : a + at_once]
+            blocks.append(F.cross_entropy(logits_BTV.float().transpose(1, 2), targets, reduction="none"))
+        return torch.cat(blocks, 1)
+
+    def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
+        """Logits [B, rows, V] of the decoder's output: the whole model runs, caps and scales included, its decoder aside.
+
+        A long text times a large vocabulary would not fit at once; the decoder does not run again.
+        """
+        of_rows = type(decoded)(**{**decoded, "last_hidden_state": decoded.last_hidden_state[:, rows]})
+        own = self.decoder.__dict__.get("forward")  # offloading puts its own there
+        self.decoder.__dict__["forward"] = lambda *args, **options: of_rows
+        try:
+            logits_BTV: Tensor = self.pretrained(input_ids=tokens_BT[:, rows], use_cache=False).logits
+        finally:
+            del self.decoder.__dict__["forward"]
+            if own is not None:
+                self.decoder.__dict__["forward"] = own
+        return logits_BTV
 
     @contextmanager
     def turning_at(self, tables: Sequence[Tensor]) -> Iterator[None]:
-        own = frequency_tables(self.pretrained)
-        kept = [table.clone() for table in own]
+        own = replace_frequencies(self.pretrained, tables)
         try:
-            for table, new in zip(own, tables, strict=True):
-                table.copy_(new)
             yield
         finally:
-            for table, old in zip(own, kept, strict=True):
-                table.copy_(old)
+            replace_frequencies(self.pretrained, own)
+
+
+def first_token_of(tokenizer: Any) -> int | None:
+    """The beginning-of-sequence token where the tokenizer puts it before a text by itself, else None."""
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return None
+    ids = tokenizer("a").input_ids
+    return int(tokenizer.bos_token_id) if ids and ids[0] == tokenizer.bos_token_id else None
 
 
 def pretrained(model: object) -> PreTrainedModel:
@@ -78,9 +116,26 @@ def pretrained(model: object) -> PreTrainedModel:
 
 
 def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
-    """The buffers from which the model's rotary modules compute their angles, radians per token; not copies."""
+    """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
     return [
         buffer
-        for name, buffer in model.named_buffers()
+        for name, buffer in decoder_of(model).named_buffers()
         if name.rpartition(".")[2].endswith("inv_freq") and not name.endswith("original_inv_freq")
     ]
+
+
+def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Tensor]:
+    """Let the model turn at other frequencies; returns its own. UserError where it computes them anew by itself."""
+    for module in decoder_of(model).modules():
+        kinds = getattr(module, "rope_type", None)
+        changing = CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds])
+        if changing:
+            raise UserError(
+                f"{type(model).__name__} computes its frequencies anew for every length (rope_type {changing.pop()}); "
+                "they can be looked at, not replaced"
+            )
+    own = [table.clone() for table in frequency_tables(model)]
+    with torch.no_grad():
+        for table, new in zip(frequency_tables(model), tables, strict=True):
+            table.copy_(new)
+    return own

@@ -59,10 +59,19 @@ def check_apart(bands: Sequence[Band]) -> None:
 
 
 def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
-    """A table of frequencies with the bands' set to zero; pairs that do not turn are not counted."""
+    """A table of frequencies with the bands' set to zero; pairs that do not turn are not counted.
+
+    UserError where the bands, each a whole number of pairs, overlap in this table.
+    """
     turning = torch.nonzero(table_P > 0)[:, 0]
     by_speed = turning[table_P[turning].argsort(descending=True)]  # fastest first
     left = table_P.clone()
+    taken = [band.n_pairs(len(by_speed)) for band in bands]
+    if sum(taken) > len(by_speed) and sum(band.fraction for band in bands) < 1 - 1e-9:
+        numbers = " and ".join(map(str, taken))
+        raise UserError(
+            f"ablate={','.join(map(str, bands))} overlap: of {len(by_speed)} turning pairs they take {numbers}"
+        )
     for band in bands:
         n = band.n_pairs(len(by_speed))
         left[by_speed[len(by_speed) - n :] if band.end == "lowest" else by_speed[:n]] = 0.0
@@ -93,7 +102,7 @@ def text_loss(subject: Subject, texts: Sequence[Sequence[int]], *, batch_tokens:
         nats_BT = subject.nats(tokens_BT[:, :-1].to(subject.device), tokens_BT[:, 1:].to(subject.device))
         target_BT = torch.arange(tokens_BT.shape[1] - 1) < lengths_B1 - 1
         n = tokens_BT.shape[1] - 1
-        loss.nats_T[:n] += (nats_BT.cpu().double() * target_BT).sum(0)
+        loss.nats_T[:n] += nats_BT.cpu().double().masked_fill(~target_BT, 0.0).sum(0)
         loss.count_T[:n] += target_BT.sum(0)
     return loss
 

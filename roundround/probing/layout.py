@@ -17,12 +17,13 @@ from roundround.interface import widen
 
 SHIFT = 31  # positions: far enough to tell one base from another, near enough for every model's context
 PAIRINGS = ("half-split", "interleaved")
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair; half precision: 0.25
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair
+MARGIN = 0.6  # in half precision rounding adds up over the layers: the best layout must beat all others by this factor
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The channel pairs of one layer's heads, fastest first; pairs that RoPE leaves alone come last.
+    """The channel pairs of one layer's heads in the order of the model's table, fastest first; the rest come last.
 
     frequencies_P: radians per token, float64 on the CPU, 0 where a pair does not turn.
     pairing: `half-split` (channel m with m + R/2 of the R rotated ones) or `interleaved` (2m with 2m + 1).
@@ -66,7 +67,7 @@ class Layout:
 
 def turned(x_THP2: Tensor, angles_P: Tensor) -> Tensor:
     """Every pair turned by its angle in radians, counter-clockwise."""
-    cos, sin = angles_P.cos().to(x_THP2.dtype), angles_P.sin().to(x_THP2.dtype)
+    cos, sin = (x.to(device=x_THP2.device, dtype=x_THP2.dtype) for x in (angles_P.cos(), angles_P.sin()))
     first, second = x_THP2.unbind(-1)
     return torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
 
@@ -86,18 +87,25 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
         if 2 * len(table) > n_channels or not len(table):
             continue
         frequencies = torch.zeros(n_channels // 2, dtype=torch.float64)
-        frequencies[: len(table)] = table.double().cpu()
+        frequencies[: len(table)] = table.cpu().double()
         possible += [Layout(frequencies, pairing, 2 * len(table)) for pairing in PAIRINGS]
     errors = [error_of(layout, q_HTC, shifted_HTC) for layout in possible]
     best = min(range(len(possible)), key=errors.__getitem__)
-    tolerance = TOLERANCE.get(q_HTC.dtype, 0.25)
-    return possible[best] if errors[best] <= tolerance else None
+    others = [e for e, other in zip(errors, possible, strict=True) if not same(other, possible[best])]
+    known = TOLERANCE.get(q_HTC.dtype, MARGIN * min(others, default=1.0))
+    return possible[best] if errors[best] <= known else None
+
+
+def same(one: Layout, other: Layout) -> bool:
+    """Whether two layouts say the same; where nothing turns, pairings do not matter."""
+    alike = one.pairing == other.pairing or not one.n_turning
+    return alike and torch.equal(one.frequencies_P, other.frequencies_P)
 
 
 def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
     """Relative error of the queries that a layout predicts, the mean over pairs."""
     before, after = layout.split(widen(q_HTC)), layout.split(widen(shifted_HTC))
-    angles_P = (layout.frequencies_P * SHIFT).to(before.device)
+    angles_P = layout.frequencies_P * SHIFT
     wrong_P = (after - turned(before, angles_P)).square().sum((0, 1, 3)).sqrt()
     right_P = before.square().sum((0, 1, 3)).sqrt()
     return float((wrong_P / right_P.clamp(min=1e-30)).mean())

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.errors import UserError
 from roundround.probing.probe import run, watching
 from roundround.probing.subject import Subject
 from roundround.probing.texts import maximum_prompt
@@ -36,6 +37,8 @@ def entropy_by_length(
             break
         rows = [last_row_entropy(subject, prompt) for prompt in prompts]
         found[n] = [torch.stack(layer).mean(0) for layer in zip(*rows, strict=True)]
+    if not found:
+        raise UserError(f"{subject.name} has a context of {subject.longest} tokens, too short for prompt=maximum")
     return found
 
 

@@ -39,18 +39,18 @@ class PairNorms:
         """Take in one call of attention; `valid_BT` is False where a row is filled up, None where none is."""
         self.layouts[layer] = layout
         for kind, x in zip(KINDS, (q_BHTC, k_BGTC, v_BGTC), strict=True):
-            of_values = x.shape[-1] != 2 * layout.n_pairs
-            own = Layout(torch.zeros(x.shape[-1] // 2), PAIRINGS[0], x.shape[-1]) if of_values else layout
+            other_size = x.shape[-1] != 2 * layout.n_pairs  # values may have other sizes than queries and keys
+            own = Layout(torch.zeros(x.shape[-1] // 2), PAIRINGS[0], x.shape[-1]) if other_size else layout
             norm_BHTP = own.norms(x)
             if valid_BT is not None:
-                norm_BHTP = norm_BHTP * valid_BT[:, None, :, None]
+                norm_BHTP = norm_BHTP.masked_fill(~valid_BT[:, None, :, None], 0.0)
             square_BHTP = norm_BHTP.square()
             for measure, value in (("norm", norm_BHTP), ("square", square_BHTP)):
                 self.accumulate(layer, (kind, measure, "all"), value.sum((0, 2)))
                 self.accumulate(layer, (kind, measure, "first"), value[:, :, 0].sum(0))
 
     def accumulate(self, layer: int, key: tuple[str, str, str], value_HP: Tensor) -> None:
-        sums, value = self.sums[layer], value_HP.double().cpu()
+        sums, value = self.sums[layer], value_HP.cpu().double()
         sums[key] = sums[key] + value if key in sums else value
 
     def mean(self, kind: str, measure: str, *, first_token: bool = True) -> list[Tensor]:

@@ -23,6 +23,7 @@ from roundround.probing.rows import FIRST_ROW, PLACES, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.row_scale import RowScale
 
 RIDE_UP_TO = 256  # tokens: with longer texts the self-test and the prompt are a batch of their own
 BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
@@ -136,6 +137,11 @@ def observe(
     )
 
 
+def check(subject: Subject, tokens: Sequence[int]) -> None:
+    """The self-test alone, on rows from these tokens; UserError for an unknown layout or a model that is not causal."""
+    observe(subject, [tokens[:RIDE_UP_TO]], rows=False, entropy=False)
+
+
 class Watch:
     """Takes in every call of attention, once a layer and batch."""
 
@@ -148,7 +154,7 @@ class Watch:
 
     def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None, prompt: Sequence[int] | None) -> None:
         """What the next calls of all layers will be about: texts, behind the self-test's rows and the prompt if any."""
-        self.batch, self.test, self.prompt = batch, test, prompt
+        self.batch, self.test, self.prompt, self.called = batch, test, prompt, set[int]()
         self.longest = max(map(len, batch), default=0)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
         even = all(len(text) == self.longest for text in batch)
@@ -157,6 +163,9 @@ class Watch:
 
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         layer, first = softmax.shape.layer, 0
+        if layer in self.called:
+            raise UserError("the model calls an attention layer twice in a pass, which roundround does not know")
+        self.called.add(layer)
         if self.test is not None:
             self.layouts[layer] = self.test.layout(layer, qkv[0])
             first = N_ROWS
@@ -182,12 +191,14 @@ class Watch:
         self, softmax: AttentionSoftmax, q: Tensor, k: Tensor, options: dict[str, Any], valid_BT: Tensor | None
     ) -> None:
         assert self.entropy_sums is not None
+        if not isinstance(softmax, RowScale):
+            return
         keys = first_tokens(options["keys"], self.longest)
         own = fused_entropies(softmax, q, k, options["scale"], keys, options["bias"])[1]
         if own is None:
             return
-        entropy_BHT = own[0][..., 0] if valid_BT is None else own[0][..., 0] * valid_BT[:, None]
-        sum_H, layer = entropy_BHT.double().sum((0, 2)).cpu(), softmax.shape.layer
+        entropy_BHT = own[0][..., 0] if valid_BT is None else own[0][..., 0].masked_fill(~valid_BT[:, None], 0.0)
+        sum_H, layer = entropy_BHT.sum((0, 2)).cpu().double(), softmax.shape.layer
         before = self.entropy_sums[layer]
         self.entropy_sums[layer] = sum_H if before is None else before + sum_H
 

@@ -75,8 +75,6 @@ class RowStatistics:
         logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
-        n_apart_D = ((rows_R[:, None] > torch.arange(2, FARTHEST + 1, device=rows_R.device)) * late_R[:, None]).sum(0)
-        add_to(sums, "n_apart", n_apart_D)
         for number, band in enumerate(BANDS):
             without = logits_HRK
             if number:
@@ -129,8 +127,7 @@ class RowStatistics:
     def places_of(self, sums: dict[str, Tensor], without: str) -> Tensor:
         n = sums["n_rows"].clamp(min=1)
         mean = {name: sums[f"{name}, without {without}"] / n for name in ("self", "previous", "first", "other", "all")}
-        by_offset_HD = sums[f"apart, without {without}"] / sums["n_apart"].clamp(min=1)
-        own_HD = sums["apart, without none"] / sums["n_apart"].clamp(min=1)
+        by_offset_HD, own_HD = sums[f"apart, without {without}"] / n, sums["apart, without none"]
         offset_H = by_offset_HD.gather(-1, own_HD.argmax(-1, keepdim=True))[:, 0]  # the same one, band or no band
         semantic_H = (mean["other"] - offset_H).clamp(min=0)
         named = torch.stack([mean["self"], mean["previous"], mean["first"], offset_H, semantic_H], -1)
@@ -138,7 +135,7 @@ class RowStatistics:
 
     def offsets(self) -> list[Tensor]:
         """The distance in tokens, from 2 on, that takes most of each head's weight: [H] for every layer."""
-        return [2 + (s["apart, without none"] / s["n_apart"].clamp(min=1)).argmax(-1) for s in self.sums]
+        return [2 + sums["apart, without none"].argmax(-1) for sums in self.sums]
 
 
 def distances_up_to(longest: int) -> list[int]:
@@ -195,5 +192,5 @@ def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[
 
 
 def add_to(sums: dict[str, Any], name: str, value: Tensor) -> None:
-    value = value.double().cpu()
+    value = value.cpu().double()
     sums[name] = sums[name] + value if name in sums else value

@@ -191,18 +191,18 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
     return found
 
 
-def show_ablation(before: TextLoss, after: TextLoss, seen: Probe, changed: Probe, name: str) -> None:
-    """Perplexity before and after by context length, and the heads whose pattern changed most."""
-    table = Table(
-        "tokens before the target", "perplexity", f"without {name}", title=f"{seen.name}: frequencies at zero"
-    )
+def show_ablation(before: TextLoss, after: TextLoss, subject: str, bands: str) -> None:
+    """Perplexity before and after, by context length."""
+    table = Table("tokens before the target", "perplexity", f"without {bands}", title=f"{subject}: frequencies at zero")
     for first, last in context_bins(len(before.nats_T)):
-        table.add_row(
-            f"{first:,}-{last - 1:,}", f"{before.perplexity(first, last):.3f}", f"{after.perplexity(first, last):.3f}"
-        )
+        values = (f"{loss.perplexity(first, last):.3f}" for loss in (before, after))
+        table.add_row(f"{first:,}-{last - 1:,}", *values)
     table.add_row("all", f"{before.perplexity():.3f}", f"{after.perplexity():.3f}")
-    console = Console(stderr=True)
-    console.print(table)
+    Console(stderr=True).print(table)
+
+
+def show_change(seen: Probe, changed: Probe) -> None:
+    """The heads whose pattern changed most."""
     assert seen.rows is not None
     assert changed.rows is not None
     heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
@@ -214,7 +214,7 @@ def show_ablation(before: TextLoss, after: TextLoss, seen: Probe, changed: Probe
     ]
     for _, layer, head, before_6, after_6 in sorted(moved, key=lambda m: -m[0])[:8]:
         heads.add_row(str(layer), str(head), in_words(before_6), in_words(after_6))
-    console.print(heads)
+    Console(stderr=True).print(heads)
 
 
 def in_words(shares_6: Tensor) -> str:

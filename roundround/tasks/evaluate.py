@@ -22,6 +22,7 @@ from torch import nn
 from roundround.build import build, load_option
 from roundround.data.batches import evaluation_windows
 from roundround.data.corpora import Corpus
+from roundround.data.tokenizers import AlreadyLoaded
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.directories import find_run, read_manifest
 from roundround.errors import UserError
@@ -33,7 +34,7 @@ from roundround.report import dispersion, perplexity
 from roundround.run import Logger, Run, opened, tell
 from roundround.schema import EvalConfig, checked
 from roundround.tasks.assembly import as_dict, describe_device, pick_device, told_in_lines
-from roundround.tasks.pretrained import FromBeginning, opened_subject, tokenizer_recipe
+from roundround.tasks.pretrained import FromBeginning, opened_subject
 from roundround.tasks.rebuilding import held_out_text, load_decoder, own_config
 
 
@@ -72,7 +73,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig) -> None:
     corpus_node = config.data if config.data is not None else load_option("data", "pydoc")
     with opened_subject(config.model, config.pe, config.softmax, device) as subject:
         corpus = build(corpus_node, Corpus)  # type: ignore[type-abstract]
-        data = prepare(corpus, tokenizer_recipe(config.model), default_cache_dir())
+        data = prepare(corpus, AlreadyLoaded(subject.tokenizer, subject.name), default_cache_dir())
         choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **given(), "model": subject.name}
         with opened_run(cfg, config, device, choices, {"seed": None, "run": None}, data) as run:
             model = FromBeginning(subject)

@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from roundround.build import build, maker
-from roundround.data.tokenizers import HuggingFace
 from roundround.errors import UserError
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.subject import Subject
@@ -45,11 +44,6 @@ def opened_subject(
         tell(patch.remark)
     with patch:
         yield HuggingFaceModel(source.path.rstrip("/").rpartition("/")[2], loaded, tokenizer)
-
-
-def tokenizer_recipe(model: DictConfig) -> HuggingFace:
-    """The tokenizer of a pretrained model, to tokenise a corpus with."""
-    return HuggingFace(name=str(model.path))
 
 
 class FromBeginning(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from roundround.directories import find_run
 from roundround.errors import UserError
 from roundround.probing import ablation
 from roundround.probing.maximum import entropy_by_length
-from roundround.probing.probe import observe
+from roundround.probing.probe import RIDE_UP_TO, batches, check, observe
 from roundround.probing.subject import Subject, TrainedHere
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.report import probe as report
@@ -58,7 +58,7 @@ def probe(cfg: DictConfig) -> None:
             if config.ablate:
                 ablate(run, config, subject, texts, bands)
             elif config.prompt == "maximum":
-                look_at_maximum(run, config, subject)
+                look_at_maximum(run, subject)
             else:
                 look(run, config, subject, texts)
 
@@ -81,32 +81,34 @@ def subject_of(config: ProbeConfig, device: torch.device) -> Iterator[tuple[Subj
 
 
 def texts_for(config: ProbeConfig, subject: Subject, source: Path | None) -> list[list[int]]:
-    """Token ids of the texts, each after the token with which the model knows texts to begin."""
+    """Token ids of the texts, each after the token with which the model knows texts to begin; no more are read."""
     if config.data is None and config.texts is None and source is not None:
-        stream = held_out_tokens(source, trust=config.trust)
-        return limited(windows(stream.tolist(), subject, config.length or subject.longest), config)
+        stream: Iterator[int] = map(int, held_out_tokens(source, trust=config.trust))
+        return limited(windows(stream, subject, config.length or subject.longest), config)
     documents = documents_of(config)
     if config.length is not None:
-        stream_of_all = [token for text in documents for token in subject.text_tokens(text)]
-        return limited(windows(stream_of_all, subject, config.length), config)
+        tokens = (token for text in documents for token in subject.text_tokens(text))
+        return limited(windows(tokens, subject, config.length), config)
     return limited((subject.tokens(text)[: subject.longest] for text in documents), config)
 
 
-def documents_of(config: ProbeConfig) -> list[str]:
+def documents_of(config: ProbeConfig) -> Iterator[str]:
     """The texts themselves: those of the package, or the documents of `data`, held out or not."""
     if config.data is None:
-        return texts_of(config.texts or "shakespeare")
+        return iter(texts_of(config.texts or "shakespeare"))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
-    return list(islice((text for _, text in corpus.documents()), config.max_documents))
+    return islice((text for _, text in corpus.documents()), config.max_documents)
 
 
-def windows(tokens: Sequence[int], subject: Subject, length: int) -> Iterator[list[int]]:
+def windows(tokens: Iterator[int], subject: Subject, length: int) -> Iterator[list[int]]:
     """Running text in windows of `length` tokens, each after the token with which texts begin."""
     first = [] if subject.first_token is None else [subject.first_token]
-    if len(tokens) < length:
-        raise UserError(f"length={length}: the text has only {len(tokens):,} tokens; choose a shorter length")
-    for start in range(0, len(tokens) - length + 1, length):
-        yield first + list(tokens[start : start + length])
+    n_windows = 0
+    while len(window := list(islice(tokens, length))) == length:
+        n_windows += 1
+        yield first + window
+    if not n_windows:
+        raise UserError(f"length={length}: the text has only {len(window):,} tokens; choose a shorter length")
 
 
 def limited(texts: Iterator[list[int]], config: ProbeConfig) -> list[list[int]]:
@@ -123,6 +125,9 @@ def limited(texts: Iterator[list[int]], config: ProbeConfig) -> list[list[int]]:
 
 def look(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]]) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
+    if config.model is not None and config.model.offload:
+        passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=max(map(len, texts)) > RIDE_UP_TO))
+        tell(f"the weights are read from the disk {passes} times; batch_tokens=... puts more texts into one pass")
     prompt = subject.tokens(APOSTROPHE if config.prompt is None else config.prompt)
     seen = observe(
         subject, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
@@ -140,8 +145,9 @@ def look(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]]
     tell(f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens; arrays in probe.safetensors, figures/ has the pictures")
 
 
-def look_at_maximum(run: Run, config: ProbeConfig, subject: Subject) -> None:
+def look_at_maximum(run: Run, subject: Subject) -> None:
     """Entropy of every head at the end of a question about the largest of ever more numbers."""
+    check(subject, subject.tokens(APOSTROPHE))
     entropies = entropy_by_length(subject)
     run.results(report.records_of_maximum(entropies))
     if run.writes:
@@ -151,24 +157,39 @@ def look_at_maximum(run: Run, config: ProbeConfig, subject: Subject) -> None:
 
 def ablate(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]], bands: list[ablation.Band]) -> None:
     """Perplexity by context length with frequencies at zero: of the bands together, or along the whole ladder."""
+    check(subject, texts[0])
+    cut = [ablation.without(table, bands) for table in subject.tables()]
     before = ablation.text_loss(subject, texts, batch_tokens=config.batch_tokens)
     if not bands:
-        n_turning = max(int((table > 0).sum()) for table in subject.tables())
-        steps = ablation.curve(n_turning)
-        losses = [ablation.ablated_loss(subject, [band], texts, batch_tokens=config.batch_tokens) for band in steps]
-        run.results(report.records_of_curve(before, steps, losses))
-        if run.writes:
-            figures.draw_curve(before, steps, losses, subject.name, run.directory / "figures")
-            report.show_curve(before, steps, losses)
+        draw_curve(run, config, subject, texts, before)
         return
-    after = ablation.ablated_loss(subject, bands, texts, batch_tokens=config.batch_tokens)
-    seen = observe(subject, texts, batch_tokens=config.batch_tokens, entropy=False)
-    with subject.turning_at([ablation.without(table, bands) for table in subject.tables()]):
-        changed = observe(subject, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
     name = ",".join(map(str, bands))
-    run.results(report.records_of_ablation(before, after, name) + report.records_of_change(seen, changed, name))
-    if run.writes:
+    with subject.turning_at(cut):
+        after = ablation.text_loss(subject, texts, batch_tokens=config.batch_tokens)
+    changes, seen, changed = [], None, None
+    if config.rows:
+        seen = observe(subject, texts, batch_tokens=config.batch_tokens, entropy=False)
+        with subject.turning_at(cut):
+            changed = observe(subject, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
+        changes = report.records_of_change(seen, changed, name)
+    run.results(report.records_of_ablation(before, after, name) + changes)
+    if not run.writes:
+        return
+    report.show_ablation(before, after, subject.name, name)
+    if seen is not None and changed is not None:
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
         save_file(arrays, run.directory / "ablation.safetensors")
-        report.show_ablation(before, after, seen, changed, name)
+        report.show_change(seen, changed)
+
+
+def draw_curve(
+    run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]], before: ablation.TextLoss
+) -> None:
+    """Perplexity against the fraction of frequencies kept, from both ends."""
+    steps = ablation.curve(max(int((table > 0).sum()) for table in subject.tables()))
+    losses = [ablation.ablated_loss(subject, [band], texts, batch_tokens=config.batch_tokens) for band in steps]
+    run.results(report.records_of_curve(before, steps, losses))
+    if run.writes:
+        figures.draw_curve(before, steps, losses, subject.name, run.directory / "figures")
+        report.show_curve(before, steps, losses)

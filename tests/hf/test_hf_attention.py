@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers_hf import ARCHITECTURES, SCALED_ROPE, WINDOW, some_tokens, tiny
+from helpers_hf import ARCHITECTURES, N_VOCAB, SCALED_ROPE, SIZES, WINDOW, some_tokens, tiny
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5GemmaConfig,
+    T5GemmaForConditionalGeneration,
+)
 from transformers.masking_utils import chunked_causal_mask_function
 
 from roundround.errors import UserError
-from roundround.hf.attention import attention, installed, mask
+from roundround.hf import subject as subject_module
+from roundround.hf.attention import INPUT, attention, configs_of, installed, mask
 from roundround.hf.subject import HuggingFaceModel, frequency_tables
 from roundround.interface import Keys
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, turned
@@ -20,6 +28,8 @@ from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
 
 NAMES = list(ARCHITECTURES)
+HALF = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
+T5GEMMA = {"encoder": {**HALF, "vocab_size": N_VOCAB}, "decoder": {**HALF, "vocab_size": N_VOCAB}}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,7 +155,99 @@ def test_windows_are_the_models_own() -> None:
     assert seen == {0: WINDOW, 1: None, 2: WINDOW, 3: None}
 
 
+def test_many_layers_in_half_precision_are_read() -> None:
+    model = tiny("gemma", num_hidden_layers=32).to(torch.bfloat16)
+    with installed(model):
+        subject = HuggingFaceModel("deep", model, None)
+        layouts = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
+    assert {(x.pairing, x.n_turning) for x in layouts} == {("half-split", 8)}
+
+
+def test_the_decoder_inside_a_model_of_images_is_probed() -> None:
+    text = {**SIZES, **ARCHITECTURES["gemma3_text"]}
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+    }
+    config = Gemma3Config(text_config=text, vision_config={**vision, "patch_size": 14}, mm_tokens_per_image=4)
+    torch.manual_seed(0)
+    model = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    tokens = some_tokens(1, 20)
+    stock = model(tokens, use_cache=False).logits
+    names = [c._attn_implementation for c in configs_of(model)]
+    with installed(model) as normalisers:
+        assert len(normalisers) == 4
+        torch.testing.assert_close(model(tokens, use_cache=False).logits, stock, rtol=1e-4, atol=1e-4)
+        subject = HuggingFaceModel("images", model, None)
+        assert len(observe(subject, tokens.tolist(), rows=False, entropy=False).layouts) == 4
+        nats = torch.nn.functional.cross_entropy(stock[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
+        torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), nats, rtol=1e-4, atol=1e-4)
+    assert [c._attn_implementation for c in configs_of(model)] == names
+
+
+@pytest.mark.parametrize("name", ["gemma2", "cohere", "gemma4_text", "llama"])
+def test_nats_in_blocks_of_positions_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = tiny(name), some_tokens(2, 20)
+    logits = model(tokens[:, :-1], use_cache=False).logits
+    whole = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+    with installed(model):
+        subject = HuggingFaceModel(name, model, None)
+        torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
+        monkeypatch.setattr(subject_module, "LOGITS_AT_ONCE", N_VOCAB * 2 * 3)
+        torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
+    assert "forward" not in subject.decoder.__dict__
+
+
 # -- what is refused
+
+
+@pytest.mark.parametrize("name", ["longrope", "dynamic"])
+def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str) -> None:
+    rope = {"rope_type": name, "rope_theta": 1e4, "factor": 2.0}
+    if name == "longrope":
+        rope |= {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "original_max_position_embeddings": 128}
+    model = tiny("phi3" if name == "longrope" else "llama", rope_parameters=rope)
+    with installed(model):
+        subject = HuggingFaceModel(name, model, None)
+        assert observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts[0].n_turning > 5
+        with pytest.raises(UserError, match="can be looked at, not replaced"), subject.turning_at(subject.tables()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("diffllama", {}, "calls its attention twice"),
+        ("t5gemma", {}, "has an encoder"),
+        ("gpt_bigcode", {}, "has no RoPE"),
+    ],
+)
+def test_attention_of_another_kind_is_refused_in_one_line(name: str, changes: dict[str, object], message: str) -> None:
+    if name == "t5gemma":
+        model = T5GemmaForConditionalGeneration(T5GemmaConfig(vocab_size=N_VOCAB, **T5GEMMA)).eval()
+    else:
+        model = tiny(name, **changes)
+    with pytest.raises(UserError, match=message), installed(model):
+        observe(HuggingFaceModel(name, model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
+    assert not [m for m in model.modules() if hasattr(m, "roundround_softmax") or "roundround_input" in m.__dict__]
+
+
+def test_a_shared_layer_is_refused() -> None:
+    model = tiny("llama")
+    model.model.layers[2].self_attn = model.model.layers[1].self_attn
+    with pytest.raises(UserError, match="calls an attention layer twice"), installed(model):
+        observe(HuggingFaceModel("shared", model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
+
+
+def test_layers_without_attention_between_are_passed_over() -> None:
+    model = tiny("lfm2", layer_types=["conv", "full_attention"] * 2, num_key_value_heads=2)
+    with installed(model):
+        seen = observe(HuggingFaceModel("hybrid", model, None), [some_tokens(30).tolist()])
+    assert len(seen.layouts) == 2
+    assert not torch.isnan(seen.arrays()["places"]).any()
 
 
 def test_a_mask_that_is_not_causal_is_refused() -> None:
@@ -161,7 +263,7 @@ def test_a_call_without_our_mask_is_refused() -> None:
     model = tiny("llama")
     with installed(model):
         layer = model.model.layers[0].self_attn
-        layer.roundround_input = torch.zeros(1, 3, 48)
+        layer.__dict__[INPUT] = torch.zeros(1, 3, 48)
         q = torch.zeros(1, 4, 3, 16)
         with pytest.raises(UserError, match="makes its own attention mask"):
             attention(layer, q, q[:, :2], q[:, :2], None)

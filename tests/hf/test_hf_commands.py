@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import SHARED, Done
 from helpers_hf import tiny
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
@@ -156,6 +156,15 @@ def broken(folder: Path, here: Path, what: str) -> Path:
         config |= {"model_type": "mine", "auto_map": {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}}
         (path / "config.json").write_text(json.dumps(config))
         (path / "m.py").write_text("raise SystemExit('foreign code ran')")
+    elif what == "missing":
+        tensors = load_file(weights)
+        save_file({name: x for name, x in tensors.items() if "layers.2." not in name}, weights, {"format": "pt"})
+    elif what == "other sizes":
+        config = json.loads((path / "config.json").read_text()) | {"intermediate_size": 32}
+        (path / "config.json").write_text(json.dumps(config))
+    elif what == "bad value":
+        config = json.loads((path / "config.json").read_text()) | {"num_hidden_layers": "four"}
+        (path / "config.json").write_text(json.dumps(config))
     elif what == "gpt2":
         GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=260)).save_pretrained(path)
     elif what == "t5":
@@ -175,6 +184,9 @@ def broken(folder: Path, here: Path, what: str) -> Path:
         ("pickled", "model.pickled=true if you trust them"),
         ("cut", "the file is damaged or cut short"),
         ("no header", "the file is damaged or cut short"),
+        ("missing", "lacks 9 of its weights, such as model.layers.2."),
+        ("other sizes", "have other sizes than its config.json says"),
+        ("bad value", "cannot be loaded"),
         ("code", "model.trust_remote_code=true"),
         ("gpt2", "has no RoPE"),
         ("t5", "no decoder that transformers knows"),
@@ -219,6 +231,10 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
         (["prompt="], "prompt has 1 tokens"),
         (["model.dtype=float31"], "must be one of auto, float32"),
         (["model.typo=1"], "no config key"),
+        (["prompt=maximum", "ablate=curve"], "two different probes"),
+        (["texts=code", "data=pydoc"], "give one of them"),
+        (["model.offload=true", "device=meta"], "runs on the CPU"),
+        (["ablate=lowest:0.3,highest:0.65"], "they take"),
         (["batch_tokens=0"], "must be at least 1"),
         (["checkpoint=lst"], "did you mean 'last'"),
         (["device=cuda:99"], "cannot be used"),
@@ -226,6 +242,21 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
 )
 def test_a_wrong_option(probe: Callable[..., Done], args: list[str], message: str) -> None:
     refused(probe(*args), message)
+
+
+def test_code_that_is_not_needed_is_no_reason_to_refuse(probe: Callable[..., Done], folder: Path, here: Path) -> None:
+    shutil.copytree(folder, here / "native")
+    config = json.loads((here / "native" / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "m.C", "AutoModelForCausalLM": "m.M"}  # transformers has the class itself
+    (here / "native" / "config.json").write_text(json.dumps(config))
+    (here / "native" / "m.py").write_text("raise SystemExit('foreign code ran')")
+    done = probe("model.path=native", "rows=false", "entropy=false")
+    assert done.code == 0, done.err
+
+
+def test_a_broken_pickle_is_refused(probe: Callable[..., Done], folder: Path, here: Path) -> None:
+    path = broken(folder, here, "pickled")
+    refused(probe(f"model.path={path}", "model.pickled=true"), "cannot be loaded")
 
 
 def test_a_short_text_is_refused(probe: Callable[..., Done], here: Path) -> None:

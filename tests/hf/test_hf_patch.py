@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import SHARED
+from conftest import ROOT, SHARED
 from helpers_hf import N_VOCAB, some_tokens, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -110,6 +110,21 @@ def test_learned_parameters_join_the_model() -> None:
     assert all(p.grad is not None and p.grad.any() for p in added)
     patch.remove()
     assert set(dict(model.named_parameters())) == before
+
+
+@pytest.mark.parametrize("softmax", sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")))
+def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> None:
+    model = tiny("llama").to(torch.bfloat16)
+    with rr.patch(model, softmax=softmax):
+        assert bool(logits(model).isfinite().all())
+
+
+def test_a_probe_leaves_the_training_mode_of_every_part() -> None:
+    model = tiny("llama").train()
+    model.model.layers[0].eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    rr.probe(model, Letters(), ["abcdefgh"])
+    assert {name: module.training for name, module in model.named_modules()} == before
 
 
 def test_a_function_makes_a_normaliser_too() -> None:

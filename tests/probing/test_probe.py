@@ -136,9 +136,9 @@ def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) 
                 place.append(torch.stack([row_HK[:, i], row_HK[:, i - 1], row_HK[:, 0], others.amax(-1)], -1))
                 for r in range(2, min(i, rows.FARTHEST + 1)):
                     per_offset[r].append(row_HK[:, i - r])
-        offset_H = torch.stack([torch.stack(v).mean(0) for v in per_offset.values() if v]).amax(0)
+        offset_H = torch.stack([torch.stack(v).sum(0) / len(place) for v in per_offset.values() if v]).amax(0)
         diagonal, previous, first, other = torch.stack(place).mean(0).unbind(-1)
-        semantic = (other - offset_H).clamp(min=0)
+        semantic = other - offset_H
         named = [diagonal, previous, first, offset_H, semantic]
         expected = torch.stack([*named, 1 - torch.stack(named).sum(0)], -1)
         torch.testing.assert_close(seen.rows.places()[layer], expected, rtol=1e-4, atol=1e-4)
@@ -198,6 +198,15 @@ def test_heads_of_meaning_sinks_and_averages_are_named() -> None:
     q[1, :, 6:8] = 1.0
     labels = [PLACES[int(x)] for x in hand_made(q, k, torch.ones(8).double()).places()[0].argmax(-1)]
     assert labels == ["first", "semantic", "diffuse"]
+
+
+def test_a_place_in_the_text_is_no_offset() -> None:
+    n = 30
+    q, k = torch.zeros(1, n, 16), torch.zeros(1, n, 16)
+    q[0, :, 0], k[0, 1, 0] = 1.0, 30.0  # every row looks at token 1, each at another distance
+    seen = hand_made(q, k, torch.ones(8).double())
+    assert PLACES[int(seen.places()[0][0].argmax())] == "semantic"
+    assert float(seen.places()[0][0, PLACES.index("offset")]) < 0.1
 
 
 def test_the_shares_of_a_row_are_all_of_it() -> None:
@@ -370,6 +379,30 @@ def test_a_wrong_band_is_refused(text: str) -> None:
 def test_overlapping_bands_are_refused(bands: list[str]) -> None:
     with pytest.raises(UserError, match="overlap"):
         ablation.check_apart([ablation.parse_band(band) for band in bands])
+
+
+def test_bands_that_overlap_by_rounding_are_refused() -> None:
+    bands = [ablation.parse_band(band) for band in ("lowest:0.3", "highest:0.6")]
+    with pytest.raises(UserError, match="of 4 turning pairs they take 2 and 3"):
+        ablation.without(torch.tensor([1.0, 0.5, 0.2, 0.1]), bands)
+    halves = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
+    assert not ablation.without(torch.tensor([1.0, 0.5, 0.2]), halves).any()
+
+
+def test_a_padded_nan_stays_where_it_is() -> None:
+    model = tiny("llama")
+    with installed(model):
+        subject = HuggingFaceModel("tiny", model, None)
+        nats = subject.nats
+
+        def broken(tokens: Tensor, targets: Tensor) -> Tensor:
+            found = nats(tokens, targets)
+            found[0, 5:] = torch.nan  # behind the end of the first text
+            return found
+
+        subject.nats = broken
+        loss = ablation.text_loss(subject, [TEXTS[0][:6], TEXTS[0]], batch_tokens=100)
+    assert math.isfinite(loss.perplexity())
 
 
 def test_short_texts_are_refused() -> None:
