@@ -10,7 +10,7 @@ help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (under 10 minutes on two cores, no network, no GPU)"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
-	@echo "make bench   training and attention against other implementations (about 40 minutes)"
+	@echo "make bench   training, attention and probes against other implementations (about 50 minutes)"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -41,6 +41,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/probe.py
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache

@@ -76,9 +76,9 @@ class HuggingFaceModel(Subject):
         return torch.cat(blocks, 1)
 
     def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
-        """Logits [B, rows, V] of the decoder's output: the whole model runs, caps and scales included, its decoder aside.
+        """Logits [B, rows, V] from the decoder's output: the whole model runs, caps and scales included, but for it.
 
-        A long text times a large vocabulary would not fit at once; the decoder does not run again.
+        A long text times a large vocabulary would not fit at once, and the decoder need not run again.
         """
         of_rows = type(decoded)(**{**decoded, "last_hidden_state": decoded.last_hidden_state[:, rows]})
         own = self.decoder.__dict__.get("forward")  # offloading puts its own there

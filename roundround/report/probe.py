@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -86,7 +87,8 @@ def show(seen: Probe) -> None:
 
 def share_table(seen: Probe) -> Table:
     """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
-    table = Table("layer", *KINDS, "turning pairs", title=f"{seen.name}: share of squared norm in the slowest quarter")
+    title = f"{seen.name}: share of squared norm in the slowest quarter"
+    table = Table("layer", *KINDS, "turning pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
     without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
     for layer, layout in enumerate(seen.layouts):
@@ -97,28 +99,36 @@ def share_table(seen: Probe) -> Table:
 
 
 def head_table(seen: Probe) -> Table:
-    """The heads that stand out: where their weight goes, and which pair is strongest."""
+    """The heads that stand out: where their weight goes, with and without a band, and which pair is strongest."""
     assert seen.rows is not None
-    columns = ("label", "layer", "head", "share", "-slowest", "-fastest", "pair", "entropy", "top", "spread")
-    table = Table(*columns, title="heads that stand out")
+    columns = ("label", "layer", "head", "share", "-slow", "-fast", "pair", "norm", "entropy", "top", "spread")
+    table = Table(*columns, title="heads that stand out", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = (
-        "-slowest, -fastest: the share without that quarter of the pairs; pair: the strongest, its query norm"
+        "share of the weight where the label says; -slow, -fast: without the slowest\n"
+        "or fastest quarter of the pairs; pair: with the largest query norm; entropy\n"
+        "in nats; top: largest weight; spread: of the logits"
     )
     without = {band: seen.rows.places(band) for band in ("slowest", "fastest")}
-    query_norms = seen.norms.mean("query", "norm")
+    query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")
     weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
-    offsets = seen.rows.offsets()
     for layer, head, label, score in standing_out(seen):
-        place = PLACES.index(label)
         pair = int(query_norms[layer][head].argmax())
-        name = f"{label} {int(offsets[layer][head])}" if label == "offset" else label
+        numbers = [
+            score,
+            *(float(without[band][layer][head, PLACES.index(label)]) for band in ("slowest", "fastest")),
+        ]
         table.add_row(
-            name, str(layer), str(head), f"{score:.2f}",
-            *(f"{float(without[band][layer][head, place]):.2f}" for band in ("slowest", "fastest")),
-            f"{pair} ({float(query_norms[layer][head, pair]):.1f})", f"{float(entropies[layer][head]):.2f}",
-            f"{float(weights[layer][head]):.2f}", f"{float(spreads[layer][head]):.1f}",
-        )  # fmt: skip
+            f"{label} {int(offsets[layer][head])}" if label == "offset" else label,
+            str(layer),
+            str(head),
+            *(f"{number:.2f}" for number in numbers),
+            str(pair),
+            f"{float(query_norms[layer][head, pair]):.1f}",
+            f"{float(entropies[layer][head]):.2f}",
+            f"{float(weights[layer][head]):.2f}",
+            f"{float(spreads[layer][head]):.1f}",
+        )
     return table
 
 
