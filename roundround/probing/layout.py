@@ -57,8 +57,15 @@ class Layout:
 
     def norms(self, x: Tensor) -> Tensor:
         """Length of each pair's 2-vector, at least float32: [..., C] -> [..., P]."""
-        norms: Tensor = torch.linalg.vector_norm(self.split(x), dim=-1, dtype=widen(x[..., :0]).dtype)
-        return norms
+        squares = widen(x).square()  # summed by slices: a norm over the strided axis of `split` took 250 times as long
+        summed = []
+        for part in (squares[..., : self.n_rotary], squares[..., self.n_rotary :]):
+            if self.pairing == "interleaved":
+                summed.append(part[..., 0::2] + part[..., 1::2])
+            else:
+                half = part.shape[-1] // 2
+                summed.append(part[..., :half] + part[..., half:])
+        return (summed[0] if self.n_rotary == x.shape[-1] else torch.cat(summed, -1)).sqrt()
 
     def channels(self, first: int, last: int) -> Tensor:
         """The channels of the pairs first..last: [2 (last - first)], int64."""
