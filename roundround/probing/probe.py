@@ -25,6 +25,7 @@ from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 
+QUERIES_AT_ONCE = 2**21  # elements: 8 MiB of float32, of which entropies hold several copies
 RIDE_UP_TO = 256  # tokens: with longer texts the self-test and the prompt are a batch of their own
 BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
 
@@ -193,12 +194,16 @@ class Watch:
         assert self.entropy_sums is not None
         if not isinstance(softmax, RowScale):
             return
-        keys = first_tokens(options["keys"], self.longest)
-        own = fused_entropies(softmax, q, k, options["scale"], keys, options["bias"])[1]
-        if own is None:
-            return
-        entropy_BHT = own[0][..., 0] if valid_BT is None else own[0][..., 0].masked_fill(~valid_BT[:, None], 0.0)
-        sum_H, layer = entropy_BHT.sum((0, 2)).cpu().double(), softmax.shape.layer
+        keys, sums = first_tokens(options["keys"], self.longest), []
+        for q_part, k_part in key_heads(softmax, q, k):
+            own = fused_entropies(softmax, q_part, k_part, options["scale"], keys, options["bias"])[1]
+            if own is None:
+                return
+            entropy_BHT = own[0][..., 0]
+            if valid_BT is not None:
+                entropy_BHT = entropy_BHT.masked_fill(~valid_BT[:, None], 0.0)
+            sums.append(entropy_BHT.sum((0, 2)).cpu().double())
+        layer, sum_H = softmax.shape.layer, torch.cat(sums)
         before = self.entropy_sums[layer]
         self.entropy_sums[layer] = sum_H if before is None else before + sum_H
 
@@ -211,6 +216,16 @@ class Watch:
 def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
     return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n], window=keys.window)
+
+
+def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Queries and keys a few key heads at a time, for less memory; at once where heads have parameters of their own."""
+    n_groups = q.shape[1] // k.shape[1]
+    at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))
+    if next(softmax.parameters(), None) is not None:
+        at_once = k.shape[1]
+    for g in range(0, k.shape[1], at_once):
+        yield q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
 
 
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:

@@ -20,7 +20,7 @@ from roundround.softmax.kernels import repeated
 ROWS = 256  # of a text
 FIRST_ROW = 4  # earlier rows have too few keys for self, previous and first to be different things
 FARTHEST = 32  # tokens: the longest fixed offset that a head is tested for
-ELEMENTS = 2**23  # logits held at once
+ELEMENTS = 2**21  # logits at once: 8 MiB of float32, of which a handful of copies are held
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # quarters of the pairs, one of them taken away
 PLACES = ("diagonal", "previous", "first", "offset", "semantic", "diffuse")
 
