@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--lengths", default="1024,8192")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave the peaks out")
     parser.add_argument("--offload", metavar="SCRATCH", help="a folder with room for 4.2 GB")
     for inner in ("--peak", "--tokens", "--write", "--probe", "--out"):
         parser.add_argument(inner, help=argparse.SUPPRESS)
@@ -216,11 +217,11 @@ def main() -> None:
     elif args.probe:
         probe_from(Path(args.probe), Path(args.out), offload=args.on_disk)
     else:
-        if args.rounds:
-            time_all(args.layers, lengths, args.rounds)
-        for length in lengths:
-            print_peaks(args.layers, length)
-        print_growth()
+        time_all(args.layers, lengths, args.rounds)
+        if args.memory:
+            for length in lengths:
+                print_peaks(args.layers, length)
+            print_growth()
         if args.offload:
             compare_offload(Path(args.offload))
 

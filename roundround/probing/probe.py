@@ -25,7 +25,7 @@ from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 
-QUERIES_AT_ONCE = 2**21  # elements: 8 MiB of float32, of which entropies hold several copies
+QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32, of which entropies hold several copies
 RIDE_UP_TO = 256  # tokens: with longer texts the self-test and the prompt are a batch of their own
 BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
 

@@ -22,7 +22,7 @@ class SoftCap(AttentionSoftmax):
     By Lemma 2.1 of arXiv:2410.01104 such a head must disperse: its logits never spread by more than 2 cap.
     """
 
-    cost_in_blocks: ClassVar[float] = 5
+    cost_in_blocks: ClassVar[float] = 4.5
 
     def __init__(self, shape: AttentionShape, *, cap: float) -> None:
         super().__init__(shape)
