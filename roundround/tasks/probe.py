@@ -127,7 +127,8 @@ def look(run: Run, config: ProbeConfig, subject: Subject, texts: list[list[int]]
     """Norms, entropies and rows of the texts, and one prompt token by token."""
     if config.model is not None and config.model.offload:
         passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=max(map(len, texts)) > RIDE_UP_TO))
-        tell(f"the weights are read from the disk {passes} times; batch_tokens=... puts more texts into one pass")
+        if passes > 1:
+            tell(f"the weights pass through {passes} times; a larger batch_tokens puts more texts into one pass")
     prompt = subject.tokens(APOSTROPHE if config.prompt is None else config.prompt)
     seen = observe(
         subject, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
