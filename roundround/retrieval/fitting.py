@@ -19,6 +19,7 @@ from roundround.retrieval.model import MaxRetrieval
 from roundround.retrieval.sets import Sets
 
 DEGREE = 4
+ILL_CONDITIONED = 1e6  # of the powers of entropies scaled to [-1, 1]; a spread of points has 10 to 1,000
 LARGEST_BETA = 1e6
 HALVINGS = 60
 MOST_ITEMS = 2**22
@@ -70,12 +71,19 @@ def most_sets(n: int) -> int:
 def fit(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[float]:
     """Coefficients of the quartic in the entropy that is nearest to the inverse temperatures, highest power first.
 
-    Raises ValueError where there are too few points for a quartic.
+    Raises ValueError where there are too few points for a quartic, or their entropies are too alike to tell one.
     """
     if len(np.unique(entropies)) <= DEGREE:
         raise ValueError(
             f"{len(entropies)} inputs whose largest item lacks the largest logit are too few for a polynomial of "
             f"degree {DEGREE}; give larger fit_sizes or more fit_inputs"
+        )
+    low, high = float(entropies.min()), float(entropies.max())
+    powers = np.vander((2 * entropies - low - high) / (high - low), DEGREE + 1)
+    if np.linalg.cond(powers) > ILL_CONDITIONED:
+        raise ValueError(
+            f"the entropies of {len(entropies)} inputs, {low:.3f} to {high:.3f} nats, are too alike for a polynomial of "
+            f"degree {DEGREE}; train longer, or give more fit_sizes"
         )
     lowest_first = np.polynomial.Polynomial.fit(entropies, betas, DEGREE).convert().coef
     return [float(c) for c in np.pad(lowest_first, (0, DEGREE + 1 - len(lowest_first)))[::-1]]

@@ -150,7 +150,8 @@ def measure(
     for length in sorted(set(config.length)):
         windows = evaluation_windows(data.held_out, length=length, longest=longest, max_tokens=config.max_tokens)
         batch = max(1, config.batch_tokens // length)
-        with watched(model, length + 1) if config.dispersion else nullcontext() as seen:
+        n_before = model.n_before if isinstance(model, FromBeginning) else 0
+        with watched(model, n_before + length) if config.dispersion else nullcontext() as seen:
             losses[length] = score(model, windows, batch=batch, device=device)
         if seen is not None:
             dispersions[length] = seen

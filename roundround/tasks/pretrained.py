@@ -57,9 +57,15 @@ class FromBeginning(nn.Module):
         self.model = subject.model
         object.__setattr__(self, "subject", subject)  # it is no module
 
+    @property
+    def n_before(self) -> int:
+        """Tokens in front of each window."""
+        subject: Any = self.subject
+        return 0 if subject.first_token is None else 1
+
     def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor) -> Tensor:
         subject: Any = self.subject
-        if subject.first_token is None:
+        if not self.n_before:
             nats_BT: Tensor = subject.nats(tokens_BT, targets_BT)
             return nats_BT
         first_B1 = torch.full_like(tokens_BT[:, :1], subject.first_token)

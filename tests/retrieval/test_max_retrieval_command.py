@@ -28,8 +28,7 @@ SMALL = [
     "device=cpu",
     "seeds=2",
     "max_steps=6",
-    "model.width=16",
-    "model.uniform_init=true",
+    "model.width=32",
     "batch_size=8",
     "test_sizes=16,32,64",
     "test_sets=40",
@@ -171,7 +170,7 @@ def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[...,
     assert not (again.directory / "checkpoints").exists()
     of_evaluation = roundround("maxkey", "logger=none", "run=last", "test_sizes=16")
     assert of_evaluation.manifest["run"] == str(first.directory), "the models are still those that were trained"
-    refused = roundround("maxkey", "run=last", "model.width=32")
+    refused = roundround("maxkey", "run=last", "model.width=48")
     assert refused.code == 2
     assert "model.width (16 -> 32)" in refused.err
 

@@ -229,7 +229,8 @@ def test_the_fused_entropy_in_float32_is_right_to_five_digits() -> None:
     keys, scale = keys_of(2000, 2000), 3 / math.sqrt(8)  # logits of standard deviation 3
     expected = dense_entropy(q, k, scale, torch.ones(1, 1, 2000, 2000).tril().bool())
     assert (fused.entropy(q, k, scale=scale, keys=keys) - expected).abs().max() < 1e-12
-    assert (fused.entropy(q.float(), k.float(), scale=scale, keys=keys) - expected).abs().max() < 2e-5
+    # of up to 7.6 nats; kernels differ between kinds of CPU
+    assert (fused.entropy(q.float(), k.float(), scale=scale, keys=keys) - expected).abs().max() < 5e-5
 
 
 # -- one number a row
