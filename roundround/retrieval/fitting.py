@@ -82,8 +82,8 @@ def fit(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[floa
     powers = np.vander((2 * entropies - low - high) / (high - low), DEGREE + 1)
     if np.linalg.cond(powers) > ILL_CONDITIONED:
         raise ValueError(
-            f"the entropies of {len(entropies)} inputs, {low:.3f} to {high:.3f} nats, are too alike for a polynomial of "
-            f"degree {DEGREE}; train longer, or give more fit_sizes"
+            f"the entropies of {len(entropies)} inputs, {low:.3f} to {high:.3f} nats, are too alike for a polynomial "
+            f"of degree {DEGREE}; train longer, or give more fit_sizes"
         )
     lowest_first = np.polynomial.Polynomial.fit(entropies, betas, DEGREE).convert().coef
     return [float(c) for c in np.pad(lowest_first, (0, DEGREE + 1 - len(lowest_first)))[::-1]]

@@ -172,7 +172,7 @@ def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[...,
     assert of_evaluation.manifest["run"] == str(first.directory), "the models are still those that were trained"
     refused = roundround("maxkey", "run=last", "model.width=48")
     assert refused.code == 2
-    assert "model.width (16 -> 32)" in refused.err
+    assert "model.width (32 -> 48)" in refused.err
 
 
 def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround: Callable[..., Done]) -> None:

@@ -110,3 +110,9 @@ def test_points_come_from_misordered_inputs_alone(model: MaxRetrieval) -> None:
     assert len(fitting.points(model, parts, n_inputs=3)) == 3
     assert ((points[:, 0] > 0) & (points[:, 0] < np.log(40))).all()
     assert (points[:, 1] > 0).all()
+
+
+def test_a_fit_needs_entropies_that_differ() -> None:
+    entropies = np.concatenate([3.4657 + 1e-4 * np.arange(20), 4.1588 + 1e-4 * np.arange(20)])
+    with pytest.raises(ValueError, match="are too alike for a polynomial"):
+        fit(entropies, np.linspace(1, 3, 40))
