@@ -19,7 +19,7 @@ from roundround.retrieval.model import MaxRetrieval
 from roundround.retrieval.sets import Sets
 
 DEGREE = 4
-ILL_CONDITIONED = 1e5  # of the powers of entropies scaled to [-1, 1]; points that are spread have about 30
+ILL_CONDITIONED = 1e6  # of the powers of entropies scaled to [-1, 1]; points that are spread have about 30
 LARGEST_BETA = 1e6
 HALVINGS = 60
 MOST_ITEMS = 2**22

@@ -113,6 +113,6 @@ def test_points_come_from_misordered_inputs_alone(model: MaxRetrieval) -> None:
 
 
 def test_a_fit_needs_entropies_that_differ() -> None:
-    entropies = np.concatenate([3.4657 + 1e-4 * np.arange(20), 4.1588 + 1e-4 * np.arange(20)])
+    entropies = np.concatenate([3.4657 + 1e-6 * np.arange(20), 4.1588 + 1e-6 * np.arange(20)])
     with pytest.raises(ValueError, match="are too alike for a polynomial"):
         fitting.fit(entropies, np.linspace(1, 3, 40))
