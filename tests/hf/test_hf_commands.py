@@ -59,7 +59,7 @@ def test_a_probe_leaves_arrays_records_and_pictures(probe: Callable[..., Done]) 
 
 def test_the_domains_and_ones_own_text(probe: Callable[..., Done], corpus: Path) -> None:
     assert probe("texts=sums", "rows=false", "entropy=false").manifest["facts"]["texts"] == 5
-    own = probe(f"text={corpus}", "max_documents=3", "prompt=Well, it's so.")
+    own = probe(f"text={corpus}", "max_documents=3", "prompt=Well, it's so.", "rows=false")
     assert own.manifest["facts"]["texts"] == 3
     windows = probe(f"text={corpus}", "length=32", "max_tokens=200", "rows=false")
     assert windows.manifest["facts"]["tokens"] == 6 * 33
@@ -98,7 +98,7 @@ def test_a_question_about_the_maximum(probe: Callable[..., Done]) -> None:
 
 
 def test_another_normaliser_is_probed_too(probe: Callable[..., Done]) -> None:
-    plain, sharp = probe(), probe("softmax=temperature", "softmax.temperature=0.1")
+    plain, sharp = probe("rows=false"), probe("rows=false", "softmax=temperature", "softmax.temperature=0.1")
     entropies = [sum(r["value"] for r in done.results if r["metric"] == "entropy") for done in (plain, sharp)]
     assert entropies[1] < entropies[0] / 2
 
@@ -110,7 +110,7 @@ def test_a_run_is_probed(roundround: Callable[..., Done], train: Callable[..., D
     frequencies = load_file(done.directory / "probe.safetensors")["frequencies"]
     assert 0 < int((frequencies[0] > 0).sum()) < frequencies.shape[1]
     assert roundround("probe", "run=last", "logger=none", "ablate=highest:0.5", "texts=code").code == 0
-    assert roundround("probe", "run=last", "logger=none", "pe=rope", "softmax=top_k", "entropy=false").code == 0
+    assert roundround("probe", "run=last", "logger=none", "pe=rope", "softmax=top_k", "rows=false").code == 0
 
 
 def test_a_run_without_rope_is_refused(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
@@ -285,7 +285,7 @@ def test_the_text_protocol_through_the_command(roundround: Callable[..., Done]) 
         "probe", "logger=none", "model=hf", f"model.path={STORIES}", "ablate=lowest:0.25", "data=text",
         f"data.path={SHARED / 'data' / 'tinystories' / 'validation.txt'}",
         rf"data.split_regex=(?:\A[\s\S]{{0,600}}?)?\n\n{opening}", "data.keep_chars=[301,1499]", "data.max_chars=230",
-        "max_documents=200", "max_tokens=null", "batch_tokens=2048",
+        "max_documents=200", "rows=false", "max_tokens=null", "batch_tokens=2048",
     )  # fmt: skip
     assert done.code == 0, done.err
     whole = [r["value"] for r in done.results if r["metric"] == "perplexity" and "first_position" not in r]
