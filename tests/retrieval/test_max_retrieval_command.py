@@ -176,7 +176,15 @@ def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[...,
 
 
 def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround: Callable[..., Done]) -> None:
-    options = [*SMALL, "max_steps=4000", "checkpoint_every=50", "log_every=10", "test_sizes=16", "test_sets=8"]
+    options = [
+        *SMALL,
+        "model.width=16",
+        "max_steps=4000",
+        "checkpoint_every=50",
+        "log_every=10",
+        "test_sizes=16",
+        "test_sets=8",
+    ]
     command = [sys.executable, "-m", "roundround", "maxkey", *options]
     process = subprocess.Popen(
         command,
