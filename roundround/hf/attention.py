@@ -1,4 +1,4 @@
-"""This project's attention inside a Hugging Face model: one registered attention function and its mask.
+"""This project's attention inside a Hugging Face model: one registered attention function; its mask is in mask.py.
 
 `installed(model)` gives every attention layer of the model a normaliser as a submodule, and lets the model call it in
 place of its own attention. Hooks on the normalisers then see the queries, keys and values of every layer, as in the
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from roundround.errors import UserError
+from roundround.hf.mask import mask
 from roundround.interface import AttentionShape, Keys
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
@@ -30,22 +29,6 @@ SLOT = "roundround_softmax"  # of the submodule of each attention layer
 INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
 
 MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelKeys(Keys):
-    """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
-
-    Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
-    """
-
-    ndim: ClassVar[int] = 4
-
-    def contiguous(self) -> ModelKeys:
-        return self
-
-    def __getitem__(self, index: tuple[slice, ...]) -> ModelKeys:
-        return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
 
 
 @contextmanager
@@ -227,7 +210,7 @@ def attention(
     if not isinstance(attention_mask, Keys):
         raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
     if dropout or position_bias is not None:
-        raise UserError("attention dropout and position biases of a Hugging Face model are not supported; model.eval()")
+        raise UserError("dropout and position biases inside the model's attention are not supported; call model.eval()")
     if softcap is not None and not isinstance(softmax, SoftCap):
         raise UserError(f"the model caps its logits at {softcap:g}, which {type(softmax).__name__} would drop")
     if s_aux is not None:
@@ -251,59 +234,3 @@ def attention(
         rows=softmax.row_parameters(x_BTD),
     )
     return out_BHQC.transpose(1, 2).contiguous(), None
-
-
-def mask(
-    *,
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Tensor],
-    attention_mask: Tensor | ModelKeys | None = None,
-    local_size: int | None = None,
-    device: torch.device | str = "cpu",
-    **others: Any,
-) -> ModelKeys:
-    """Who sees whom, as this project says it; UserError for a mask that is not causal, windowed and padded alone.
-
-    The mask goes through the model untouched, until `attention` takes it.
-    """
-    if isinstance(attention_mask, ModelKeys):
-        return attention_mask
-    offset = int(q_offset) - kv_offset
-    n_keys = min(kv_length, offset + q_length)
-    valid_BK = None
-    if attention_mask is not None:
-        valid_BK = attention_mask[:, kv_offset : kv_offset + n_keys].bool()
-        if bool(valid_BK.all()):
-            valid_BK = None
-    keys = ModelKeys(
-        q_pos_BQ=torch.arange(n_keys - q_length, n_keys, device=device)[None],
-        k_pos_BK=torch.arange(n_keys, device=device)[None],
-        valid_BK=valid_BK,
-        window=None if local_size is None or local_size >= n_keys else local_size,
-    )
-    if not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
-        raise UserError(
-            "the model's attention mask is neither causal nor a sliding window; roundround cannot honour it"
-        )
-    return keys
-
-
-def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
-    """Whether the model's own mask says the same about the first, some middle and the last rows, padding aside."""
-    device, n = keys.k_pos_BK.device, keys.n_queries
-    unpadded = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, window=keys.window)
-    batch_B111 = torch.arange(batch_size, device=device)[:, None, None, None]
-    head_1111 = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
-    for row in sorted({0, n // 3, n // 2, n - 1}):
-        first, last = unpadded.span(row, row + 1)
-        seen_K = torch.zeros(keys.n_keys, dtype=torch.bool, device=device)
-        seen_K[first:last] = unpadded.visible(row, row + 1)[0, 0, 0]
-        rows = torch.full_like(head_1111, row + q_offset)
-        theirs = mask_function(batch_B111, head_1111, rows, keys.k_pos_BK[0] + kv_offset)
-        if not bool((theirs == seen_K).all()):
-            return False
-    return True

@@ -18,7 +18,8 @@ from transformers.masking_utils import chunked_causal_mask_function
 
 from roundround.errors import UserError
 from roundround.hf import subject as subject_module
-from roundround.hf.attention import INPUT, attention, configs_of, installed, mask
+from roundround.hf.attention import INPUT, attention, configs_of, installed
+from roundround.hf.mask import mask
 from roundround.hf.subject import HuggingFaceModel, frequency_tables
 from roundround.interface import Keys
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, turned
