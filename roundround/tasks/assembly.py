@@ -67,7 +67,7 @@ def config_of_run(
     own = OmegaConf.create(manifest["config"])
     assert isinstance(own, DictConfig)
     refuse_foreign(own, trust=cfg.trust)
-    keys = {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
+    keys = overridden(overrides)
     everything = "experiment" in keys
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
@@ -84,6 +84,11 @@ def config_of_run(
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
             OmegaConf.update(own, key, OmegaConf.select(cfg, key), merge=False)
     return own, manifest.get("choices", {})
+
+
+def overridden(overrides: list[str]) -> set[str]:
+    """The dotted keys that overrides of the command line name, groups included."""
+    return {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -20,7 +20,7 @@ from roundround.errors import UserError
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.schema import TrainConfig
-from roundround.tasks.assembly import decoder_of
+from roundround.tasks.assembly import decoder_of, overridden
 from roundround.training import checkpoints
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def take_over(cfg: DictConfig, overrides: list[str], choices: dict[str, str]) ->
     """
     from roundround.hf.initial import PREFIX, initial  # transformers takes seconds to import
 
-    keys = {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
+    keys = overridden(overrides)
     start = initial(cfg.init)
     brought = sorted(k for k in keys if k.partition(".")[0] in ("model", "tokenizer") and k not in NOT_IN_WEIGHTS)
     if brought:
