@@ -141,11 +141,17 @@ def row_measures(
             found |= {"entropy": entropy, "largest_weight": (top - log_sum_exp).exp()}
         else:
             alpha = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
-            share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
-            found |= {"entropy": torch.special.entr(share).sum(-1), "largest_weight": alpha.amax(-1)}
+            found |= {"entropy": entropy_of_weights(alpha), "largest_weight": alpha.amax(-1)}
         for name, value in found.items():
             blocks.setdefault(name, []).append(value)
     return {name: torch.cat(values[::-1], -1) for name, values in blocks.items()}
+
+
+def entropy_of_weights(alpha: Tensor) -> Tensor:
+    """Shannon entropy in nats over the last axis; weights that do not sum to one are first made to."""
+    share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
+    entropy: Tensor = torch.special.entr(share).sum(-1)
+    return entropy
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from roundround.errors import UserError
+from roundround.probing.dispersion import entropy_of_weights
 from roundround.probing.probe import run, watching
 from roundround.probing.subject import Subject
 from roundround.probing.texts import maximum_prompt
@@ -51,8 +52,7 @@ def last_row_entropy(subject: Subject, tokens: Sequence[int]) -> list[Tensor]:
         a, b = keys.n_queries - 1, keys.n_queries
         logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
         alpha = softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))
-        share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
-        entropies[softmax.shape.layer] = torch.special.entr(share).sum(-1)[0, :, 0].double().cpu()
+        entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0, :, 0].cpu().double()
 
     with watching(subject.normalisers, take_in):
         run(subject, [(tokens, 0)])

@@ -19,7 +19,7 @@ from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms, stacked
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
-from roundround.probing.rows import FIRST_ROW, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
@@ -71,7 +71,7 @@ class Probe:
                 found[f"{kind}_{measure}_without_first"] = self.norms.mean(kind, measure, first_token=False)
         if self.rows is not None:
             found["places"] = self.rows.places()
-            for band in ("fastest", "fast", "slow", "slowest"):
+            for band in BANDS[1:]:
                 found[f"places_without_{band}"] = self.rows.places(band)
             found["logit_by_pair"] = self.rows.split()
             found |= {name: self.rows.per_row(name) for name in ("entropy", "largest_weight", "logit_spread", "ln_n")}
@@ -102,40 +102,42 @@ def observe(
     tokens, for a model that is not causal, and for one whose channels turn in an unknown way.
     """
     check_texts(texts)
-    if rows and max(map(len, texts)) <= FIRST_ROW:
+    longest = max(map(len, texts))
+    if rows and longest <= FIRST_ROW:
         raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to tell where heads look; give rows=false")
-    n_layers = len(subject.normalisers)
-    seen = Watch(n_layers, max(map(len, texts)), rows=rows, entropy=entropy)
-    test = SelfTest([token for text in texts for token in text], subject.tables(), subject.name)
     if prompt is not None:
         check_prompt(prompt)
+    seen = Watch(len(subject.normalisers), longest, rows=rows, entropy=entropy)
+    test = SelfTest([token for text in texts for token in text], subject.tables(), subject.name)
     riders = [*test.rows, *([] if prompt is None else [(prompt, 0)])]
     with watching(subject.normalisers, seen.add):
-        for number, batch in enumerate(batches(texts, batch_tokens, apart=max(map(len, texts)) > RIDE_UP_TO)):
+        for number, batch in enumerate(batches(texts, batch_tokens, apart=longest > RIDE_UP_TO)):
             seen.begin(batch, None if number else test, None if number else prompt)
             hidden_BTD = run(subject, [*([] if number else riders), *((text, 0) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
-    layouts = [layout for layout in seen.layouts if layout is not None]
-    if len(layouts) < n_layers:
-        raise UserError(f"not every attention layer of {subject.name} was called; roundround cannot look inside")
-    if not ablated and not any(layout.n_turning for layout in layouts):
-        raise UserError(f"{subject.name} has no RoPE: no layer turns its queries; there are no frequencies to probe")
-    record = (
-        None
-        if prompt is None
-        else PromptRecord(subject.words(prompt), [seen.records[layer] for layer in range(n_layers)])
-    )
     return Probe(
-        subject.name,
-        len(texts),
-        sum(map(len, texts)),
-        layouts,
-        seen.norms,
-        seen.rows,
-        seen.mean_entropies(),
-        record,
+        name=subject.name,
+        n_texts=len(texts),
+        n_tokens=sum(map(len, texts)),
+        layouts=checked_layouts(subject.name, seen.layouts, ablated=ablated),
+        norms=seen.norms,
+        rows=seen.rows,
+        entropies=seen.mean_entropies(),
+        prompt=None
+        if prompt is None
+        else PromptRecord(subject.words(prompt), [seen.records[layer] for layer in sorted(seen.records)]),
     )
+
+
+def checked_layouts(name: str, layouts: Sequence[Layout | None], *, ablated: bool) -> list[Layout]:
+    """The layouts of all layers; UserError where a layer was not called, or where none turns though one should."""
+    found = [layout for layout in layouts if layout is not None]
+    if len(found) < len(layouts):
+        raise UserError(f"not every attention layer of {name} was called; roundround cannot look inside")
+    if not ablated and not any(layout.n_turning for layout in found):
+        raise UserError(f"{name} has no RoPE: no layer turns its queries; there are no frequencies to probe")
+    return found
 
 
 def check(subject: Subject, tokens: Sequence[int]) -> None:

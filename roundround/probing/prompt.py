@@ -82,9 +82,8 @@ def record_layer(
 ) -> LayerRecord:
     """What a layer does with the prompt; `rows` are its row parameters, [1, H, T, 1]."""
     n = q_HTC.shape[1]
-    own = Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n], window=keys.window)
     q, k = widen(q_HTC)[None], widen(k_GTC)[None]
-    logits, visible = logits_of_rows(q, k, scale, own, None, 0, n)
+    logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
     weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
     lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
     found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from roundround.interface import Keys, widen
+from roundround.probing.dispersion import entropy_of_weights
 from roundround.probing.layout import Layout
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.kernels import repeated
@@ -180,11 +181,10 @@ def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor) -> dict[str, Tensor]:
 
 def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[str, Tensor]:
     """Entropy of the weights in nats (made to sum to one first), the largest, and the spread of the visible logits."""
-    share = alpha_HRK / alpha_HRK.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha_HRK.dtype).tiny)
     largest = logits_HRK.masked_fill(~visible_RK, -torch.inf).amax(-1)
     smallest = logits_HRK.masked_fill(~visible_RK, torch.inf).amin(-1)
     return {
-        "entropy": torch.special.entr(share).sum(-1),
+        "entropy": entropy_of_weights(alpha_HRK),
         "largest_weight": alpha_HRK.amax(-1),
         "logit_spread": largest - smallest,
         "ln_n": visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest),

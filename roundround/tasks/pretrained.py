@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from omegaconf import DictConfig
@@ -55,20 +55,16 @@ class FromBeginning(nn.Module):
     def __init__(self, subject: Subject) -> None:
         super().__init__()
         self.model = subject.model
-        object.__setattr__(self, "subject", subject)  # it is no module
+        self.subject = subject
 
     @property
     def n_before(self) -> int:
         """Tokens in front of each window."""
-        subject: Any = self.subject
-        return 0 if subject.first_token is None else 1
+        return 0 if self.subject.first_token is None else 1
 
     def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor) -> Tensor:
-        subject: Any = self.subject
-        if not self.n_before:
-            nats_BT: Tensor = subject.nats(tokens_BT, targets_BT)
-            return nats_BT
-        first_B1 = torch.full_like(tokens_BT[:, :1], subject.first_token)
+        if self.subject.first_token is None:
+            return self.subject.nats(tokens_BT, targets_BT)
+        first_B1 = torch.full_like(tokens_BT[:, :1], self.subject.first_token)
         with_first = torch.cat([first_B1, tokens_BT], 1)
-        nats_of_all: Tensor = subject.nats(with_first, torch.cat([tokens_BT[:, :1], targets_BT], 1))
-        return nats_of_all[:, 1:]
+        return self.subject.nats(with_first, torch.cat([tokens_BT[:, :1], targets_BT], 1))[:, 1:]

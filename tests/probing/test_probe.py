@@ -313,6 +313,18 @@ def beginnings(stories: HuggingFaceModel) -> list[list[int]]:
     return [stories.tokens(part[:230]) for part in parts if 300 < len(part) < 1500][:200]
 
 
+def test_norms_of_a_trained_model_equal_those_of_its_own_projections(
+    stories: HuggingFaceModel, beginnings: list[list[int]]
+) -> None:
+    texts = beginnings[:5]
+    seen = observe(stories, texts, rows=False, entropy=False)
+    for layer in range(5):
+        of_texts = [[chunk_norms(x, "llama") for x in projected(stories.pretrained, layer, text)] for text in texts]
+        for number, kind in enumerate(("query", "key", "value")):
+            expected = torch.cat([text[number] for text in of_texts], 1).double().mean(1)
+            torch.testing.assert_close(seen.norms.mean(kind, "norm")[layer], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("bands", "perplexity"),
     [([], 3.347), (["lowest:0.25"], 3.414), (["lowest:0.5"], 17.9), (["highest:0.25"], 6.49), (["lowest:1"], 87.9)],
