@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.build import maker
-from roundround.interface import AttentionShape, Keys
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.config.build import maker
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.adaptive_temperature import inverse_temperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks

@@ -25,9 +25,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from roundround.hf.attention import installed
 from roundround.hf.load import Pretrained
-from roundround.hf.subject import HuggingFaceModel
+from roundround.hf.patching.attention import installed
+from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.probing.probe import Watch, observe, run, watching
 
 N_VOCAB = 49_152
@@ -61,7 +61,7 @@ def seconds_of(model: PreTrainedModel, length: int) -> dict[str, Callable[[], fl
 
     def watched(entropy: bool) -> float:
         with installed(model):
-            subject = HuggingFaceModel("small", model, None)
+            subject = ProbedHuggingFaceModel("small", model, None)
             layouts = observe(subject, [text[0][:20]], rows=False, entropy=False).layouts
             seen = Watch(len(layouts), length, rows=False, entropy=entropy)
             seen.layouts = list(layouts)
@@ -108,7 +108,7 @@ def peak_of(mode: str, n_layers: int, n_tokens: int, length: int) -> None:
                 model.base_model(input_ids=torch.tensor([one]), use_cache=False)
         else:
             with installed(model):
-                subject = HuggingFaceModel("small", model, None)
+                subject = ProbedHuggingFaceModel("small", model, None)
                 observe(subject, text, rows=mode == "everything", entropy=mode != "norms", batch_tokens=length)
     print(json.dumps({"before": before, "after": status("VmHWM")}))
 
@@ -175,7 +175,7 @@ def probe_from(folder: Path, out: Path, *, offload: bool) -> None:
     loaded = time.perf_counter()
     text = torch.randint(32_000, (4, 128), generator=torch.Generator().manual_seed(0)).tolist()
     with installed(model):
-        seen = observe(HuggingFaceModel("billion", model, None), text)
+        seen = observe(ProbedHuggingFaceModel("billion", model, None), text)
     save_file(seen.arrays(), out)
     print(json.dumps({"after": status("VmHWM"), "load": loaded - start, "probe": time.perf_counter() - loaded}))
 

@@ -23,8 +23,9 @@ import torch.nn.functional as F
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from roundround.model.decoder import Decoder
-from roundround.tasks.assembly import decoder_of, describe_device, n_parameters
+from roundround.config.models import build_decoder
+from roundround.model.decoder import Decoder, n_parameters
+from roundround.runs.device import describe_device
 from roundround.training.optim import AdamW
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -40,7 +41,7 @@ def read(group: str, name: str) -> DictConfig:
 
 
 def ours(model: DictConfig) -> nn.Module:
-    return decoder_of(model, read("pe", "rope"), read("softmax", "softmax"), N_VOCAB)
+    return build_decoder(model, read("pe", "rope"), read("softmax", "softmax"), N_VOCAB)
 
 
 def hugging_face(model: DictConfig) -> nn.Module:
@@ -174,7 +175,7 @@ def overhead(size: str) -> None:
     """Share of a step of the real command outside forward, backward and optimiser: data, logging, display, saving."""
     import lightning
 
-    from roundround.launch import dispatch
+    from roundround.command_line.launch import dispatch
     from roundround.training.module import LanguageModel
 
     marks: list[tuple[float, float]] = []

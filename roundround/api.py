@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from roundround.build import named
+from roundround.attention.keys import AttentionShape
+from roundround.config.options import named
 from roundround.data.tokenizers import Vocabulary
-from roundround.directories import find_run
 from roundround.errors import UserError
-from roundround.interface import AttentionShape
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.probe import BATCH_TOKENS, Probe, observe
-from roundround.probing.subject import Subject, TrainedHere
+from roundround.probing.probed_model import ProbedDecoder, ProbedModel
+from roundround.runs.directories import find_run
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -42,10 +42,11 @@ def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs",
     run: its directory, or `last` for the latest finished one under `outputs`. checkpoint: best, last or step-00000100.
     trust: build classes from outside roundround that the run names. Raises UserError where there is no such run.
     """
-    from roundround.tasks.rebuilding import decoder_of_run
+    from roundround.runs.rebuilt import TrainedRun
 
     source = find_run(str(run), outputs, "train", done=True)
-    return Loaded(*decoder_of_run(source, checkpoint=checkpoint, trust=trust))
+    trained = TrainedRun(source, trust=trust)
+    return Loaded(trained.decoder(checkpoint), trained.vocabulary())
 
 
 def probe(
@@ -71,23 +72,23 @@ def probe(
     if isinstance(model, Decoder):
         if not isinstance(tokenizer, Vocabulary):
             raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
-        own = TrainedHere("run", model, tokenizer.tokenizer, tokenizer.end_of_document)
+        own = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.end_of_document)
         return watch(own, texts, rows, entropy, batch_tokens)
-    from roundround.hf.attention import installed, is_patched
-    from roundround.hf.subject import HuggingFaceModel, pretrained
+    from roundround.hf.patching.attention import installed, is_patched
+    from roundround.hf.probed_model import ProbedHuggingFaceModel, as_pretrained_model
 
-    checked = pretrained(model)
+    checked = as_pretrained_model(model)
     name = str(checked.config.name_or_path or type(checked).__name__)
     with nullcontext() if is_patched(checked) else installed(checked):
-        return watch(HuggingFaceModel(name, checked, tokenizer), texts, rows, entropy, batch_tokens)
+        return watch(ProbedHuggingFaceModel(name, checked, tokenizer), texts, rows, entropy, batch_tokens)
 
 
-def watch(subject: Subject, texts: Sequence[str], rows: bool, entropy: bool, batch_tokens: int) -> Probe:
-    were_training = [module for module in subject.model.modules() if module.training]
-    subject.model.eval()
+def watch(probed: ProbedModel, texts: Sequence[str], rows: bool, entropy: bool, batch_tokens: int) -> Probe:
+    were_training = [module for module in probed.model.modules() if module.training]
+    probed.model.eval()
     try:
         return observe(
-            subject, [subject.tokens(text) for text in texts], rows=rows, entropy=entropy, batch_tokens=batch_tokens
+            probed, [probed.tokens(text) for text in texts], rows=rows, entropy=entropy, batch_tokens=batch_tokens
         )
     finally:
         for module in were_training:
@@ -112,10 +113,10 @@ def patch(
     Generation with a cache works. Learned parameters start as the yaml says and join `model.parameters()`. Raises
     UserError for what cannot be honoured, such as a soft cap of the model's own beside another normaliser.
     """
-    from roundround.hf.patch import Patch
-    from roundround.hf.subject import pretrained
+    from roundround.hf.patching.patch import Patch
+    from roundround.hf.probed_model import as_pretrained_model
 
-    checked = pretrained(model)
+    checked = as_pretrained_model(model)
     if softmax is None and pe is None:
         raise UserError("rr.patch needs softmax=... or pe=...")
     if isinstance(softmax, str):

@@ -32,7 +32,7 @@ app = typer.Typer(
 
 
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    from roundround.completion import complete_override
+    from roundround.command_line.completion import complete_override
 
     verb = ALIASES.get(str(ctx.info_name), str(ctx.info_name))
     return complete_override(verb, [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
@@ -44,7 +44,7 @@ Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]..
 def add(name: str, verb: str, target: str, help: str) -> None:
     @app.command(name, help=help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
-        from roundround.launch import dispatch
+        from roundround.command_line.launch import dispatch
 
         raise typer.Exit(dispatch(verb, target, [*(overrides or []), *ctx.args]))
 
@@ -56,7 +56,7 @@ for _alias, _verb in ALIASES.items():
 
 
 def groups(incomplete: str) -> list[str]:
-    from roundround.catalogue import group_names
+    from roundround.command_line.catalogue import group_names
 
     return [name for name in group_names() if name.startswith(incomplete)]
 
@@ -66,7 +66,7 @@ def list_choices(
     group: Annotated[str, typer.Argument(help="pe, softmax, model, data, experiment, ...", autocompletion=groups)],
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
-    from roundround.catalogue import print_group
+    from roundround.command_line.catalogue import print_group
 
     raise typer.Exit(print_group(group, config_dir))
 

@@ -1,10 +1,14 @@
-"""Writing files so that a reader never sees half of one, whatever kills the writer."""
+"""Files that appear whole or not at all, whatever kills their writer; and their hashes."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +33,27 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
+@contextmanager
+def folder_in_one_step(final: Path, temporary: Path) -> Iterator[None]:
+    """Fill the folder `temporary` inside the block; it is renamed to `final` at the end, or removed on any error.
+
+    A temporary folder that a killed writer left is removed first.
+    """
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield
+        flush_folder(temporary)
+        os.rename(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
 def flush_folder(path: Path) -> None:
     """Make renames inside a folder survive a loss of power."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -43,3 +66,13 @@ def current_umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
+
+
+def sha256(*paths: Path) -> str:
+    """sha256 (hex) of files, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()

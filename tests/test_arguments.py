@@ -8,7 +8,7 @@ import pytest
 from conftest import Done
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from roundround.arguments import bracket_lists, expand_aliases, quote_odd, split_flags
+from roundround.command_line.arguments import bracket_lists, expand_aliases, quote_odd, split_flags
 from roundround.errors import UserError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.build import build, checked_values, maker
+from roundround.config.build import build, checked_values, maker
 from roundround.errors import UserError
 
 

@@ -70,7 +70,7 @@ def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Do
 
 @pytest.mark.parametrize("group", [path.name for path in (ROOT / "conf").iterdir() if path.is_dir()])
 def test_every_option_of_every_group_states_its_idea(group: str) -> None:
-    from roundround.catalogue import entries
+    from roundround.command_line.catalogue import entries
 
     for entry in entries(group, None):
         assert entry.idea, f"{group}={entry.name} has no idea in docstring or comment"
@@ -170,7 +170,7 @@ def test_a_missing_value_is_named(train: Callable[..., Done]) -> None:
 def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from roundround.training import checkpoints
+    from roundround.runs import checkpoints
 
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
@@ -266,7 +266,7 @@ def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
 def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
     from datetime import datetime
 
-    from roundround.directories import claim
+    from roundround.runs.directories import claim
 
     now = datetime(2026, 1, 2, 3, 4, 5)
     paths = [claim(here, now) for _ in range(3)]

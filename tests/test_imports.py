@@ -1,6 +1,7 @@
 """Who may import whom, read off the syntax trees; nothing is imported, so that a lazy import counts like any other.
 
-`cli -> launch -> tasks (by name, lazily) -> everything else`. A part is a module of roundround or a folder of them.
+`cli -> command_line -> tasks (by name, lazily) -> everything else`. A part is a room of roundround (a folder) or one of
+the modules beside them.
 """
 
 from __future__ import annotations
@@ -19,35 +20,36 @@ PACKAGE = ROOT / "roundround"
 
 # what people copy into their own work, and what it may import: (parts of roundround, libraries)
 PORTABLE = {
-    "interface": (set(), {"torch"}),
-    "pe": ({"interface", "pe"}, {"torch"}),
-    "softmax": ({"interface", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
-    "model": ({"interface", "pe", "softmax", "model"}, {"torch"}),
+    "attention": ({"attention"}, {"torch"}),
+    "pe": ({"attention", "pe"}, {"torch"}),
+    "softmax": ({"attention", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
+    "model": ({"attention", "pe", "softmax", "model"}, {"torch"}),
 }
-KNOW_HYDRA = {"launch", "arguments", "messages", "completion", "build", "schema", "tasks"}
+KNOW_HYDRA = {"command_line", "config"}
+KNOW_OMEGACONF = {*KNOW_HYDRA, "runs", "tasks"}  # nodes of a config stop there
 ONLY = {  # library: the parts that may import it
     "hydra": KNOW_HYDRA,
-    "omegaconf": KNOW_HYDRA,
-    "yaml": {"catalogue", "launch", "messages"},
+    "omegaconf": KNOW_OMEGACONF,
+    "yaml": {"command_line"},
     "lightning": {"training", "tasks"},
-    "wandb": {"run"},
+    "wandb": {"runs"},
     "transformers": {"data", "hf"},
     "datasets": {"data", "hf"},
     "huggingface_hub": {"data", "hf"},
     "typer": {"cli"},
     "click": set(),  # Typer has its own
-    "importlib": {"launch"},  # tasks, by name
+    "importlib": {"command_line"},  # tasks, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it
-    "tasks": {"tasks", "api"},
-    "launch": {"cli", "catalogue"},
+    "tasks": {"tasks"},
+    "command_line": {"cli", "command_line"},
     "cli": {"__main__"},
     "training": {"training", "tasks"},
-    "schema": {"tasks"},
+    "api": {"__init__"},
 }
 SLOW = {"torch", "numpy", "lightning", "transformers", "datasets", "wandb", "matplotlib", "scipy"}
-BEFORE_TASKS = ["launch", "completion", "catalogue", "directories"]  # what --cfg, TAB and `list` run
+BEFORE_TASKS = ["command_line.launch", "command_line.completion", "command_line.catalogue"]  # --cfg, TAB, `list`
 INSIDE_FUNCTIONS = {"wandb", "datasets", "transformers", "matplotlib"}  # seconds that most commands do not need
 
 
@@ -181,6 +183,14 @@ def test_no_module_imports_itself_round_a_corner() -> None:
     assert [module for module in graph if module in reached(graph, module)] == []
 
 
+def test_no_room_imports_itself_round_a_corner() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, path in modules(PACKAGE).items():
+        room = module.split(".")[0]
+        graph.setdefault(room, set()).update({item.part for item in imports(path) if item.part not in (None, room)})
+    assert [room for room in graph if room in reached(graph, room)] == []
+
+
 def test_a_verb_names_a_function_of_the_tasks() -> None:
     cli = ast.parse((PACKAGE / "cli.py").read_text())
     tables = [node.value for node in cli.body if isinstance(node, ast.Assign) and node.targets[0].id == "VERBS"]
@@ -212,30 +222,32 @@ def test_every_folder_of_modules_is_a_package() -> None:
         ("pe/mine", "from roundround.softmax.softmax import Softmax"),
         ("pe/mine", "from roundround import softmax"),
         ("pe/mine", "from roundround.model.decoder import Decoder"),
-        ("pe/mine", "from roundround.build import build"),
+        ("pe/mine", "from roundround.config.build import build"),
         ("pe/mine", "import numpy as np"),
         ("pe/mine", "def f():\n    import scipy.special"),
         ("softmax/mine", "from roundround.pe.base import PositionalEncoding"),
-        ("softmax/mine", "from roundround.run import Run"),
+        ("softmax/mine", "from roundround.runs.run import Run"),
         ("softmax/mine", "class A:\n    def f(self):\n        from omegaconf import DictConfig"),
         ("model/mine", "import transformers"),
         ("model/mine", "from roundround.data.tokens import TokenData"),
-        ("interface", "from roundround.pe.base import PositionalEncoding"),
-        ("interface", "import roundround"),
+        ("attention/mine", "from roundround.pe.base import PositionalEncoding"),
+        ("attention/mine", "import roundround"),
         ("data/mine", "from omegaconf import DictConfig"),
         ("data/mine", "import hydra.utils"),
         ("training/mine", "from omegaconf import OmegaConf"),
-        ("run", "import lightning"),
-        ("run", "import wandb"),  # not inside a function
+        ("runs/mine", "import lightning"),
+        ("runs/mine", "import wandb"),  # not inside a function
         ("training/mine", "def f():\n    import wandb"),
         ("probing/mine", "def f():\n    from transformers import AutoModel"),
         ("data/mine", "from transformers import AutoTokenizer"),  # not inside a function
         ("report/mine", "if True:\n    import datasets"),
-        ("launch", "def f():\n    from roundround.tasks.train import train"),
-        ("run", "from roundround.launch import complain"),
+        ("command_line/mine", "def f():\n    from roundround.tasks.train import train"),
+        ("runs/mine", "from roundround.command_line.launch import complain"),
+        ("tasks/mine", "import hydra"),
+        ("tasks/mine", "from roundround import api"),
         ("tasks/mine", "from roundround.cli import app"),
         ("model/mine", "from roundround.training.module import LanguageModel"),
-        ("catalogue", "import click"),
+        ("command_line/mine", "import click"),
         ("data/mine", "import importlib"),
         ("training/mine", "from pickle import load"),
         ("pe/mine", "from .base import PositionalEncoding"),
@@ -253,11 +265,11 @@ def test_a_forbidden_import_is_seen(tmp_path: Path, module: str, source: str) ->
     ("module", "source"),
     [
         ("pe/mine", "import math\nimport torch.nn.functional as F\nfrom roundround.pe.rotary import ladder"),
-        ("softmax/mine", "from entmax import entmax15\nfrom roundround.interface import Keys"),
+        ("softmax/mine", "from entmax import entmax15\nfrom roundround.attention.keys import Keys"),
         ("model/mine", "from roundround.pe.base import PositionalEncoding"),
         ("hf/mine", "from transformers import AutoModel"),
-        ("run", "def f():\n    import wandb"),
-        ("provenance", "from importlib import metadata"),
+        ("runs/mine", "def f():\n    import wandb"),
+        ("runs/provenance", "from importlib import metadata"),
         ("tasks/mine", "import lightning\nfrom omegaconf import DictConfig\nfrom roundround.training import module"),
     ],
 )
@@ -271,17 +283,17 @@ def test_an_allowed_import_is_let_through(tmp_path: Path, module: str, source: s
 def test_slow_libraries_and_circles_are_seen_through_other_modules(tmp_path: Path) -> None:
     for name, source in {
         "__init__": "",
-        "launch": "from roundround import middle",
+        "start": "from roundround import middle",
         "middle": "from roundround.deep.end import thing\ndef f():\n    import numpy",
         "deep/__init__": "",
-        "deep/end": "try:\n    import torch.nn\nexcept ImportError:\n    pass\nfrom roundround.launch import f",
+        "deep/end": "try:\n    import torch.nn\nexcept ImportError:\n    pass\nfrom roundround.start import f",
     }.items():
         path = (tmp_path / name).with_suffix(".py")
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
     graph = eager(tmp_path)
-    assert reached(graph, "launch") == {"launch", "middle", "deep", "deep.end", ":torch"}
-    assert [module for module in graph if module in reached(graph, module)] == ["deep.end", "launch", "middle"]
+    assert reached(graph, "start") == {"start", "middle", "deep", "deep.end", ":torch"}
+    assert [module for module in graph if module in reached(graph, module)] == ["deep.end", "middle", "start"]
 
 
 # -- docstrings of the variants

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundround.interface import Bias, Keys
+from roundround.attention.bias import Bias
+from roundround.attention.keys import Keys
 
 VALID_BK = torch.tensor(
     [

@@ -21,11 +21,15 @@ from typing import Any
 import hydra
 import pytest
 
-from roundround import directories, files, provenance
-from roundround.directories import claim, find_run, read_manifest, run_directory, sweep_directory
+from roundround import files
 from roundround.errors import Interrupted, UserError
 from roundround.files import write_atomically, write_json
-from roundround.run import Logger, NoLogger, Run, has_login, opened
+from roundround.runs import directories, provenance
+from roundround.runs.directories import claim, find_run, read_manifest, run_directory, sweep_directory
+from roundround.runs.loggers.base import Logger
+from roundround.runs.loggers.none import NoLogger
+from roundround.runs.loggers.wandb import has_login
+from roundround.runs.run import Invocation, Run, opened
 
 CONFIG = {"seed": 3, "pe": {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.75}}
 
@@ -64,8 +68,10 @@ class Recorder(Logger):
 
 
 def opening(directory: Path, logger: Logger | None = None, **given: Any) -> AbstractContextManager[Run]:
-    usual: dict[str, Any] = {"verb": "train", "config": CONFIG, "overrides": ["seed=3"], "sweep": None}
-    return opened(directory, **(usual | given), logger=logger or NoLogger())
+    config = given.pop("config", CONFIG)
+    usual: dict[str, Any] = {"verb": "train", "overrides": ["seed=3"], "choices": {}, "sweep": None}
+    invocation = Invocation(directory=directory, **(usual | given))
+    return opened(invocation, config=config, logger=logger or NoLogger())
 
 
 def ended_by(directory: Path, error: BaseException, logger: Logger | None = None) -> None:
@@ -309,8 +315,10 @@ def test_forgetting_what_was_never_written_writes_nothing(directory: Path) -> No
 CHILD = """
 import sys
 from pathlib import Path
-from roundround.run import NoLogger, opened
-with opened(Path(sys.argv[1]), verb="train", config={}, overrides=[], logger=NoLogger(), sweep=None) as run:
+from roundround.runs.loggers.none import NoLogger
+from roundround.runs.run import Invocation, opened
+invocation = Invocation(verb="train", directory=Path(sys.argv[1]), overrides=[], choices={})
+with opened(invocation, config={}, logger=NoLogger()) as run:
     run.log(1, loss=2.0)
     print("begun", flush=True)
     sys.stdin.read()
@@ -668,13 +676,15 @@ def test_a_login_is_a_key_or_a_line_in_netrc(tmp_path: Path, monkeypatch: pytest
 TWO_RUNS = """
 import sys
 from pathlib import Path
-from roundround.run import WandB, opened
 from roundround.errors import Interrupted
+from roundround.runs.loggers.wandb import WandB
+from roundround.runs.run import Invocation, opened
+invocation = Invocation(verb="train", directory=Path("run"), overrides=[], choices={})
 for last in (False, True):
     logger = WandB(project="project", entity=None, group=None, tags=["tag"])
     config = {"seed": 3, "remark": "the config reaches W and B"}
     try:
-        with opened(Path("run"), verb="train", config=config, overrides=[], logger=logger, sweep=None) as run:
+        with opened(invocation, config=config, logger=logger) as run:
             run.log(1 + last, bits_of_loss=float(last))
             run.results([], headline_number=0.5)
             if not last:

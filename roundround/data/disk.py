@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,21 +47,3 @@ def writing(folder: Path) -> Iterator[None]:
         if error.errno in FORBIDDEN:
             raise UserError(f"tokens cannot be written in {folder} ({error.strerror}): {MOVE}") from error
         raise
-
-
-def write_text(path: Path, text: str) -> None:
-    """UTF-8, on the disk when it returns."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Puts a folder's list of names on the disk."""
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from roundround.data.corpora import Corpus, compiled, fingerprint
 from roundround.data.rows import READERS, read_rows
 from roundround.data.split import MARGIN, decoded, split_stream
 from roundround.errors import UserError
+from roundround.files import sha256
 
 PLAIN = (".txt", ".text", ".md")
 ENDINGS = (*PLAIN, *READERS)
@@ -111,7 +111,6 @@ def _below(folder: Path) -> list[Path]:
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None

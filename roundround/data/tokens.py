@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, fingerprint
-from roundround.data.disk import claimed, sync_folder, write_text, writing
+from roundround.data.disk import claimed, writing
 from roundround.data.tokenizers import TokenizerRecipe, Vocabulary, content_hash, open_vocabulary
 from roundround.errors import UserError
+from roundround.files import flush_folder, folder_in_one_step, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -112,19 +113,13 @@ def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Pat
     """Tokenises into a temporary folder beside the entry, then renames it. The lock is held."""
     log.info("tokenising the corpus once; cached in %s", entry)
     temporary = entry.with_suffix(".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-    try:
-        with writing(entry.parent):
-            temporary.mkdir()
+    with folder_in_one_step(entry, temporary):
         with _threads():
             meta = _write(corpus, recipe, temporary) | {"corpus_hash": corpus_hash, "format": FORMAT}
         with writing(entry.parent):
-            write_text(temporary / "meta.json", json.dumps(meta, indent=1))
+            write_atomically(temporary / "meta.json", json.dumps(meta, indent=1))
             shutil.rmtree(entry, ignore_errors=True)  # a damaged one
-            os.rename(temporary, entry)
-            sync_folder(entry.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    flush_folder(entry.parent)
     log.info("tokenised: %s", "; ".join(_summary(split, meta[split]) for split in SPLITS))
     ready = load(entry)
     assert ready is not None, f"{entry} was just written"
@@ -136,7 +131,7 @@ def _write(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, A
     vocabulary = recipe.build(corpus.training_texts())
     dtype = np.dtype("uint16" if vocabulary.size <= 2**16 else "uint32")
     with writing(folder.parent):
-        write_text(folder / "tokenizer.json", vocabulary.tokenizer.to_str())
+        write_atomically(folder / "tokenizer.json", vocabulary.tokenizer.to_str())
         train, held_out = (_TokenFile(folder / f"{split}.bin", dtype) for split in SPLITS)
     try:
         for batch in _batches(corpus.documents()):

@@ -102,7 +102,7 @@ def llama_name(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class DecoderNodes:
     """A Llama configuration as nodes of a run's config, and the size of its vocabulary."""
 
     model: Node
@@ -110,7 +110,7 @@ class Described:
     n_vocab: int
 
 
-def described(config: LlamaConfig) -> Described:
+def decoder_nodes(config: LlamaConfig) -> DecoderNodes:
     """The decoder that computes what this configuration does. UserError naming what it cannot represent."""
     for name in ("attention_bias", "mlp_bias"):
         if getattr(config, name):
@@ -135,7 +135,9 @@ def described(config: LlamaConfig) -> Described:
         "norm_eps": config.rms_norm_eps,
         "initializer_range": config.initializer_range,
     }
-    return Described(model=model, pe=encoding_node(config.rope_parameters, config.head_dim), n_vocab=config.vocab_size)
+    return DecoderNodes(
+        model=model, pe=encoding_node(config.rope_parameters, config.head_dim), n_vocab=config.vocab_size
+    )
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int) -> Node:

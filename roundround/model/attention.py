@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Keys
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Keys
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.model.attention import Attention
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax

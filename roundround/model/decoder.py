@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Keys, widen
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import at_least_float32
 from roundround.model.block import Block
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -91,12 +92,12 @@ class Decoder(nn.Module):
         return first
 
     def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor | None = None, step: int | None = None) -> Tensor:
-        """Logits [B, T, V] of the next token, or, given the targets, the nats [B, T] that each of them costs.
+        """Logits [B, T, V] of the next token, or, given the targets, the loss [B, T] of each in nats.
 
-        `step` is the optimiser step in training, None otherwise.
+        `step` is the optimizer step in training, None otherwise.
         """
         x_BTD = self.hidden(tokens_BT, step=step)
-        return self.unembed(x_BTD) if targets_BT is None else self.nats(x_BTD, targets_BT)
+        return self.unembed(x_BTD) if targets_BT is None else self.token_loss(x_BTD, targets_BT)
 
     def hidden(
         self,
@@ -131,13 +132,13 @@ class Decoder(nn.Module):
         """Logits [..., V] of hidden states [..., D]."""
         return F.linear(x_BTD, self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
 
-    def nats(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """-ln p(target), [B, T], at least float32, from the logits of a few rows at a time."""
         at_once = LOGITS_AT_ONCE_ON_CPU if x_BTD.device.type == "cpu" else LOGITS_AT_ONCE
         n_rows = max(1, at_once // self.embed_tokens.num_embeddings)
         rows = zip(torch.split(x_BTD.flatten(0, 1), n_rows), torch.split(targets_BT.flatten(), n_rows), strict=True)
-        nats = [F.cross_entropy(widen(self.unembed(x)), target, reduction="none") for x, target in rows]
-        return torch.cat(nats).view_as(targets_BT)
+        losses = [F.cross_entropy(at_least_float32(self.unembed(x)), target, reduction="none") for x, target in rows]
+        return torch.cat(losses).view_as(targets_BT)
 
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
@@ -170,3 +171,7 @@ def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int
         return d_model // n_heads
     check_sizes(head_dim=head_dim)
     return head_dim
+
+
+def n_parameters(decoder: Decoder) -> int:
+    return sum(parameter.numel() for parameter in decoder.parameters())

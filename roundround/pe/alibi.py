@@ -8,9 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.interface import AttentionShape, Bias, Keys
+from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.distance import relative_positions
 
 
 class LinearBias(Bias):

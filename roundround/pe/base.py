@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias
+from roundround.attention.bias import Bias
+from roundround.attention.keys import AttentionShape
 
 
 class PositionalEncoding(nn.Module):

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias, Keys, widen
+from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.distance import relative_positions
 
 
 class InterpolatedBias(Bias):
@@ -22,7 +23,7 @@ class InterpolatedBias(Bias):
         self.n_hidden = fire.enter.out_features
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
-        c, threshold = widen(self.fire.log_c).exp(), widen(self.fire.log_threshold).exp()
+        c, threshold = at_least_float32(self.fire.log_c).exp(), at_least_float32(self.fire.log_threshold).exp()
         distance_B1QK = relative_positions(keys, a, b).abs()
         query_B1Q1 = keys.q_pos_BQ[:, None, a:b, None].to(threshold.dtype)
         share_B1QK = torch.log1p(c * distance_B1QK) / torch.log1p(c * torch.maximum(threshold, query_B1Q1))
@@ -66,8 +67,10 @@ class FIRE(PositionalEncoding):
     def network(self, share_BQK: Tensor) -> Tensor:
         """The function f, [B, Q, K] -> [B, Q, K, H], in at least float32 even under autocast."""
         with torch.autocast(share_BQK.device.type, enabled=False):
-            hidden = F.relu(F.linear(share_BQK[..., None], widen(self.enter.weight), widen(self.enter.bias)))
-            return F.linear(hidden, widen(self.leave.weight), widen(self.leave.bias))
+            hidden = F.relu(
+                F.linear(share_BQK[..., None], at_least_float32(self.enter.weight), at_least_float32(self.enter.bias))
+            )
+            return F.linear(hidden, at_least_float32(self.leave.weight), at_least_float32(self.leave.bias))
 
     def bias(self) -> Bias:
         return InterpolatedBias(self)

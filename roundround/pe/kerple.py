@@ -8,9 +8,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias, Keys, widen
+from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.distance import relative_positions
 
 SMALLEST = 0.01  # r1 and r2 start no lower; the authors' code clamps them here
 
@@ -58,4 +59,4 @@ class Kerple(PositionalEncoding):
         self.log_r2.uniform_(SMALLEST, self.init_r2).log_()
 
     def bias(self) -> Bias:
-        return LogarithmicBias(widen(self.log_r1).exp(), widen(self.log_r2).exp())
+        return LogarithmicBias(at_least_float32(self.log_r1).exp(), at_least_float32(self.log_r2).exp())

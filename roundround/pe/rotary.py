@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
 
 

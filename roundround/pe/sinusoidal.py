@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import ladder
 

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias, Keys, widen
+from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.distance import relative_positions
 
 
 def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
@@ -69,4 +70,4 @@ class T5Bias(PositionalEncoding):
         nn.init.normal_(self.table, std=self.shape.d_model**-0.5)  # as T5 does
 
     def bias(self) -> Bias:
-        return BucketBias(widen(self.table), self.max_distance)
+        return BucketBias(at_least_float32(self.table), self.max_distance)

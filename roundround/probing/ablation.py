@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from roundround.errors import UserError
+from roundround.model.scoring import PositionLoss
 from roundround.probing.probe import batches, check_texts, filled_up
-from roundround.probing.subject import Subject
+from roundround.probing.probed_model import ProbedModel
 
 ENDS = ("lowest", "highest")
 
@@ -78,41 +79,25 @@ def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
     return left
 
 
-class TextLoss:
-    """Summed nats and number of targets at each position of a text, float64."""
-
-    def __init__(self, longest: int) -> None:
-        self.nats_T = torch.zeros(longest, dtype=torch.float64)
-        self.count_T = torch.zeros(longest, dtype=torch.float64)
-
-    def perplexity(self, first: int = 0, last: int | None = None) -> float:
-        """exp of the mean nats of the targets with first + 1 to last tokens before them; NaN where there is none."""
-        nats, count = self.nats_T[first:last].sum(), self.count_T[first:last].sum()
-        return float((nats / count).exp()) if count else math.nan
-
-
 @torch.no_grad()
-def text_loss(subject: Subject, texts: Sequence[Sequence[int]], *, batch_tokens: int) -> TextLoss:
-    """What the model makes of texts (token ids), each by itself, every token but the first a target."""
+def text_loss(probed: ProbedModel, texts: Sequence[Sequence[int]], *, batch_tokens: int) -> PositionLoss:
+    """The loss of texts (token ids), each by itself, every token but the first a target."""
     check_texts(texts)
-    loss = TextLoss(max(map(len, texts)) - 1)
+    loss = PositionLoss(max(map(len, texts)) - 1)
     for batch in batches(texts, batch_tokens):
         tokens_BT = filled_up(batch)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
-        nats_BT = subject.nats(tokens_BT[:, :-1].to(subject.device), tokens_BT[:, 1:].to(subject.device))
-        target_BT = torch.arange(tokens_BT.shape[1] - 1) < lengths_B1 - 1
-        n = tokens_BT.shape[1] - 1
-        loss.nats_T[:n] += nats_BT.cpu().double().masked_fill(~target_BT, 0.0).sum(0)
-        loss.count_T[:n] += target_BT.sum(0)
+        loss_BT = probed.token_loss(tokens_BT[:, :-1].to(probed.device), tokens_BT[:, 1:].to(probed.device))
+        loss.add(loss_BT, torch.arange(loss_BT.shape[1]) < lengths_B1 - 1)
     return loss
 
 
 def ablated_loss(
-    subject: Subject, bands: Sequence[Band], texts: Sequence[Sequence[int]], *, batch_tokens: int
-) -> TextLoss:
+    probed: ProbedModel, bands: Sequence[Band], texts: Sequence[Sequence[int]], *, batch_tokens: int
+) -> PositionLoss:
     """`text_loss` with the bands' frequencies at zero in every layer."""
-    with subject.turning_at([without(table, bands) for table in subject.tables()]):
-        return text_loss(subject, texts, batch_tokens=batch_tokens)
+    with probed.turning_at([without(table, bands) for table in probed.tables()]):
+        return text_loss(probed, texts, batch_tokens=batch_tokens)
 
 
 def curve(n_turning: int, n_points: int = 8) -> list[Band]:

@@ -14,11 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import Bias, Keys, widen
-from roundround.softmax import fused
+from roundround.attention import fused
+from roundround.attention.bias import Bias
+from roundround.attention.blocks import logits_of_rows, query_blocks, rows_between
+from roundround.attention.keys import Keys
+from roundround.attention.precision import at_least_float32
+from roundround.attention.row_measures import entropy_of_logits
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
-from roundround.softmax.base import AttentionSoftmax, logits_of_rows, query_blocks, rows_between
-from roundround.softmax.row_scale import RowScale, row_entropy
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.row_scale import RowScale
 
 MEASURES = (
     "entropy",  # nats, of the weights as the model applies them; weights that do not sum to one are first made to
@@ -128,11 +132,11 @@ def row_measures(
     blocks: dict[str, list[Tensor]] = {}
     for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first, whose memory the others use again
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
-        logits = widen(logits)
+        logits = at_least_float32(logits)
         seen = visible.any(-1)
         largest = logits.masked_fill(~visible, -torch.inf).amax(-1).where(seen, 0.0)
         smallest = logits.masked_fill(~visible, torch.inf).amin(-1).where(seen, 0.0)
-        plain_block = row_entropy(logits, visible) if plain is None else plain[:, :, a:b]
+        plain_block = entropy_of_logits(logits, visible) if plain is None else plain[:, :, a:b]
         found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0]}
         if own is not None and own_beta is not None:
             entropy, log_sum_exp = (value[:, :, a:b, 0] for value in own)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roundround.interface import widen
+from roundround.attention.precision import at_least_float32
 
 SHIFT = 31  # positions: far enough to tell one base from another, near enough for every model's context
 PAIRINGS = ("half-split", "interleaved")
@@ -57,7 +57,9 @@ class Layout:
 
     def norms(self, x: Tensor) -> Tensor:
         """Length of each pair's 2-vector, at least float32: [..., C] -> [..., P]."""
-        squares = widen(x).square()  # summed by slices: a norm over the strided axis of `split` took 250 times as long
+        squares = at_least_float32(
+            x
+        ).square()  # summed by slices: a norm over the strided axis of `split` took 250 times as long
         summed = []
         for part in (squares[..., : self.n_rotary], squares[..., self.n_rotary :]):
             if self.pairing == "interleaved":
@@ -111,7 +113,7 @@ def same(one: Layout, other: Layout) -> bool:
 
 def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
     """Relative error of the queries that a layout predicts, the mean over pairs."""
-    before, after = layout.split(widen(q_HTC)), layout.split(widen(shifted_HTC))
+    before, after = layout.split(at_least_float32(q_HTC)), layout.split(at_least_float32(shifted_HTC))
     angles_P = layout.frequencies_P * SHIFT
     wrong_P = (after - turned(before, angles_P)).square().sum((0, 1, 3)).sqrt()
     right_P = before.square().sum((0, 1, 3)).sqrt()

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.attention.blocks import logits_of_rows, rows_between
+from roundround.attention.row_measures import entropy_of_weights
 from roundround.errors import UserError
-from roundround.probing.dispersion import entropy_of_weights
 from roundround.probing.probe import run, watching
-from roundround.probing.subject import Subject
+from roundround.probing.probed_model import ProbedModel
 from roundround.probing.texts import maximum_prompt
-from roundround.softmax.base import AttentionSoftmax, logits_of_rows, rows_between
+from roundround.softmax.base import AttentionSoftmax
 
 N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 N_LISTS = 4  # of each length, their entropies averaged
@@ -25,7 +26,7 @@ N_LISTS = 4  # of each length, their entropies averaged
 
 @torch.no_grad()
 def entropy_by_length(
-    subject: Subject, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
+    probed: ProbedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
 ) -> dict[int, list[Tensor]]:
     """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
 
@@ -33,17 +34,17 @@ def entropy_by_length(
     """
     found = {}
     for n in n_elements:
-        prompts = [subject.tokens(maximum_prompt(n, seed)) for seed in range(n_lists)]
-        if max(map(len, prompts)) > subject.longest:
+        prompts = [probed.tokens(maximum_prompt(n, seed)) for seed in range(n_lists)]
+        if max(map(len, prompts)) > probed.longest:
             break
-        rows = [last_row_entropy(subject, prompt) for prompt in prompts]
+        rows = [last_row_entropy(probed, prompt) for prompt in prompts]
         found[n] = [torch.stack(layer).mean(0) for layer in zip(*rows, strict=True)]
     if not found:
-        raise UserError(f"{subject.name} has a context of {subject.longest} tokens, too short for prompt=maximum")
+        raise UserError(f"{probed.name} has a context of {probed.longest} tokens, too short for prompt=maximum")
     return found
 
 
-def last_row_entropy(subject: Subject, tokens: Sequence[int]) -> list[Tensor]:
+def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]:
     """Entropy of each head's last row, [H] for every layer, in nats."""
     entropies: dict[int, Tensor] = {}
 
@@ -54,6 +55,6 @@ def last_row_entropy(subject: Subject, tokens: Sequence[int]) -> list[Tensor]:
         alpha = softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))
         entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0, :, 0].cpu().double()
 
-    with watching(subject.normalisers, take_in):
-        run(subject, [(tokens, 0)])
+    with watching(probed.normalisers, take_in):
+        run(probed, [(tokens, 0)])
     return [entropies[layer] for layer in sorted(entropies)]

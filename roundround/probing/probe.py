@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.attention.keys import Keys
 from roundround.errors import UserError
-from roundround.interface import Keys
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms, stacked
+from roundround.probing.probed_model import ProbedModel
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
 from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
-from roundround.probing.subject import Subject
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 
@@ -34,7 +34,7 @@ BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on t
 class Probe:
     """What a probe found; see docs/probing.md.
 
-    name: the subject's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model turns
+    name: the model's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model turns
     them. norms: [layer, head, pair]. rows: where weight goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it, and the sampled rows
     tell instead. prompt: a prompt token by token.
@@ -85,7 +85,7 @@ class Probe:
 
 @torch.no_grad()
 def observe(
-    subject: Subject,
+    probed: ProbedModel,
     texts: Sequence[Sequence[int]],
     *,
     batch_tokens: int = BATCH_TOKENS,
@@ -107,26 +107,26 @@ def observe(
         raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to tell where heads look; give rows=false")
     if prompt is not None:
         check_prompt(prompt)
-    seen = Watch(len(subject.normalisers), longest, rows=rows, entropy=entropy)
-    test = SelfTest([token for text in texts for token in text], subject.tables(), subject.name)
+    seen = Watch(len(probed.normalisers), longest, rows=rows, entropy=entropy)
+    test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
     riders = [*test.rows, *([] if prompt is None else [(prompt, 0)])]
-    with watching(subject.normalisers, seen.add):
+    with watching(probed.normalisers, seen.add):
         for number, batch in enumerate(batches(texts, batch_tokens, apart=longest > RIDE_UP_TO)):
             seen.begin(batch, None if number else test, None if number else prompt)
-            hidden_BTD = run(subject, [*([] if number else riders), *((text, 0) for text in batch)])
+            hidden_BTD = run(probed, [*([] if number else riders), *((text, 0) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
     return Probe(
-        name=subject.name,
+        name=probed.name,
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
-        layouts=checked_layouts(subject.name, seen.layouts, ablated=ablated),
+        layouts=checked_layouts(probed.name, seen.layouts, ablated=ablated),
         norms=seen.norms,
         rows=seen.rows,
         entropies=seen.mean_entropies(),
         prompt=None
         if prompt is None
-        else PromptRecord(subject.words(prompt), [seen.records[layer] for layer in sorted(seen.records)]),
+        else PromptRecord(probed.words(prompt), [seen.records[layer] for layer in sorted(seen.records)]),
     )
 
 
@@ -140,9 +140,9 @@ def checked_layouts(name: str, layouts: Sequence[Layout | None], *, ablated: boo
     return found
 
 
-def check(subject: Subject, tokens: Sequence[int]) -> None:
+def check(probed: ProbedModel, tokens: Sequence[int]) -> None:
     """The self-test alone, on rows from these tokens; UserError for an unknown layout or a model that is not causal."""
-    observe(subject, [tokens[:RIDE_UP_TO]], rows=False, entropy=False)
+    observe(probed, [tokens[:RIDE_UP_TO]], rows=False, entropy=False)
 
 
 class Watch:
@@ -251,14 +251,14 @@ def watching(
             hook.remove()
 
 
-def run(subject: Subject, rows: Sequence[tuple[Sequence[int], int]]) -> Tensor:
+def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> Tensor:
     """The model's output for rows of (tokens, position of the first): [B, T, D].
 
     Shorter rows are filled up at the end with their last token, which causality makes harmless.
     """
     tokens_BT = filled_up([tokens for tokens, _ in rows])
     pos_BT = torch.arange(tokens_BT.shape[1]) + torch.tensor([[first] for _, first in rows])
-    return subject.hidden(tokens_BT.to(subject.device), pos_BT.to(subject.device))
+    return probed.hidden(tokens_BT.to(probed.device), pos_BT.to(probed.device))
 
 
 def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:

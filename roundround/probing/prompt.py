@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roundround.attention.blocks import logits_of_rows, rows_between
+from roundround.attention.kernels import repeated
+from roundround.attention.keys import Keys
+from roundround.attention.precision import at_least_float32
 from roundround.errors import UserError
-from roundround.interface import Keys, widen
 from roundround.probing.layout import Layout
 from roundround.probing.norms import stacked
-from roundround.softmax.base import AttentionSoftmax, logits_of_rows, rows_between
-from roundround.softmax.kernels import repeated
+from roundround.softmax.base import AttentionSoftmax
 
 LONGEST = 256  # tokens: everything is kept, so a prompt is short
 
@@ -82,7 +84,7 @@ def record_layer(
 ) -> LayerRecord:
     """What a layer does with the prompt; `rows` are its row parameters, [1, H, T, 1]."""
     n = q_HTC.shape[1]
-    q, k = widen(q_HTC)[None], widen(k_GTC)[None]
+    q, k = at_least_float32(q_HTC)[None], at_least_float32(k_GTC)[None]
     logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
     weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
     lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)

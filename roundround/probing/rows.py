@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.interface import Keys, widen
-from roundround.probing.dispersion import entropy_of_weights
+from roundround.attention.kernels import repeated
+from roundround.attention.keys import Keys
+from roundround.attention.precision import at_least_float32
+from roundround.attention.row_measures import entropy_of_weights
 from roundround.probing.layout import Layout
 from roundround.softmax.base import AttentionSoftmax
-from roundround.softmax.kernels import repeated
 
 ROWS = 256  # of a text
 FIRST_ROW = 4  # earlier rows have too few keys for self, previous and first to be different things
@@ -68,8 +69,8 @@ class RowStatistics:
         rows: Mapping[str, Tensor],
     ) -> None:
         sums, n_keys = self.sums[softmax.shape.layer], k_GTC.shape[1]
-        q_HRC = widen(q_HTC[:, rows_R]) * scale
-        k_HKC = repeated(widen(k_GTC)[None], q_HTC[None])[0]
+        q_HRC = at_least_float32(q_HTC[:, rows_R]) * scale
+        k_HKC = repeated(at_least_float32(k_GTC)[None], q_HTC[None])[0]
         visible_RK = seen_by(rows_R, n_keys, window)
         per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
         per_row["n_visible"] = visible_RK.sum(-1)[None, None, :, None]

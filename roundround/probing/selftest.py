@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from roundround.attention.precision import at_least_float32
 from roundround.errors import UserError
-from roundround.interface import widen
 from roundround.probing.layout import SHIFT, Layout, read_layout
 
 N_ROWS = 3
@@ -49,7 +49,7 @@ class SelfTest:
 
     def check_causality(self, hidden_BTD: Tensor) -> None:
         """UserError where the model's output of a batch that begins with the rows depends on later tokens."""
-        before, after = (widen(hidden_BTD[row, :N_TOKENS]) for row in (0, 2))
+        before, after = (at_least_float32(hidden_BTD[row, :N_TOKENS]) for row in (0, 2))
         leak = (before - after)[: self.changed_from].norm() / before[: self.changed_from].norm()
         if not float(leak) <= TOLERANCE.get(hidden_BTD.dtype, 0.05):
             raise UserError(f"{self.name} is not causal: a later token changes earlier outputs; probes need a decoder")

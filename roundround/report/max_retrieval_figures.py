@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
-from roundround.report.max_retrieval import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width
+from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
 KINDS = ("svg", "pdf", "png")

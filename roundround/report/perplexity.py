@@ -13,7 +13,7 @@ from roundround.report.figures import BLUE, GREY, colour_map, save, subplots
 
 
 def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: str, folder: Path) -> list[Path]:
-    """Save `folder/perplexity.svg` and `.pdf`; `by_length` maps a length in tokens to nats at each position."""
+    """Save `folder/perplexity.svg` and `.pdf`; `by_length` maps a length in tokens to the losses (nats) by position."""
     lengths = sorted(by_length)
     figure, (left, right) = subplots(1, 2, figsize=(9.0, 3.6))
     left.plot(lengths, [math.exp(float(np.mean(by_length[n]))) for n in lengths], "o-", color=BLUE)
@@ -22,14 +22,14 @@ def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: 
     left.minorticks_off()
     shades = colour_map("viridis")(np.linspace(0.85, 0.1, len(lengths)))
     for n, shade in zip(lengths, shades, strict=True):
-        positions, nats = smoothed(by_length[n])
-        right.plot(positions, nats, color=shade, label=str(n))
-    right.set(xscale="log", xlabel="position in the window (tokens)", ylabel="loss (nats a token)")
+        positions, losses = smoothed(by_length[n])
+        right.plot(positions, losses, color=shade, label=str(n))
+    right.set(xscale="log", xlabel="position in the window (tokens)", ylabel="loss (nats per token)")
     right.legend(title="context length", frameon=False, fontsize="small")
     for axis in (left, right):
         axis.axvline(train_length, color=GREY, linestyle="--", linewidth=1)
         axis.annotate(
-            "trained length",
+            "training context length",
             (train_length, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(-3, -3),
@@ -45,10 +45,10 @@ def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: 
     return save(figure, folder, "perplexity")
 
 
-def smoothed(nats: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Means over position ranges that double, (position, nats): single positions are noise."""
-    bins = position_bins(len(nats))
-    return [math.sqrt((a + 1) * b) for a, b in bins], [float(np.mean(nats[a:b])) for a, b in bins]
+def smoothed(losses: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Means over position ranges that double, (position, loss): single positions are noise."""
+    bins = position_bins(len(losses))
+    return [math.sqrt((a + 1) * b) for a, b in bins], [float(np.mean(losses[a:b])) for a, b in bins]
 
 
 def position_bins(length: int) -> list[tuple[int, int]]:

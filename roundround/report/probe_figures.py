@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.probing.ablation import Band, TextLoss, context_bins
+from roundround.model.scoring import PositionLoss
+from roundround.probing.ablation import Band, context_bins
 from roundround.probing.norms import KINDS, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
-from roundround.report.probe import standing_out
+from roundround.report.probe_tables import standing_out
 
 HEAT = "YlGnBu"
 PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#d5d8dc")
@@ -181,13 +182,13 @@ def draw_maximum(entropies: Mapping[int, Sequence[Tensor]], name: str, folder: P
 
 
 def draw_curve(
-    before: TextLoss, bands: Sequence[Band], losses: Sequence[TextLoss], name: str, folder: Path
+    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss], name: str, folder: Path
 ) -> list[Path]:
     """Perplexity against the fraction of frequencies kept, from both ends, a line for each context length."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = subplots(1, 2, figsize=(9.5, 3.8), sharey=True)
-    bins = context_bins(len(before.nats_T))
+    bins = context_bins(len(before.sum_T))
     colours = colour_map("viridis")([0.1 + 0.75 * i / max(1, len(bins) - 1) for i in range(len(bins))])
     for axis, end in zip(axes, ("lowest", "highest"), strict=True):
         of_end = [(0.0, before), *((b.fraction, loss) for b, loss in zip(bands, losses, strict=True) if b.end == end)]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.retrieval.sets import Sets
 from roundround.softmax.base import AttentionSoftmax
 

@@ -1,4 +1,4 @@
-"""Training of max retrieval: all seeds by one optimiser, which never mixes them, since Adam works number by number.
+"""Training of max retrieval: all seeds by one optimizer, which never mixes them, since Adam works number by number.
 
 Shapes: S seeds.
 """
@@ -18,7 +18,7 @@ from roundround.softmax.base import AttentionSoftmax
 def train(
     model: MaxRetrieval,
     softmax: AttentionSoftmax,
-    optimiser: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     sets: TrainingSets,
     *,
     first_step: int,
@@ -28,7 +28,7 @@ def train(
     device = next(model.parameters()).device
     for step in range(first_step, n_steps):
         loss_S = model.loss(sets.batch(step).to(device), softmax)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss_S.sum().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         yield step + 1, loss_S.detach()

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.softmax.base import checked_finite
 from roundround.softmax.row_scale import RowScale
 

@@ -9,7 +9,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, widen
+from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import at_least_float32
 from roundround.softmax.projection import Projection, entmax_of
 
 
@@ -42,7 +43,7 @@ class AlphaEntmax(Projection):
         """The number, or the learned one of each head [H]."""
         if self.raw_alpha is None:
             return self.start
-        return 1 + widen(self.raw_alpha).sigmoid().clamp(min=0.01)
+        return 1 + at_least_float32(self.raw_alpha).sigmoid().clamp(min=0.01)
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return entmax_of(logits_BHQK, self.alpha())

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, widen
+from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import at_least_float32
 from roundround.softmax.base import checked_finite
 from roundround.softmax.projection import Projection, entmax_of
 
@@ -34,8 +35,8 @@ class ASEntmax(Projection):
         self.gamma = nn.Linear(shape.d_model, shape.n_heads)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
-        beta_BTH = F.softplus(widen(self.beta(x_BTD)))
-        gamma_BTH = self.gamma_range * torch.tanh(widen(self.gamma(x_BTD)))
+        beta_BTH = F.softplus(at_least_float32(self.beta(x_BTD)))
+        gamma_BTH = self.gamma_range * torch.tanh(at_least_float32(self.gamma(x_BTD)))
         return {"beta": beta_BTH.mT[..., None], "gamma": gamma_BTH.mT[..., None]}
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:

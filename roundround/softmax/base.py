@@ -1,4 +1,4 @@
-"""What an attention normaliser is: one definition (`normalise`) and one way to run it (`attend`).
+"""What an attention normaliser is: one definition (`normalise`) and, where one exists, one exact fast form of it.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels, D model width.
 """
@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from roundround.interface import AttentionShape, Bias, Keys, widen
-from roundround.softmax import fused, kernels
-
-LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
-LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
-ROWS_IN_CACHE = 32  # ... unless it leaves fewer rows than this, for each of which all keys' gradients are added up
+from roundround.attention import fused
+from roundround.attention.bias import Bias
+from roundround.attention.blocks import attend_in_blocks, rows_between
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import at_least_float32
 
 
 class RunsInBlocks(UserWarning):
@@ -29,11 +27,11 @@ class AttentionSoftmax(nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
-    and where an exact faster form of the same thing exists `has_kernel` and `run_kernel`. Calling the module is
-    `attend`, so that PyTorch's forward hooks see the queries, keys and values of every layer.
+    and where an exact faster form of the same thing exists `has_fused_form` and `attend_fused`. PyTorch's forward
+    hooks see the queries, keys and values of every layer.
 
     sums_to_one: whether the weights of a row with a visible key always sum to one.
-    cost_in_blocks: time of `attend` over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
+    cost_in_blocks: time of attention over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
     (docs/benchmarks.md).
     """
 
@@ -44,8 +42,31 @@ class AttentionSoftmax(nn.Module):
         super().__init__()
         self.shape = shape
 
-    def forward(self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, **options: Any) -> Tensor:
-        return self.attend(q_BHQC, k_BGKC, v_BGKC, **options)
+    def forward(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Attention output [B, H, Q, C], memory linear in length: fused, else the definition over blocks of rows.
+
+        `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
+        """
+        if self.has_fused_form(q_BHQC, keys, bias):
+            q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
+            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=fused.slopes_of(bias))
+            return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
+        self.announce_blocks(bias)
+
+        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, a: int, b: int) -> Tensor:
+            return self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
+
+        return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
         """What a normaliser reads off each token for its own row, every tensor [B, H, T, 1]; default nothing."""
@@ -63,62 +84,21 @@ class AttentionSoftmax(nn.Module):
 
         A row with a visible logit that is not finite is NaN throughout: nothing plausible comes of a broken model.
         """
-        wide_BHQK = widen(logits_BHQK)
+        wide_BHQK = at_least_float32(logits_BHQK)
         alpha_BHQK = self.normalise(wide_BHQK, visible_B1QK, rows).masked_fill(~visible_B1QK, 0.0)
         # finite: 0; a sum that overflows although its terms are finite needs logits of 1e30
-        poison_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
-        return alpha_BHQK + poison_BHQ1
+        nan_if_broken_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
+        return alpha_BHQK + nan_if_broken_BHQ1
 
-    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        """Whether `run_kernel` computes exactly this, here; default no."""
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        """Whether `attend_fused` computes exactly this, here; default no."""
         return False
 
-    def run_kernel(
+    def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
         """The definition in a fused form, for finite queries and keys; `slopes` are those of a linear bias."""
         raise NotImplementedError
-
-    def attend(
-        self,
-        q_BHQC: Tensor,
-        k_BGKC: Tensor,
-        v_BGKC: Tensor,
-        *,
-        scale: float,
-        keys: Keys,
-        bias: Bias | None,
-        rows: Mapping[str, Tensor],
-    ) -> Tensor:
-        """Attention output [B, H, Q, C], memory linear in length: by a kernel, else the definition over blocks of rows.
-
-        `scale` multiplies q . k; a bias is added after that.
-        """
-        if not self.has_kernel(q_BHQC, keys, bias):
-            self.announce_blocks(bias)
-            return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
-        q_BHQC, k_BGKC, poison_BHQ1 = fused.finite(q_BHQC, k_BGKC, scale, keys)
-        out = self.run_kernel(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=fused.slopes_of(bias))
-        return fused.poisoned(out, poison_BHQ1)
-
-    def attend_in_blocks(
-        self,
-        q_BHQC: Tensor,
-        k_BGKC: Tensor,
-        v_BGKC: Tensor,
-        *,
-        scale: float,
-        keys: Keys,
-        bias: Bias | None,
-        rows: Mapping[str, Tensor],
-    ) -> Tensor:
-        """`attend` by the definition, a few query rows at a time; the backward pass computes each block again."""
-        blocks = []
-        for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first: what it frees, the next can use
-            block = (self, q_BHQC, k_BGKC, v_BGKC, scale, keys, bias, rows, a, b)
-            keep = torch.is_grad_enabled() and b - a < keys.n_queries
-            blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if keep else attend_rows(*block))
-        return torch.cat(blocks[::-1], dim=2)
 
     def announce_blocks(self, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""
@@ -130,66 +110,6 @@ class AttentionSoftmax(nn.Module):
             RunsInBlocks,
             stacklevel=3,
         )
-
-
-def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[tuple[int, int]]:
-    """Ranges of query rows whose logits fit in `LOGITS_PER_BLOCK` elements; at least one row each."""
-    held = q_BHQC.shape[0] * max(q_BHQC.shape[1], 1 if bias is None else bias.n_hidden)
-    rows = rows_within(LOGITS_PER_BLOCK // held, keys)
-    if q_BHQC.device.type == "cpu":
-        rows = min(rows, max(ROWS_IN_CACHE, rows_within(LOGITS_IN_CACHE // held, keys)))
-    rows = max(1, rows)
-    return [(a, min(a + rows, keys.n_queries)) for a in range(0, keys.n_queries, rows)]
-
-
-def rows_within(limit: int, keys: Keys) -> int:
-    """Number of rows with at most `limit` logits; with a window they span no more keys than themselves and it."""
-    rows = limit // keys.n_keys
-    if keys.window is None:
-        return rows
-    return max(rows, largest_square(limit, keys.window * (1 if keys.causal else 2)))
-
-
-def largest_square(limit: int, side: int) -> int:
-    """Largest n with n (n + side) <= limit; 0 where there is none above."""
-    return int(((side * side + 4 * limit) ** 0.5 - side) / 2)
-
-
-def attend_rows(
-    softmax: AttentionSoftmax,
-    q_BHQC: Tensor,
-    k_BGKC: Tensor,
-    v_BGKC: Tensor,
-    scale: float,
-    keys: Keys,
-    bias: Bias | None,
-    rows: Mapping[str, Tensor],
-    a: int,
-    b: int,
-) -> Tensor:
-    """Attention output of the query rows a..b by the definition: [B, H, b - a, C]."""
-    first, last = keys.span(a, b)
-    logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
-    v_BHKC = kernels.repeated(v_BGKC[:, :, first:last], q_BHQC)
-    alpha_BHQK = softmax.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
-    return alpha_BHQK.to(v_BHKC.dtype) @ v_BHKC
-
-
-def logits_of_rows(
-    q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys, bias: Bias | None, a: int, b: int
-) -> tuple[Tensor, Tensor]:
-    """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible."""
-    first, last = keys.span(a, b)
-    k_BHKC = kernels.repeated(k_BGKC[:, :, first:last], q_BHQC)
-    logits_BHQK = (q_BHQC[:, :, a:b] * scale) @ k_BHKC.mT
-    if bias is not None:
-        logits_BHQK = logits_BHQK + bias.block(keys, a, b)
-    return logits_BHQK, keys.visible(a, b)
-
-
-def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: int) -> dict[str, Tensor]:
-    """What `normalise` reads about the query rows a..b."""
-    return {name: value[:, :, a:b] for name, value in rows.items()} | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
 
 
 def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:

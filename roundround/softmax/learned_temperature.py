@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, widen
+from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import at_least_float32
 from roundround.softmax.base import checked_positive
 from roundround.softmax.row_scale import RowScale
 
@@ -31,4 +32,4 @@ class LearnedTemperature(RowScale):
         self.log_temperature = nn.Parameter(torch.full((shape.n_heads,), math.log(temperature)))
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
-        return widen(self.log_temperature).neg().exp()[:, None, None]
+        return at_least_float32(self.log_temperature).neg().exp()[:, None, None]

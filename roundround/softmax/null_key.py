@@ -11,8 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.interface import Bias, Keys
-from roundround.softmax import fused
+from roundround.attention import fused
+from roundround.attention.bias import Bias
+from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -34,10 +35,10 @@ class NullKey(AttentionSoftmax):
         seen_BHQK = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
-    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return fused.serves(q_BHQC, bias)
 
-    def run_kernel(
+    def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
         null_H = self.null_logit()

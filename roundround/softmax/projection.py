@@ -12,8 +12,9 @@ import entmax
 import torch
 from torch import Tensor
 
-from roundround.interface import Bias, Keys
-from roundround.softmax import kernels
+from roundround.attention import kernels
+from roundround.attention.bias import Bias
+from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
 try:
@@ -40,10 +41,10 @@ class Projection(AttentionSoftmax):
         hidden_B1QK = ~visible_B1QK & (rows["n_visible"] > 0)  # and hides all of a row that sees nothing
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
 
-    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return self.fixed_alpha is not None and bias is None and splashes(q_BHQC, keys)
 
-    def run_kernel(
+    def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
         q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernel divides by the root of the channels

@@ -11,8 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.interface import Bias, Keys
-from roundround.softmax import fused
+from roundround.attention import fused
+from roundround.attention.bias import Bias
+from roundround.attention.keys import Keys
+from roundround.attention.row_measures import entropy_of_logits
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
@@ -38,14 +40,14 @@ class RowScale(AttentionSoftmax):
         raise NotImplementedError
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        beta = self.beta(rows["n_visible"].to(logits_BHQK.dtype), lambda: row_entropy(logits_BHQK, visible_B1QK))
+        beta = self.beta(rows["n_visible"].to(logits_BHQK.dtype), lambda: entropy_of_logits(logits_BHQK, visible_B1QK))
         # the mask comes after the product: 0 * -inf would make the gradient of beta NaN
         return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
 
-    def has_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return fused.serves(q_BHQC, bias)
 
-    def run_kernel(
+    def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
     ) -> Tensor:
         n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
@@ -59,10 +61,3 @@ class RowScale(AttentionSoftmax):
             q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
             slopes = None if slopes is None else slopes * beta
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
-
-
-def row_entropy(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
-    """-sum_j p_j ln p_j of the softmax over the visible keys, in nats: [B, H, Q, 1]."""
-    hidden = ~visible_B1QK
-    log_p = logits_BHQK.masked_fill(hidden, -torch.inf).log_softmax(-1)
-    return -(log_p.exp() * log_p.masked_fill(hidden, 0.0)).sum(-1, keepdim=True)

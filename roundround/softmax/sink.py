@@ -7,7 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, widen
+from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import at_least_float32
 from roundround.softmax.base import checked_finite
 from roundround.softmax.null_key import NullKey
 
@@ -29,4 +30,4 @@ class Sink(NullKey):
         self.logit = nn.Parameter(torch.full((shape.n_heads,), init_logit))
 
     def null_logit(self) -> Tensor:
-        return widen(self.logit)
+        return at_least_float32(self.logit)

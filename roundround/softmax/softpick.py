@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.softmax.base import AttentionSoftmax, checked_positive
 
 

@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, widen
+from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import at_least_float32
 from roundround.softmax.base import checked_finite
 from roundround.softmax.row_scale import RowScale
 
@@ -36,5 +37,5 @@ class SSMax(RowScale):
         self.b = nn.Parameter(torch.zeros(shape.n_heads)) if bias else None
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
-        beta = widen(self.s)[:, None, None] * n_visible.clamp(min=1).log()
-        return beta if self.b is None else beta + widen(self.b)[:, None, None]
+        beta = at_least_float32(self.s)[:, None, None] * n_visible.clamp(min=1).log()
+        return beta if self.b is None else beta + at_least_float32(self.b)[:, None, None]

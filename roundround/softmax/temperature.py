@@ -7,7 +7,7 @@ from typing import final
 
 from torch import Tensor
 
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.softmax.base import checked_positive
 from roundround.softmax.row_scale import RowScale
 

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from roundround.build import build
-from roundround.directories import find_run, read_manifest
-from roundround.errors import Interrupted, NotFinite, UserError
+from roundround.config.build import build
+from roundround.config.recorded import as_dict
+from roundround.config.schema import MaxRetrievalConfig, checked
+from roundround.config.starting import config_of_run
+from roundround.console import print_status
+from roundround.errors import Interrupted, UserError
 from roundround.files import write_atomically
-from roundround.report import max_retrieval as report
 from roundround.report import max_retrieval_figures as figures
+from roundround.report import max_retrieval_tables as report
 from roundround.retrieval import fitting
 from roundround.retrieval.evaluation import attention_by_priority, bytes_of_one_set, evaluate
 from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import FITTING, TEST, TrainingSets, bytes_of_training, sets_of_size
 from roundround.retrieval.training import train
-from roundround.run import Logger, Run, opened, tell
-from roundround.schema import MaxRetrievalConfig, checked
+from roundround.runs import checkpoints
+from roundround.runs.device import describe_device, memory, pick_device, without_denormals
+from roundround.runs.directories import find_run, read_manifest
+from roundround.runs.loggers.base import Logger
+from roundround.runs.run import Invocation, Run, opened
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
-from roundround.tasks.assembly import as_dict, config_of_run, describe_device, memory, pick_device, without_denormals
-from roundround.training import checkpoints
+from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.display import Display
-from roundround.training.optim import Optimiser
-from roundround.training.stopping import Stopper
+from roundround.training.optim import OptimizerFactory
 
 VERB = "max-retrieval"
 FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
@@ -42,56 +43,60 @@ FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", *OF_EVALUATION}
 HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
 
 
-def max_retrieval(cfg: DictConfig) -> None:
-    """Train, unless `run` names models that are; then evaluate, tabulate and draw."""
+def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
+    """Train, unless `run` names models that are trained; then evaluate, tabulate and draw."""
     with without_denormals():  # the penalty drives the query's encoder, which carries nothing, to 1e-40: 7 times slower
-        prepare_and_run(cfg)
+        prepare_and_run(cfg, invocation)
 
 
-def prepare_and_run(cfg: DictConfig) -> None:
+def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     """The verb: what is asked for, whether it can be done, then do it."""
-    job = HydraConfig.get()
-    directory, overrides = Path(job.runtime.output_dir), list(job.overrides.task)
-    source = directory
+    cfg, source = config_and_source(cfg, invocation)
+    config = checked(MaxRetrievalConfig, cfg)
+    seeds = list(range(config.seed, config.seed + config.seeds))
+    device = pick_device(config.device)
+    model = build(config.model, MaxRetrieval, seeds)
+    optimizer = build(config.optim, OptimizerFactory)
+    softmaxes = {name: softmax_of(config, name) for name in config.names}
+    check_memory(config, device, model.n_classes)
+    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
+        parameters = sum(p.numel() for p in model.parameters()) // len(seeds)
+        run.note(
+            device=describe_device(device),
+            facts={"parameters": parameters},
+            run=None if source is None else str(source),
+        )
+        model.to(device)
+        try:
+            if source is None:
+                train_all(run, config, seeds, model, optimizer.create(model))
+            else:
+                model.load_state_dict(checkpoints.load_weights(checkpoints.find(source, "last")))
+            report_on(run, config, seeds, model, softmaxes)
+        except Interrupted:
+            if source is None:
+                print_status(f"go on with: roundround {VERB} resume={run.directory}")
+            raise
+
+
+def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Path | None]:
+    """The config, and the run whose trained models are evaluated; None where this run trains its own."""
+    directory, overrides = invocation.directory, invocation.overrides
     if cfg.resume is not None:
-        if job.mode == RunMode.MULTIRUN:
+        if invocation.sweep is not None:
             raise UserError("resume= goes on with one run; leave out -m")
         if cfg.run is not None:
             raise UserError("run= evaluates again and resume= goes on training; give one of them")
         if trained(directory) != directory:
             raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to go on with")
-        cfg, _ = config_of_run(cfg, directory, overrides, verb=VERB, free=FREE_ON_RESUME)
-    elif cfg.run is not None:
-        source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
-        cfg, _ = config_of_run(cfg, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
-        check_trained(source, cfg.max_steps)
-    config = checked(MaxRetrievalConfig, cfg)
-    seeds = list(range(config.seed, config.seed + config.seeds))
-    device = pick_device(config.device)
-    model = build(config.model, MaxRetrieval, seeds)
-    optimiser = build(config.optim, Optimiser)
-    softmaxes = {name: softmax_of(config, name) for name in config.names}
-    check_memory(config, device, model.n_classes)
-    sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
-    logger = build(config.logger, Logger)
-    with opened(directory, verb=VERB, config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
-        parameters = sum(p.numel() for p in model.parameters()) // len(seeds)
-        run.note(
-            device=describe_device(device),
-            facts={"parameters": parameters},
-            run=None if source == directory else str(source),
-        )
-        model.to(device)
-        try:
-            if source == directory:
-                train_all(run, config, seeds, model, optimiser.create(model))
-            else:
-                model.load_state_dict(checkpoints.load_weights(checkpoints.find(source, "last")))
-            report_on(run, config, seeds, model, softmaxes)
-        except Interrupted:
-            if source == directory:
-                tell(f"go on with: roundround {VERB} resume={directory}")
-            raise
+        own = read_manifest(directory)
+        return config_of_run(cfg, own, directory, overrides, verb=VERB, free=FREE_ON_RESUME), None
+    if cfg.run is None:
+        return cfg, None
+    source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
+    cfg = config_of_run(cfg, read_manifest(source), source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+    check_trained(source, cfg.max_steps)
+    return cfg, source
 
 
 def report_on(
@@ -108,7 +113,7 @@ def report_on(
         try:
             points, softmaxes["fitted"] = fit_temperature(run, config, models)
         except ValueError as error:  # half an hour of training is not lost for that
-            tell(f"no fit: {error}, with roundround {VERB} run={run.directory}")
+            print_status(f"no fit: {error}, with roundround {VERB} run={run.directory}")
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
     measured = measure(run, config, models, softmaxes)
     tabulate(run, config, measured)
@@ -166,18 +171,17 @@ def check_memory(config: MaxRetrievalConfig, device: torch.device, n_classes: in
 
 
 def train_all(
-    run: Run, config: MaxRetrievalConfig, seeds: list[int], model: MaxRetrieval, optimiser: torch.optim.Optimizer
+    run: Run, config: MaxRetrievalConfig, seeds: list[int], model: MaxRetrieval, optimizer: torch.optim.Optimizer
 ) -> None:
     """Train all seeds, from the newest checkpoint where there is one."""
-    folder = run.directory / "checkpoints"
-    newest = checkpoints.newest(folder)
-    first_step = 0
+    newest = checkpoints.newest(run.directory / "checkpoints")
+    first_step, n_steps = 0, config.max_steps
     if newest is not None:
         resumed = checkpoints.load(newest)
         model.load_state_dict(resumed.weights)
-        optimiser.load_state_dict(resumed.optimiser)
+        optimizer.load_state_dict(resumed.optimizer)
         first_step = resumed.state["step"]
-        tell(f"going on after step {first_step:,}")
+        print_status(f"going on after step {first_step:,}")
     sets = TrainingSets(
         seeds,
         batch_size=config.batch_size,
@@ -186,44 +190,36 @@ def train_all(
         n_classes=model.n_classes,
         size_of_each_set=config.size_of_each_set,
     )
-    run.forget_after(first_step)
-    n_steps, stopper = config.max_steps, Stopper()
-    display = Display(n_steps, first_step, shown=run.writes)
-    clock, since = time.monotonic(), first_step
-    stopper.start()
+    softmax = softmax_of(config, "softmax")
+    books, last_logged = Bookkeeping(run, first_step=first_step, n_steps=n_steps), first_step
     try:
-        for step, loss_S in train(
-            model, softmax_of(config, "softmax"), optimiser, sets, first_step=first_step, n_steps=n_steps
-        ):
-            last, stop = step == n_steps, stopper.asked
-            if step % config.log_every == 0 or last:
-                losses = loss_S.tolist()
-                check_finite(losses, seeds, step, folder)
-                speed = (step - since) / (time.monotonic() - clock)
-                clock, since = time.monotonic(), step
-                each = {f"loss_{seed}": loss for seed, loss in zip(seeds, losses, strict=True)}
-                run.log(step, loss=float(np.mean(losses)), **each, steps_per_second=speed)
-                display.metrics(step, f"loss {' '.join(f'{loss:.3f}' for loss in losses)}  {speed:.0f} steps/s")
-            display.advance(step)
-            if step % config.checkpoint_every == 0 or last or stop is not None:
-                check_finite(loss_S.tolist(), seeds, step, folder)
-                weights, state = model.state_dict(), optimiser.state_dict()
-                checkpoints.save(folder, step=step, weights=weights, optimiser=state, state={})
-                checkpoints.prune(folder, keep=2)
+        for step, loss_S in train(model, softmax, optimizer, sets, first_step=first_step, n_steps=n_steps):
+            last, stop = step == n_steps, books.stop_signal.asked
+            log = step % config.log_every == 0 or last
+            save = step % config.checkpoint_every == 0 or last or stop is not None
+            if log or save:
+                losses = dict(zip(seeds, loss_S.tolist(), strict=True))
+                check_finite(losses, step, books)
+            if log:
+                speed, last_logged = (step - last_logged) / books.lap(), step
+                by_seed = {f"loss_{seed}": loss for seed, loss in losses.items()}
+                run.log(step, loss=float(np.mean(list(losses.values()))), **by_seed, steps_per_second=speed)
+                shown = " ".join(f"{loss:.3f}" for loss in losses.values())
+                books.display.metrics(step, f"loss {shown}  {speed:.0f} steps/s")
+            books.display.advance(step)
+            if save:
+                books.save(step, weights=model.state_dict(), optimizer=optimizer.state_dict(), state={})
             if stop is not None:
                 raise Interrupted(stop)
     finally:
-        stopper.close()
-        display.close()
+        books.close()
 
 
-def check_finite(losses: list[float], seeds: list[int], step: int, folder: Path) -> None:
+def check_finite(losses: dict[int, float], step: int, books: Bookkeeping) -> None:
     """Raises NotFinite, which names the last good checkpoint, where a seed's loss is no number."""
-    broken = [seed for seed, loss in zip(seeds, losses, strict=True) if not np.isfinite(loss)]
-    if broken:
-        kept = checkpoints.newest(folder)
-        left = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
-        raise NotFinite(f"the loss of seed {broken[0]} is not finite at step {step}; {left}; try a lower optim.lr")
+    for seed, loss in losses.items():
+        if not np.isfinite(loss):
+            raise books.not_finite(f"the loss of seed {seed} is not finite", step)
 
 
 def fit_temperature(
@@ -250,7 +246,7 @@ def fit_temperature(
             path, f"{head}# Adaptive temperature fitted to {len(points):,} inputs.\n{OmegaConf.to_yaml(node)}"
         )
         run.note(fit={"coefficients": coefficients, "inputs": len(points), "sizes": config.fit_sizes})
-        tell(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature softmax.coefficients=[{shown}]")
+        print_status(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature softmax.coefficients=[{shown}]")
     return points, softmax_of(config, "fitted", coefficients=coefficients)
 
 
@@ -296,7 +292,7 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
         for table in report.tables(measured, title="max retrieval: accuracy in per cent", width=console.width):
             console.print(table)
         for note in notes:
-            tell(note)
+            print_status(note)
 
 
 def draw(

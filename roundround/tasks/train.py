@@ -4,43 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
-from roundround.build import build, checked_values
+from roundround.config.build import build, checked_values
+from roundround.config.models import build_decoder, check_buildable
+from roundround.config.recorded import as_dict
+from roundround.config.schema import TrainConfig, checked
+from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import TrainingWindows, evaluation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
-from roundround.directories import read_manifest
 from roundround.errors import Interrupted, UserError, one_line
-from roundround.model.decoder import Decoder
-from roundround.run import Logger, Run, opened, tell
-from roundround.schema import TrainConfig, checked
-from roundround.tasks.assembly import (
-    as_dict,
-    check_buildable,
-    config_of_run,
-    decoder_of,
-    describe_device,
-    n_parameters,
-    told_in_lines,
-)
-from roundround.tasks.initial import check_fits, recipe_of, start_again, take_over, with_vocabulary
-from roundround.training import checkpoints
-from roundround.training.conductor import Conductor
+from roundround.model.decoder import Decoder, n_parameters
+from roundround.runs import checkpoints
+from roundround.runs.device import describe_device
+from roundround.runs.loggers.base import Logger
+from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.start import Start, starting_point
+from roundround.softmax.base import RunsInBlocks
+from roundround.training.callback import TrainingCallback
 from roundround.training.module import LanguageModel
-from roundround.training.optim import Optimiser
+from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-
-if TYPE_CHECKING:
-    from roundround.hf.initial import Initial
 
 OWNED = {  # arguments of Lightning's Trainer that the run decides
     "logger": False,
@@ -57,60 +47,34 @@ OWNED = {  # arguments of Lightning's Trainer that the run decides
 }
 
 
-FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
-
-
-def train(cfg: DictConfig) -> None:
+def train(cfg: DictConfig, invocation: Invocation) -> None:
     """Train a decoder as the config says; go on with a run where `resume` names one."""
-    job = HydraConfig.get()
-    directory = Path(job.runtime.output_dir)
-    overrides = list(job.overrides.task)
-    choices = {group: choice for group, choice in job.runtime.choices.items() if not group.startswith("hydra/")}
-    start = None
-    if cfg.resume is not None:
-        if job.mode == RunMode.MULTIRUN:
-            raise UserError("resume= goes on with one run; leave out -m")
-        cfg, choices = config_of_run(cfg, directory, overrides, verb="train", free=FREE_ON_RESUME)
-    elif cfg.init is not None:
-        start, choices = take_over(cfg, overrides, choices)
+    cfg, start = starting_point(cfg, invocation)
     config = checked(TrainConfig, cfg)
     check_buildable(config.model, config.pe, config.softmax)
-    if config.resume is not None:
-        start = start_again(config, directory)
-    if start is not None:
-        check_fits(start, config)
+    start.check(config)
     checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
-    corpus, recipe = build(config.data, Corpus), recipe_of(config, directory)  # type: ignore[type-abstract]
-    optimiser, schedule = build(config.optim, Optimiser), build(config.schedule, Schedule)
-    data = with_vocabulary(prepare(corpus, recipe, default_cache_dir()), config, start, directory)
-    if config.resume is not None:
-        check_same_data(directory, data)
-    sweep = str(directory.parent) if job.mode == RunMode.MULTIRUN else None
-    logger = build(config.logger, Logger)
-    with opened(directory, verb="train", config=as_dict(cfg), overrides=overrides, logger=logger, sweep=sweep) as run:
-        run.note(choices=choices)
-        if start is not None:
-            run.note(init={"folder": str(start.folder), "sha256": start.sha256})
-        fit(run, config, data, optimiser, schedule, start)
+    corpus, tokenizer = build(config.data, Corpus), start.tokenizer(config)  # type: ignore[type-abstract]
+    optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
+    data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
+    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
+        run.note(choices=start.choices, **start.facts)
+        fit(run, config, data, optimizer, schedule, start)
         report(run, config, data)
 
 
 def fit(
-    run: Run, config: TrainConfig, data: TokenData, optimiser: Optimiser, schedule: Schedule, start: Initial | None
+    run: Run, config: TrainConfig, data: TokenData, optimizer: OptimizerFactory, schedule: Schedule, start: Start
 ) -> None:
-    """Train from the newest checkpoint, or where there is none from the weights of `start`, or from the seed."""
+    """Train the decoder from where the run starts to its last step."""
     n_steps, n_micro = count(config.trainer, "max_steps"), count(config.trainer, "accumulate_grad_batches")
     torch.manual_seed(config.seed)
-    decoder = decoder_of(config.model, config.pe, config.softmax, data.n_vocab)
-    resumed = newest_checkpoint(run)
+    decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
+    resumed = start.load_into(decoder)
     first_step = resumed.state["step"] if resumed else 0
-    if resumed:
-        decoder.load_state_dict(resumed.weights)
-    elif start is not None:
-        start.put_into(decoder)
     length = config.model.train_length
     windows = evaluation_windows(data.held_out, length=length, longest=length, max_tokens=config.validation_tokens)
-    conductor = Conductor(
+    callback = TrainingCallback(
         run,
         windows=windows[:],
         tokens_per_step=config.batch_size * length,
@@ -119,7 +83,7 @@ def fit(
         checkpoint_every=config.checkpoint_every,
         resumed=resumed,
     )
-    trainer = trainer_of(config.trainer, conductor, n_steps - first_step)
+    trainer = trainer_of(config.trainer, callback, n_steps - first_step)
     batches = TrainingWindows(
         data.train,
         seed=config.seed,
@@ -131,21 +95,19 @@ def fit(
         first_step=first_step,
         n_steps=n_steps - first_step,
     )
-    module = LanguageModel(decoder, optimiser=optimiser, schedule=schedule, first_step=first_step, n_steps=n_steps)
-    announce(run, config, data, decoder, trainer, first_step)
-    if start is not None and run.writes:
-        tell(f"starting from the weights of {start.folder}")
+    module = LanguageModel(decoder, optimizer=optimizer, schedule=schedule, first_step=first_step, n_steps=n_steps)
+    announce(run, data, decoder, trainer, first_step, start)
     if config.compile:
         decoder.compile()
     try:
         if first_step < n_steps:
-            with told_in_lines():
+            with warnings_as_lines(RunsInBlocks):
                 trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
     except Interrupted:
         if run.writes:
-            tell(f"go on with: roundround train resume={run.directory}")
+            print_status(f"go on with: roundround train resume={run.directory}")
         raise
-    run.note(seconds_of_training=conductor.training_seconds)
+    run.note(seconds_of_training=callback.training_seconds)
 
 
 def count(trainer: DictConfig, name: str) -> int:
@@ -157,9 +119,9 @@ def count(trainer: DictConfig, name: str) -> int:
 
 
 def announce(
-    run: Run, config: TrainConfig, data: TokenData, decoder: Decoder, trainer: lightning.Trainer, first_step: int
+    run: Run, data: TokenData, decoder: Decoder, trainer: lightning.Trainer, first_step: int, start: Start
 ) -> None:
-    """Record what is about to be trained, and tell it in two lines."""
+    """Record what is about to be trained, and print it in two lines."""
     facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.encoding.facts()}
     run.note(
         device=describe_device(trainer.strategy.root_device),
@@ -174,22 +136,20 @@ def announce(
             "held_out_bytes_per_token": data.held_out_bytes_per_token,
         },
     )
-    if run.writes:
-        data.tokenizer.save(str(run.directory / "tokenizer.json"))
-        choices = run.manifest["choices"]
-        details = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in facts.items())
-        tell(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
-        tell(f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}")
-        if first_step:
-            tell(f"going on after step {first_step}")
+    if not run.writes:
+        return
+    data.tokenizer.save(str(run.directory / "tokenizer.json"))
+    choices = run.manifest["choices"]
+    details = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in facts.items())
+    print_status(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
+    print_status(f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}")
+    if first_step:
+        print_status(f"going on after step {first_step}")
+    if start.message is not None:
+        print_status(start.message)
 
 
-def newest_checkpoint(run: Run) -> checkpoints.Checkpoint | None:
-    folder = checkpoints.newest(run.directory / "checkpoints")
-    return checkpoints.load(folder) if folder else None
-
-
-def trainer_of(node: DictConfig, conductor: Conductor, n_steps: int) -> lightning.Trainer:
+def trainer_of(node: DictConfig, callback: TrainingCallback, n_steps: int) -> lightning.Trainer:
     """Lightning's Trainer from its node; UserError for what it refuses and for a precision that loses updates."""
     if node.precision in ("bf16-true", "16-true"):
         raise UserError(
@@ -205,7 +165,7 @@ def trainer_of(node: DictConfig, conductor: Conductor, n_steps: int) -> lightnin
     settings.precision = node.precision or ("bf16-mixed" if gpu else "32-true")
     del settings["max_steps"]
     try:
-        return build(settings, lightning.Trainer, callbacks=[conductor], max_steps=n_steps, **OWNED)
+        return build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED)
     except (MisconfigurationException, TypeError, RuntimeError) as error:
         raise UserError(f"trainer: {one_line(error)}") from error
 
@@ -214,32 +174,23 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     """Write the results of a finished run: its best held-out loss in three units, and what it cost."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
-    state = checkpoints.read_state(folder)
-    nats = state["best"]["nats_per_token"]
+    best = checkpoints.read_state(folder)["best"]
+    token_loss = best["nats_per_token"]
     values = {
-        "perplexity": math.exp(nats),
-        "nats_per_token": nats,
-        "nats_per_byte": nats / data.held_out_bytes_per_token,
+        "perplexity": math.exp(token_loss),
+        "nats_per_token": token_loss,
+        "nats_per_byte": token_loss / data.held_out_bytes_per_token,
     }
     choices = run.manifest["choices"]
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
     records = [
-        {"metric": name, **common, "length": config.model.train_length, "step": state["best"]["step"], "value": value}
+        {"metric": name, **common, "length": config.model.train_length, "step": best["step"], "value": value}
         for name, value in values.items()
     ]
     records += [{"metric": name, **common, "value": value} for name, value in run.manifest["facts"].items()]
-    run.results(records, **values, step=state["best"]["step"])
+    run.results(records, **values, step=best["step"])
     if run.writes:
-        tell(
-            f"held-out perplexity {values['perplexity']:.3f} ({nats:.4f} nats a token, "
-            f"{values['nats_per_byte']:.4f} a byte) at step {state['best']['step']}"
+        print_status(
+            f"held-out perplexity {values['perplexity']:.3f} (loss {token_loss:.4f} nats per token, "
+            f"{values['nats_per_byte']:.4f} per byte) at step {best['step']}"
         )
-
-
-def check_same_data(directory: Path, data: TokenData) -> None:
-    """Raises UserError where the corpus or the tokenizer is no longer the one that the run began with."""
-    before = read_manifest(directory)["data"] or {}
-    now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-    changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
-    if changed:
-        raise UserError(f"the {changed[0]} is no longer the one that {directory} began with; start a new run")

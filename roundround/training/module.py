@@ -1,4 +1,4 @@
-"""The LightningModule: one loss, one optimiser, one schedule; it counts optimiser steps from the start of the run."""
+"""The LightningModule: one loss, one optimizer, one schedule; it counts optimizer steps from the start of the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundround.model.decoder import Decoder
-from roundround.training.optim import Optimiser
+from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
 
 
@@ -17,11 +17,11 @@ class LanguageModel(lightning.LightningModule):
     """Next-token cross-entropy of a decoder. `first_step` is where a resumed run goes on."""
 
     def __init__(
-        self, decoder: Decoder, *, optimiser: Optimiser, schedule: Schedule, first_step: int, n_steps: int
+        self, decoder: Decoder, *, optimizer: OptimizerFactory, schedule: Schedule, first_step: int, n_steps: int
     ) -> None:
         super().__init__()
         self.decoder = decoder
-        self.optimiser = optimiser
+        self.optimizer = optimizer
         self.schedule = schedule
         self.first_step = first_step
         self.n_steps = n_steps
@@ -30,7 +30,7 @@ class LanguageModel(lightning.LightningModule):
 
     @property
     def step(self) -> int:
-        """Optimiser steps since the run began, those before a resume included."""
+        """Optimizer steps since the run began, those before a resume included."""
         return self.first_step + int(self.trainer.global_step)
 
     def training_step(self, tokens_BT1: Tensor, batch_idx: int) -> Tensor:
@@ -39,11 +39,11 @@ class LanguageModel(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self) -> dict[str, Any]:
-        optimiser = self.optimiser.create(self.decoder)
+        optimizer = self.optimizer.create(self.decoder)
         rate = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda step: self.schedule.factor(self.first_step + step, self.n_steps)
+            optimizer, lambda step: self.schedule.factor(self.first_step + step, self.n_steps)
         )
-        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     def configure_gradient_clipping(
         self,

@@ -1,4 +1,4 @@
-"""Optimisers: what a config node becomes before there are parameters."""
+"""Optimizers: what a config node becomes before there are parameters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 
-class Optimiser:
-    """Base: holds the numbers of Adam and its kin, makes the torch optimiser once the module exists."""
+class OptimizerFactory:
+    """Base: holds the settings of Adam and its kin, and makes the torch optimizer once the module exists."""
 
     def __init__(
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
@@ -26,7 +26,7 @@ class Optimiser:
         self.decay_biases = decay_biases  # its default is for runs that were kept before there was a choice
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of the module's parameters."""
+        """The optimizer of the module's parameters."""
         raise NotImplementedError
 
     def groups(self, module: nn.Module) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ class Optimiser:
 
 
 @final
-class AdamW(Optimiser):
+class AdamW(OptimizerFactory):
     """Adam with decoupled weight decay.
 
     w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
@@ -56,7 +56,7 @@ class AdamW(Optimiser):
 
 
 @final
-class Adam(Optimiser):
+class Adam(OptimizerFactory):
     """Adam on the loss with an L2 penalty: its gradient is scaled like the loss's, which decoupled decay is not.
 
     loss + weight_decay / 2 sum w^2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.build import build
+from roundround.config.build import build
 from roundround.data.corpora import Corpus
 from roundround.data.hub import Hub
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe

@@ -15,14 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from roundround.build import checked_values
+from roundround.config.build import checked_values
+from roundround.config.models import build_decoder
 from roundround.data.tokenizers import Bytes
-from roundround.hf.card import Card
-from roundround.hf.export import Trained, write_folder
+from roundround.hf.export.card import Card
+from roundround.hf.export.folder import ModelToExport, write_folder
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
-from roundround.tasks.assembly import decoder_of
 
 LENGTH = 24
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": LENGTH}
@@ -72,17 +72,17 @@ def node(group: str, name: str, **overrides: Any) -> DictConfig:
     return config
 
 
-def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> Trained:
+def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> ModelToExport:
     """A decoder with random weights, as what a run would export."""
     torch.manual_seed(0)
     sizes = node("model", "tiny", **(SMALL | SHARP | model))
-    decoder = decoder_of(sizes, pe, softmax, n_vocab=257).eval()
+    decoder = build_decoder(sizes, pe, softmax, n_vocab=257).eval()
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():  # nothing may hide at a start of ones or zeros
             if "encodings." in name or ".softmax." in name or "norm" in name:
                 parameter += 0.1 * torch.rand_like(parameter)
     vocabulary = Bytes().build([])
-    return Trained(
+    return ModelToExport(
         decoder=decoder,
         sizes=checked_values(sizes, Decoder, {"n_vocab", "make_encoding", "make_softmax"}),
         encoding=checked_values(pe, PositionalEncoding, []),
@@ -92,7 +92,7 @@ def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> Trained:
     )
 
 
-def written(trained: Trained, folder: Path) -> Path:
+def written(trained: ModelToExport, folder: Path) -> Path:
     folder.mkdir(parents=True)
     write_folder(trained, folder, CARD)
     return folder

@@ -14,8 +14,8 @@ from helpers_export import loaded, some_tokens, trained, written
 from omegaconf import OmegaConf
 
 from roundround.errors import UserError
-from roundround.hf.bundle import bundle
-from roundround.hf.modeling import RoundroundForCausalLM
+from roundround.hf.export.bundle import bundle
+from roundround.hf.export.modeling import RoundroundForCausalLM
 from roundround.pe.alibi import ALiBi
 from roundround.softmax.softmax import Softmax
 
@@ -27,7 +27,7 @@ import math
 from typing import final
 
 from helpers.turning import angle
-from roundround.interface import AttentionShape
+from roundround.attention.keys import AttentionShape
 from roundround.pe import rotary
 from roundround.pe.rotary import RotaryEncoding
 
@@ -110,7 +110,7 @@ def test_names_that_two_modules_share_keep_apart() -> None:
         ("import torch as F\n", "F is imported as"),
         ("import roundround.pe.rotary\n", "write from ... import instead of import"),
         ("from roundround.pe.rotary import *\n", "name what is imported instead of"),
-        ("from roundround.run import tell\n", "roundround.run cannot travel with a model"),
+        ("from roundround.runs.run import opened\n", "roundround.runs.run cannot travel with a model"),
         ("from roundround.softmax import kernels\nmodules = [kernels]\n", "kernels is a module; only its names"),
         ("from roundround.softmax import kernels\nno = lambda: kernels.nothing\n", "kernels does not define nothing"),
         ("from roundround.pe.rope import Rope\n", "does not define Rope"),
@@ -141,7 +141,7 @@ def test_a_class_without_a_source_is_refused() -> None:
 
 
 def test_a_class_keeps_its_own_names_and_a_function_hides_the_modules(tmp_path: Path) -> None:
-    from roundround.hf.names import applied, definition_edits, reference_edits
+    from roundround.hf.export.names import applied, definition_edits, reference_edits
 
     text = (
         "f = 1\n"

@@ -117,11 +117,11 @@ def test_a_learnt_tokenizer_reads_and_writes_as_the_runs(
 def test_a_folder_that_computes_something_else_is_not_left(
     roundround: Callable[..., Done], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.hf import export
+    from roundround.hf.export import folder
 
-    sound = export.stock_weights
+    sound = folder.stock_weights
     monkeypatch.setattr(
-        export, "stock_weights", lambda decoder: {name: 1.001 * x for name, x in sound(decoder).items()}
+        folder, "stock_weights", lambda decoder: {name: 1.001 * x for name, x in sound(decoder).items()}
     )
     done = roundround("export", f"run={run}", "to=model")
     assert done.code == 1

@@ -17,8 +17,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from roundround.hf import export
-from roundround.hf.export import NotTheSame, Trained, agreement, is_stock, new_folder, rows_compared
+from roundround.hf.export import folder as export_folder
+from roundround.hf.export.folder import ModelToExport, NotTheSame, agreement, is_stock, new_folder, rows_compared
 from roundround.hf.llama import stock_config
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -64,12 +64,12 @@ FOLDERS_OF_LLAMA = {
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, Trained]:
+def models() -> dict[str, ModelToExport]:
     return {name: trained(pe, softmax, **model) for name, (pe, softmax, model) in PAIRS.items()}
 
 
 @pytest.fixture(scope="module")
-def answers(models: dict[str, Trained], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def answers(models: dict[str, ModelToExport], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What one clean process says of a folder for each of PAIRS."""
     root = tmp_path_factory.mktemp("exported")
     folders = {name: written(model, root / name) for name, model in models.items()}
@@ -79,7 +79,7 @@ def answers(models: dict[str, Trained], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_logits_and_loss_are_the_decoders(
-    name: str, models: dict[str, Trained], answers: dict[str, dict[str, Any]]
+    name: str, models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
     tokens_BT = some_tokens()
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_only_what_llama_computes_is_a_stock_llama(name: str, answers: dict[str,
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_padding_on_the_left_changes_nothing(
-    name: str, models: dict[str, Trained], answers: dict[str, dict[str, Any]]
+    name: str, models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
     decoder, tokens_BT = models[name].decoder, some_tokens()
     padded = answers[name]["padded"]
@@ -124,7 +124,7 @@ def test_padding_on_the_left_changes_nothing(
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_generation_is_greedy_decoding(
-    name: str, models: dict[str, Trained], answers: dict[str, dict[str, Any]]
+    name: str, models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
     decoder, tokens_BT = models[name].decoder, some_tokens()[:, :9]
     assert torch.equal(answers[name]["text"], greedy(decoder, tokens_BT, 5))
@@ -133,7 +133,9 @@ def test_generation_is_greedy_decoding(
     assert torch.equal(answers[name]["batch"][1, 5:], short[0])
 
 
-def test_the_tokenizer_gives_the_runs_tokens(models: dict[str, Trained], answers: dict[str, dict[str, Any]]) -> None:
+def test_the_tokenizer_gives_the_runs_tokens(
+    models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
+) -> None:
     tokenizer = models["rope-softmax"].tokenizer
     ids = tokenizer.encode("Once \u00e9<|endoftext|> x", add_special_tokens=False).ids
     for name in ("rope-softmax", "alibi-ssmax"):
@@ -210,7 +212,7 @@ def test_what_llama_refuses_or_computes_otherwise_is_not_stock(pe: Any, softmax:
 # -- the check sees what is wrong
 
 
-def agreed(model: Trained, folder: Path) -> None:
+def agreed(model: ModelToExport, folder: Path) -> None:
     agreement(model, folder, some_tokens())
 
 
@@ -252,7 +254,7 @@ def test_a_modelling_file_that_needs_roundround_does_not_load(tmp_path: Path) ->
 
 def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
-    monkeypatch.setattr(export, "LOGITS_COMPARED", 2 * 257 * 4)
+    monkeypatch.setattr(export_folder, "LOGITS_COMPARED", 2 * 257 * 4)
     assert rows_compared(some_tokens(), 257).tolist() == [0, 8, 15, 23]
 
 

@@ -16,12 +16,13 @@ from transformers import (
 )
 from transformers.masking_utils import chunked_causal_mask_function
 
+from roundround.attention.keys import Keys
 from roundround.errors import UserError
-from roundround.hf import subject as subject_module
-from roundround.hf.attention import INPUT, attention, configs_of, installed
-from roundround.hf.mask import mask
-from roundround.hf.subject import HuggingFaceModel, frequency_tables
-from roundround.interface import Keys
+from roundround.hf import probed_model as subject_module
+from roundround.hf.patching.attention import INPUT, attention, configs_of, installed
+from roundround.hf.patching.frequencies import frequency_tables
+from roundround.hf.patching.mask import mask
+from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, turned
 from roundround.probing.probe import observe
 from roundround.softmax.base import AttentionSoftmax
@@ -79,7 +80,7 @@ def test_a_padded_batch_generates_the_same(name: str, cache: str) -> None:
 def layouts_of(name: str, **changes: object) -> list[Layout]:
     model = tiny(name, **changes)
     with installed(model):
-        subject = HuggingFaceModel(name, model, None)
+        subject = ProbedHuggingFaceModel(name, model, None)
         return observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
 
 
@@ -112,7 +113,7 @@ def test_half_precision_tells_the_same_layout() -> None:
     for name in ("gemma4_text", "cohere", "gpt_neox"):
         model = tiny(name).to(torch.bfloat16)
         with installed(model):
-            subject = HuggingFaceModel(name, model, None)
+            subject = ProbedHuggingFaceModel(name, model, None)
             read = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
         expected = layouts_of(name)
         assert [(x.pairing, x.n_turning) for x in read] == [(x.pairing, x.n_turning) for x in expected]
@@ -159,7 +160,7 @@ def test_windows_are_the_models_own() -> None:
 def test_many_layers_in_half_precision_are_read() -> None:
     model = tiny("gemma", num_hidden_layers=32).to(torch.bfloat16)
     with installed(model):
-        subject = HuggingFaceModel("deep", model, None)
+        subject = ProbedHuggingFaceModel("deep", model, None)
         layouts = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
     assert {(x.pairing, x.n_turning) for x in layouts} == {("half-split", 8)}
 
@@ -182,7 +183,7 @@ def test_the_decoder_inside_a_model_of_images_is_probed() -> None:
     with installed(model) as normalisers:
         assert len(normalisers) == 4
         torch.testing.assert_close(model(tokens, use_cache=False).logits, stock, rtol=1e-4, atol=1e-4)
-        subject = HuggingFaceModel("images", model, None)
+        subject = ProbedHuggingFaceModel("images", model, None)
         assert len(observe(subject, tokens.tolist(), rows=False, entropy=False).layouts) == 4
         nats = torch.nn.functional.cross_entropy(stock[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
         torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), nats, rtol=1e-4, atol=1e-4)
@@ -195,7 +196,7 @@ def test_nats_in_blocks_of_positions_are_the_same(name: str, monkeypatch: pytest
     logits = model(tokens[:, :-1], use_cache=False).logits
     whole = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
     with installed(model):
-        subject = HuggingFaceModel(name, model, None)
+        subject = ProbedHuggingFaceModel(name, model, None)
         torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
         monkeypatch.setattr(subject_module, "LOGITS_AT_ONCE", N_VOCAB * 2 * 3)
         torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
@@ -212,7 +213,7 @@ def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str)
         rope |= {"short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "original_max_position_embeddings": 128}
     model = tiny("phi3" if name == "longrope" else "llama", rope_parameters=rope)
     with installed(model):
-        subject = HuggingFaceModel(name, model, None)
+        subject = ProbedHuggingFaceModel(name, model, None)
         assert observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts[0].n_turning > 5
         with pytest.raises(UserError, match="can be looked at, not replaced"), subject.turning_at(subject.tables()):
             pass
@@ -232,7 +233,7 @@ def test_attention_of_another_kind_is_refused_in_one_line(name: str, changes: di
     else:
         model = tiny(name, **changes)
     with pytest.raises(UserError, match=message), installed(model):
-        observe(HuggingFaceModel(name, model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
+        observe(ProbedHuggingFaceModel(name, model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
     assert not [m for m in model.modules() if hasattr(m, "roundround_softmax") or "roundround_input" in m.__dict__]
 
 
@@ -240,13 +241,13 @@ def test_a_shared_layer_is_refused() -> None:
     model = tiny("llama")
     model.model.layers[2].self_attn = model.model.layers[1].self_attn
     with pytest.raises(UserError, match="calls an attention layer twice"), installed(model):
-        observe(HuggingFaceModel("shared", model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
+        observe(ProbedHuggingFaceModel("shared", model, None), [some_tokens(12).tolist()], rows=False, entropy=False)
 
 
 def test_layers_without_attention_between_are_passed_over() -> None:
     model = tiny("lfm2", layer_types=["conv", "full_attention"] * 2, num_key_value_heads=2)
     with installed(model):
-        seen = observe(HuggingFaceModel("hybrid", model, None), [some_tokens(30).tolist()])
+        seen = observe(ProbedHuggingFaceModel("hybrid", model, None), [some_tokens(30).tolist()])
     assert len(seen.layouts) == 2
     assert not torch.isnan(seen.arrays()["places"]).any()
 
@@ -275,14 +276,14 @@ def test_a_call_without_our_mask_is_refused() -> None:
 def test_a_model_without_rope_is_refused_in_one_line() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=50)).eval()
     with pytest.raises(UserError) as error, installed(model):
-        HuggingFaceModel("gpt2", model, None)
+        ProbedHuggingFaceModel("gpt2", model, None)
     assert "\n" not in str(error.value)
 
 
 def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("llama")
     with installed(model):
-        subject = HuggingFaceModel("leaky", model, None)
+        subject = ProbedHuggingFaceModel("leaky", model, None)
         hidden = subject.hidden
 
         def leaking(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -297,7 +298,7 @@ def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyP
 def test_an_unknown_rotation_is_refused() -> None:
     model = tiny("llama")
     with installed(model):
-        subject = HuggingFaceModel("odd", model, None)
+        subject = ProbedHuggingFaceModel("odd", model, None)
         wrong = [table * 1.5 for table in frequency_tables(model)]
         subject.tables = lambda: wrong
         with pytest.raises(UserError, match="layer 0 of odd turns its channels in a way"):

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
 from roundround.errors import UserError
-from roundround.hf.attention import installed
 from roundround.hf.load import Pretrained
-from roundround.hf.subject import HuggingFaceModel
+from roundround.hf.patching.attention import installed
+from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.probing.probe import Probe, observe
 
 
@@ -48,7 +48,7 @@ def probed(folder: Path, *, offload: bool) -> tuple[Probe, int]:
         reads += 1
 
     with installed(model):
-        subject = HuggingFaceModel("tiny", model, None)
+        subject = ProbedHuggingFaceModel("tiny", model, None)
         subject.words = lambda tokens: [str(token) for token in tokens]
         model.base_model.layers[0].register_forward_pre_hook(count)
         assert all(p.device.type == ("meta" if offload else "cpu") for p in model.base_model.layers.parameters())
@@ -75,7 +75,7 @@ def test_long_texts_do_not_ride_with_the_self_test() -> None:
     model, sizes = tiny("llama"), []
     with installed(model) as normalisers:
         normalisers[0].register_forward_pre_hook(lambda module, args: sizes.append(tuple(args[0].shape[:3:2])))
-        observe(HuggingFaceModel("tiny", model, None), [some_tokens(300).tolist()], rows=False, entropy=False)
+        observe(ProbedHuggingFaceModel("tiny", model, None), [some_tokens(300).tolist()], rows=False, entropy=False)
     assert sizes == [(3, 16), (1, 300)]
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import roundround as rr
 from roundround.errors import UserError
-from roundround.hf.subject import frequency_tables
+from roundround.hf.patching.frequencies import frequency_tables
 
 STORIES = SHARED / "models" / "stories260K"
 

@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
+from roundround.config.models import build_decoder
 from roundround.errors import UserError
-from roundround.hf.initial import initial
+from roundround.hf.llama_checkpoint import read_checkpoint
 from roundround.model.decoder import Decoder
-from roundround.tasks.assembly import decoder_of
 
 logging.disable_progress_bar()
 
@@ -50,11 +50,11 @@ def checkpoint(here: Path) -> Path:
 
 
 def rebuilt(folder: Path) -> Decoder:
-    start = initial(f"hf:{folder}")
+    start = read_checkpoint(f"hf:{folder}")
     from omegaconf import OmegaConf
 
-    nodes = [OmegaConf.create(x) for x in (start.described.model, start.described.pe)]
-    decoder = decoder_of(nodes[0], nodes[1], node("softmax", "softmax"), start.described.n_vocab)
+    nodes = [OmegaConf.create(x) for x in (start.nodes.model, start.nodes.pe)]
+    decoder = build_decoder(nodes[0], nodes[1], node("softmax", "softmax"), start.nodes.n_vocab)
     start.put_into(decoder)
     return decoder.eval()
 
@@ -115,7 +115,7 @@ def test_an_old_configuration_and_weights_in_shards_are_read(tmp_path: Path) -> 
     config = json.loads((tmp_path / "config.json").read_text())
     del config["rope_parameters"]
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 5000.0, "rope_scaling": None}))
-    assert initial(f"hf:{tmp_path}").described.pe["theta"] == 5000.0
+    assert read_checkpoint(f"hf:{tmp_path}").nodes.pe["theta"] == 5000.0
     assert_same_loss(tmp_path, some_tokens())
 
 
@@ -279,4 +279,4 @@ def test_a_wrong_command_costs_one_line(
 def test_weights_that_no_config_describes_are_named(checkpoint: Path) -> None:
     save_file({"model.norm.weight": torch.ones(32)}, checkpoint / "model.safetensors")
     with pytest.raises(UserError, match=r"lacks embed_tokens.weight, .* and \d+ more"):
-        initial(f"hf:{checkpoint}").check(trained(node("pe", "p_rope"), node("softmax", "softmax")).decoder)
+        read_checkpoint(f"hf:{checkpoint}").check(trained(node("pe", "p_rope"), node("softmax", "softmax")).decoder)

@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from roundround.model.decoder import Decoder
+from roundround.config.models import build_decoder
+from roundround.model.decoder import Decoder, n_parameters
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
-from roundround.tasks.assembly import decoder_of, n_parameters
 
 STORIES = SHARED / "models" / "stories260K"
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -59,7 +59,7 @@ def node(group: str, name: str, **overrides: Any) -> DictConfig:
 
 def decoder(pe: str = "rope", *, model: str = "tiny", n_vocab: int = 97, **sizes: Any) -> Decoder:
     """A small decoder with this encoding; `sizes` replace what its yaml says."""
-    return decoder_of(node("model", model, **(SMALL | sizes)), node("pe", pe), node("softmax", "softmax"), n_vocab)
+    return build_decoder(node("model", model, **(SMALL | sizes)), node("pe", pe), node("softmax", "softmax"), n_vocab)
 
 
 def lively(model: Decoder) -> Decoder:
@@ -227,7 +227,7 @@ def test_weights_have_the_names_and_shapes_that_hugging_face_saves(tied: bool, t
 def test_gemma_2b_from_scratch_has_gemmas_parameters() -> None:
     nodes = node("model", "gemma_2b_scratch"), node("pe", "rope"), node("softmax", "softmax")
     with torch.device("meta"):
-        model = decoder_of(*nodes, n_vocab=256_128)
+        model = build_decoder(*nodes, n_vocab=256_128)
         theirs = GemmaForCausalLM(GemmaConfig(**sizes_for_hugging_face(model, n_key_heads=1)))
     # Gemma Team 2024, arXiv:2403.08295, table 2: embedding and non-embedding parameters of the 2B model
     assert n_parameters(model) == sum(w.numel() for w in theirs.parameters()) == 524_550_144 + 1_981_884_416
@@ -246,7 +246,7 @@ def test_gemma_2b_from_scratch_has_gemmas_parameters() -> None:
 )
 def test_models_are_as_large_as_their_yaml_says(name: str, n_vocab: int, fewest: float, most: float) -> None:
     with torch.device("meta"):
-        model = decoder_of(node("model", name), node("pe", "p_rope"), node("softmax", "softmax"), n_vocab)
+        model = build_decoder(node("model", name), node("pe", "p_rope"), node("softmax", "softmax"), n_vocab)
     assert fewest <= n_parameters(model) <= most
 
 

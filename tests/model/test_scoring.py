@@ -12,10 +12,10 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from roundround.config.models import build_decoder
 from roundround.model import decoder as decoder_module
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, score
-from roundround.tasks.assembly import decoder_of
 
 CPU = torch.device("cpu")
 N_VOCAB = 53
@@ -29,7 +29,7 @@ def decoder() -> Decoder:
     model = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "model" / "tiny.yaml"), sizes)
     pe, softmax = (OmegaConf.load(ROOT / "conf" / path) for path in ("pe/rope.yaml", "softmax/softmax.yaml"))
     torch.manual_seed(0)
-    return decoder_of(model, pe, softmax, N_VOCAB)
+    return build_decoder(model, pe, softmax, N_VOCAB)
 
 
 def nats_by_loop(decoder: Decoder, windows: Tensor) -> list[list[float]]:

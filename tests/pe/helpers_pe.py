@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.interface import AttentionShape, Keys
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 
 ROOT = Path(__file__).resolve().parents[2]

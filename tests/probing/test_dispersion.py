@@ -14,10 +14,10 @@ from scipy.stats import entropy as shannon
 from test_softmax import KEYS, SCALE, encoding_of, inputs, mask_by_loop, shape_of
 from torch import Tensor, nn
 
-from roundround.interface import Keys
+from roundround.attention.keys import Keys
 from roundround.probing import dispersion as dispersion_module
 from roundround.probing.dispersion import MEASURES, Dispersion, watched
-from roundround.report import dispersion as report
+from roundround.report import dispersion_tables as report
 from roundround.softmax import base
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax

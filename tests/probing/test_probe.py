@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from roundround.errors import UserError
-from roundround.hf.attention import installed
-from roundround.hf.subject import HuggingFaceModel
+from roundround.hf.patching.attention import installed
+from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
 from roundround.probing.maximum import entropy_by_length
@@ -31,7 +31,7 @@ TEXTS = [some_tokens(n, seed=n).tolist() for n in (30, 12, 2, 25)]
 
 def probe_of(model: PreTrainedModel, texts: list[list[int]] = TEXTS, **options: object) -> Probe:
     with installed(model):
-        return observe(HuggingFaceModel("tiny", model, None), texts, **options)
+        return observe(ProbedHuggingFaceModel("tiny", model, None), texts, **options)
 
 
 # -- norms
@@ -156,7 +156,7 @@ def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
     """Statistics of one layer of given queries and keys."""
     from test_softmax import shape_of
 
-    from roundround.interface import Keys
+    from roundround.attention.keys import Keys
 
     seen = RowStatistics(1, q_HTC.shape[1])
     softmax = Softmax(shape_of(0))
@@ -259,7 +259,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_prompt_is_recorded_whole(name: str) -> None:
     model, text = tiny(name), TEXTS[1]
     with installed(model):
-        subject = HuggingFaceModel("tiny", model, Words())
+        subject = ProbedHuggingFaceModel("tiny", model, Words())
         record = observe(subject, TEXTS, prompt=text, rows=False, entropy=False).prompt
     weights = weights_of(model, text, 3)
     torch.testing.assert_close(record.layers[3].weights.double(), weights, rtol=1e-4, atol=1e-5)
@@ -280,7 +280,7 @@ class Words:
 def test_no_logit_exceeds_its_bound() -> None:
     model, text = tiny("qwen3"), TEXTS[0]
     with installed(model):
-        subject = HuggingFaceModel("tiny", model, Words())
+        subject = ProbedHuggingFaceModel("tiny", model, Words())
         record = observe(subject, [text], prompt=text, rows=False, entropy=False).prompt
     for layer in range(4):
         table = record.alignment(layer, 2)
@@ -295,16 +295,16 @@ def test_no_logit_exceeds_its_bound() -> None:
 
 
 @pytest.fixture(scope="module")
-def stories() -> Iterator[HuggingFaceModel]:
+def stories() -> Iterator[ProbedHuggingFaceModel]:
     if not STORIES.is_dir():
         pytest.skip(f"{STORIES} is not here")
     model = AutoModelForCausalLM.from_pretrained(STORIES).eval().requires_grad_(False)
     with installed(model):
-        yield HuggingFaceModel("stories260K", model, AutoTokenizer.from_pretrained(STORIES))
+        yield ProbedHuggingFaceModel("stories260K", model, AutoTokenizer.from_pretrained(STORIES))
 
 
 @pytest.fixture(scope="module")
-def beginnings(stories: HuggingFaceModel) -> list[list[int]]:
+def beginnings(stories: ProbedHuggingFaceModel) -> list[list[int]]:
     """The first 230 characters of two hundred stories, as the numbers below were measured."""
     import re
 
@@ -314,7 +314,7 @@ def beginnings(stories: HuggingFaceModel) -> list[list[int]]:
 
 
 def test_norms_of_a_trained_model_equal_those_of_its_own_projections(
-    stories: HuggingFaceModel, beginnings: list[list[int]]
+    stories: ProbedHuggingFaceModel, beginnings: list[list[int]]
 ) -> None:
     texts = beginnings[:5]
     seen = observe(stories, texts, rows=False, entropy=False)
@@ -330,7 +330,7 @@ def test_norms_of_a_trained_model_equal_those_of_its_own_projections(
     [([], 3.347), (["lowest:0.25"], 3.414), (["lowest:0.5"], 17.9), (["highest:0.25"], 6.49), (["lowest:1"], 87.9)],
 )
 def test_ablated_perplexities_of_a_trained_model(
-    stories: HuggingFaceModel, beginnings: list[list[int]], bands: list[str], perplexity: float
+    stories: ProbedHuggingFaceModel, beginnings: list[list[int]], bands: list[str], perplexity: float
 ) -> None:
     parsed = [ablation.parse_band(band) for band in bands]
     loss = ablation.ablated_loss(stories, parsed, beginnings, batch_tokens=2048)
@@ -338,7 +338,7 @@ def test_ablated_perplexities_of_a_trained_model(
     assert loss.perplexity() == pytest.approx(perplexity, rel=2e-3)
 
 
-def test_the_order_of_the_ends_reverses_with_the_context(stories: HuggingFaceModel) -> None:
+def test_the_order_of_the_ends_reverses_with_the_context(stories: ProbedHuggingFaceModel) -> None:
     tokens = stories.text_tokens((SHARED / "data" / "tinystories" / "validation.txt").read_text())
     windows = [tokens[i * 512 : (i + 1) * 512] for i in range(20)]
     slow, fast = (
@@ -349,14 +349,14 @@ def test_the_order_of_the_ends_reverses_with_the_context(stories: HuggingFaceMod
     assert slow.perplexity(256, 511) > 1.5 * fast.perplexity(256, 511)
 
 
-def test_the_frequencies_come_back(stories: HuggingFaceModel, beginnings: list[list[int]]) -> None:
+def test_the_frequencies_come_back(stories: ProbedHuggingFaceModel, beginnings: list[list[int]]) -> None:
     before = stories.tables()
     with pytest.raises(RuntimeError), stories.turning_at([torch.zeros(4)]):
         raise RuntimeError
     assert all(torch.equal(a, b) for a, b in zip(before, stories.tables(), strict=True))
 
 
-def test_entropy_grows_with_the_list(stories: HuggingFaceModel) -> None:
+def test_entropy_grows_with_the_list(stories: ProbedHuggingFaceModel) -> None:
     found = entropy_by_length(stories, n_elements=(1, 16, 64, 4096), n_lists=2)
     assert list(found) == [1, 16, 64]  # the longest does not fit the context
     assert float(found[64][0].amax()) > float(found[1][0].amax()) + 0.5
@@ -404,7 +404,7 @@ def test_bands_that_overlap_by_rounding_are_refused() -> None:
 def test_a_padded_nan_stays_where_it_is() -> None:
     model = tiny("llama")
     with installed(model):
-        subject = HuggingFaceModel("tiny", model, None)
+        subject = ProbedHuggingFaceModel("tiny", model, None)
         nats = subject.nats
 
         def broken(tokens: Tensor, targets: Tensor) -> Tensor:

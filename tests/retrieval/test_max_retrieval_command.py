@@ -21,7 +21,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from scipy import stats
 
-from roundround.report import max_retrieval as report
+from roundround.report import max_retrieval_tables as report
 
 SMALL = [
     "logger=none",

@@ -10,9 +10,10 @@ import torch
 from test_softmax import KEYS, SCALE, inputs, keys_of, shape_of
 from torch import Tensor
 
-from roundround.softmax import kernels, projection
+from roundround.attention import kernels
+from roundround.attention.blocks import attend_rows
+from roundround.softmax import projection
 from roundround.softmax.alpha_entmax import AlphaEntmax
-from roundround.softmax.base import attend_rows
 from roundround.softmax.entmax15 import Entmax15
 from roundround.softmax.projection import Projection, entmax_of
 from roundround.softmax.sparsemax import Sparsemax

@@ -21,10 +21,11 @@ from test_softmax import KEYS, SCALE, encoding_of, inputs, keys_of
 from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
 from torch import Tensor
 
-from roundround.interface import Bias, Keys
-from roundround.softmax import fused
+from roundround.attention import fused
+from roundround.attention.bias import Bias
+from roundround.attention.keys import Keys
+from roundround.attention.tiles import Operands
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
-from roundround.softmax.parts import Operands
 
 PUBLISHED = [-0.037, 0.481, -2.3, 4.917, -1.791]
 Row = Callable[[np.ndarray], np.ndarray]

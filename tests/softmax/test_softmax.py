@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roundround.interface import AttentionShape, Keys
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax import base
 from roundround.softmax.base import AttentionSoftmax
@@ -127,7 +127,7 @@ def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **
     """Output of `attend`, and its gradients with respect to q, k, v and the parameters of the bias."""
     q, k, v, cotangent = tensors
     softmax = options.get("softmax") or Softmax(shape_of(k.shape[1]))
-    out = softmax.attend(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=options.get("rows", {}))
+    out = softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=options.get("rows", {}))
     assert (out.shape, out.dtype) == (q.shape, q.dtype)
     return with_gradients(out, cotangent, [q, k, v, *encoding.parameters()])
 
@@ -293,7 +293,7 @@ def test_nothing_leaks_from_keys_that_are_not_visible(
     monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 4 * N_BATCH * N_HEADS * keys.n_keys)
     q, k, v, cotangent = inputs(keys)
     bias_of_rows = encoding_of(bias).double().bias()
-    out = Softmax(shape_of()).attend(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
+    out = Softmax(shape_of())(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
     mask_B1QK = mask_by_loop(keys)
     for i in range(keys.n_queries):
         row = (out[:, :, i] * cotangent[:, :, i]).sum()
@@ -350,7 +350,7 @@ def peak_of_training(n_tokens: int, bias: str | None, **options: Any) -> Peak:
     encoding = encoding_of(bias, n_heads)
     keys = keys_of(n_tokens, n_tokens, **options)
     with Peak() as peak:
-        out = Softmax(shape_of()).attend(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={})
+        out = Softmax(shape_of())(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={})
         out.sum().backward()
     assert q.grad is not None
     assert q.grad.any()

@@ -19,7 +19,8 @@ from omegaconf import OmegaConf
 from test_softmax import KEYS, SCALE, Peak, encoding_of, inputs, keys_of, mask_by_loop, row_counts, with_gradients
 from torch import Tensor, nn
 
-from roundround.interface import AttentionShape, Bias, Keys
+from roundround.attention.bias import Bias
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax import base
 from roundround.softmax.base import AttentionSoftmax
@@ -351,7 +352,7 @@ def test_a_thousand_tokens_attend_by_the_dense_definition(
     sizes = {"n_heads": 2, "n_key_heads": 1, "head_dim": 4}
     softmax = build(name, attention_shape(**sizes)).double()
     # in blocks every row goes the same way, and the last two hundred are three blocks that cost a third
-    n_queries = 200 if type(softmax).has_kernel is AttentionSoftmax.has_kernel else 1000
+    n_queries = 200 if type(softmax).has_fused_form is AttentionSoftmax.has_fused_form else 1000
     encoding, keys = encoding_from(encoding_name, **sizes).double(), keys_of(n_queries, 1000)
     q, k = (
         encoding.rotate(3 * randn(1, h, pos.shape[1], 4, seed=h), encoding.prepare(pos, torch.float64))

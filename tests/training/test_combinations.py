@@ -10,7 +10,7 @@ import torch
 from conftest import ROOT, Done
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.tasks.assembly import decoder_of
+from roundround.config.models import build_decoder
 from roundround.training.optim import AdamW
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -37,7 +37,7 @@ def node(group: str, name: str) -> DictConfig:
 def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(node("model", "tiny"), SMALL)
-    decoder = decoder_of(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    decoder = build_decoder(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     adam = AdamW(lr=3e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.0).create(decoder)
     losses = []
@@ -56,7 +56,7 @@ def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
 def test_it_trains_in_mixed_precision_and_runs_in_half(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(node("model", "tiny"), SMALL)
-    decoder = decoder_of(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    decoder = build_decoder(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     whole = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:]).mean()
     with torch.autocast("cpu", torch.bfloat16):

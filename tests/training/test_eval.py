@@ -32,16 +32,16 @@ def evaluated(roundround: Callable[..., Done], run: Path | str, *args: str) -> D
 
 def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Done], run: Path) -> None:
     """Every target of the stream, cut to a multiple of the longest, predicted from its own window alone."""
-    from roundround.build import build
+    from roundround.config.build import build
+    from roundround.config.models import build_decoder
     from roundround.data.corpora import Corpus
     from roundround.data.tokenizers import TokenizerRecipe
     from roundround.data.tokens import default_cache_dir, prepare
-    from roundround.tasks.assembly import decoder_of
 
     done = evaluated(roundround, run, LENGTHS)
     config = OmegaConf.create(json.loads((run / "run.json").read_text())["config"])
     data = prepare(build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe), default_cache_dir())
-    decoder = decoder_of(config.model, config.pe, config.softmax, data.n_vocab)
+    decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
     decoder.load_state_dict(load_file(run / "checkpoints" / "best" / "model.safetensors"))
     stream = torch.from_numpy(data.held_out.astype("int64"))
     n_targets = (len(stream) - 1) // 64 * 64

@@ -212,7 +212,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.training import checkpoints
+    from roundround.runs import checkpoints
 
     whole = train("trainer.max_steps=6").directory
     write, calls = checkpoints.write_tensors, []
@@ -299,7 +299,7 @@ def test_a_finished_run_resumed_is_still_finished(train: Callable[..., Done], ro
 
 
 def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
-    from roundround.run import locked
+    from roundround.runs.run import locked
 
     run = train().directory
     with locked(run):

@@ -1,0 +1,155 @@
+"""Fused attention that also takes what `F.scaled_dot_product_attention` does not, and the entropy of its rows.
+
+Windows, padding, caches, biases linear in distance (ALiBi) and sinks, without a matrix of logits; see `tiles.py`.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from roundround.attention import kernels
+from roundround.attention.bias import Bias
+from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
+from roundround.attention.keys import Keys
+from roundround.attention.tiles import TiledAttention
+
+
+def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
+    """Whether this file computes it: a kernel is at hand, and the bias, if any, is linear in distance."""
+    return kernels.serves(q_BHQC) and (bias is None or bias.slopes_H is not None)
+
+
+def slopes_of(bias: Bias | None) -> Tensor | None:
+    """Slopes of a bias that is linear in distance, [H, 1, 1]; None for no bias."""
+    return None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+
+
+def attention(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    slopes: Tensor | None = None,
+    null_H: Tensor | None = None,
+) -> Tensor:
+    """Softmax attention [B, H, Q, C] over the visible keys, memory linear in length, exact gradients.
+
+    slopes: adds `slopes * (k_pos - q_pos)` to the logits; broadcasts to [B, H, Q, 1].
+    null_H: logit of one more key, whose value is zero, for each head; None for no such key.
+
+    A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
+    """
+    if slopes is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
+        grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
+        causal = not keys.is_unmasked
+        return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+    out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)[0]
+    return out
+
+
+def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None) -> Tensor:
+    """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
+
+    H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[k_pos - q_pos]: attention with the keys
+    as values. Detaching the log-sum-exp, the outer query and the values leaves dH/de_j = -p_j (e_j - E_p[e]), the exact
+    derivative.
+    """
+    return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)[0]
+
+
+def entropy_and_log_sum_exp(
+    q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
+    q_BHQC, k_BGKC = in_precision_of_entropy(q_BHQC, k_BGKC)
+    mean_key, log_sum_exp, mean_distance = attention_by_tiles(
+        q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, slopes=slopes
+    )
+    wide = log_sum_exp.dtype
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
+    if slopes is not None:
+        mean_logit = mean_logit + slopes * mean_distance
+    return log_sum_exp - mean_logit, log_sum_exp
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # as `attention_by_tiles`
+def attention_by_entropy(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    beta_of: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """`attention` of `beta_of(entropy) * q`, with its gradient through the entropy, in less memory than the two make.
+
+    beta_of: inverse temperatures of entropies [B, H, Q, 1], each of its own row's alone, without parameters.
+    """
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        return cast("Tensor", EntropyScaledAttention.apply(q_BHQC, k_BGKC, v_BGKC, beta_of, scale, keys))  # type: ignore[no-untyped-call]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers to choose its tiles
+def attention_by_tiles(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    scale: float,
+    keys: Keys,
+    slopes: Tensor | None = None,
+    null_H: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with slopes, E_p[k_pos - q_pos] [B, H, Q, 1].
+
+    The log-sum-exp passes no gradient; that of a row that sees nothing is 0.
+    """
+    device, dtype = q_BHQC.device.type, q_BHQC.dtype
+    if slopes is not None:  # bfloat16 counts exactly only to 256
+        dtype = torch.promote_types(dtype, torch.float32)
+        slopes = slopes.to(dtype).expand(*q_BHQC.shape[:3], 1)
+    q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
+    with torch.autocast(device, enabled=False):
+        merged = TiledAttention.apply(q, k, v, slopes, null_H, scale, keys)  # type: ignore[no-untyped-call]
+    out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
+    return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
+
+
+def without_broken_rows(
+    q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries and keys fit for a kernel, and the rows [B, H, Q, 1] whose output must be NaN; None where none need be.
+
+    A row is broken where a visible logit of it is not finite. The kernels would not tell: on a CPU a row of NaN logits
+    comes out as zeros, a key of -inf as if it were hidden, and a hidden key of NaN spoils its neighbours.
+    """
+    if q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling() and all_logits_finite(q_BHQC, k_BGKC, scale):
+        return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
+    with torch.no_grad():
+        wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+        q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
+        k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
+        longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).reshape(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
+        bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
+        bad_k_BGK = ~(k_norm_BGK * longest_BGQ.amax(-1, keepdim=True)).isfinite()
+        sees_bad_BHQ1 = kernels.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
+        broken_BHQ1 = bad_q_BHQ1 | sees_bad_BHQ1
+    return q_BHQC.masked_fill(bad_q_BHQ1, 0.0), k_BGKC.masked_fill(bad_k_BGK[..., None], 0.0), broken_BHQ1
+
+
+@torch.no_grad()
+def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float) -> bool:
+    """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
+    wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+    q_norm, k_norm = (torch.linalg.vector_norm(x, dtype=wide) for x in (q_BHQC, k_BGKC))
+    return bool((q_norm * k_norm * scale).isfinite())

@@ -1,0 +1,107 @@
+"""The shape of an attention layer, and its keys: who may look at whom.
+
+Shapes: B batch, T tokens, Q queries, K keys, H heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """The sizes of one attention layer, known only when a model is built; they never stand in a yaml."""
+
+    n_heads: int
+    n_key_heads: int
+    head_dim: int
+    d_model: int
+    layer: int
+    train_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Who may look at whom: positions and visibility of the keys, without an n x n mask.
+
+    Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Positions only feed
+    biases; visibility goes by order in the sequence, so it is right for random positions and for a cache alike.
+
+    q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
+    valid_BK: False where a key is padding; None where none is.
+    window: a query sees itself and the `window - 1` tokens before it; None for all.
+    """
+
+    q_pos_BQ: Tensor
+    k_pos_BK: Tensor
+    valid_BK: Tensor | None = None
+    causal: bool = True
+    window: int | None = None
+
+    @property
+    def n_queries(self) -> int:
+        return self.q_pos_BQ.shape[1]
+
+    @property
+    def n_keys(self) -> int:
+        return self.k_pos_BK.shape[1]
+
+    @property
+    def is_plain_causal(self) -> bool:
+        """Whether a kernel's own causal flag says everything: no padding, no window, queries and keys aligned."""
+        return self.causal and self.valid_BK is None and self.window is None and self.n_queries == self.n_keys
+
+    @property
+    def is_unmasked(self) -> bool:
+        """Whether every query sees every key, as one new query against its cache does."""
+        past_all = not self.causal or self.n_queries == 1
+        return past_all and self.valid_BK is None and (self.window is None or self.window >= self.n_keys)
+
+    def span(self, a: int, b: int) -> tuple[int, int]:
+        """The smallest range of keys that holds everything visible to the query rows a..b."""
+        offset = self.n_keys - self.n_queries
+        last = b + offset if self.causal else self.n_keys
+        first = max(0, a + offset - self.window + 1) if self.window is not None else 0
+        if self.window is not None and not self.causal:
+            last = min(last, b + offset + self.window - 1)
+        return first, last
+
+    def visible(self, a: int, b: int) -> Tensor:
+        """Mask [1 or B, 1, b - a, K'] of the query rows a..b over the keys of `span(a, b)`; True where visible."""
+        first, last = self.span(a, b)
+        device = self.k_pos_BK.device
+        row_Q1 = torch.arange(a, b, device=device)[:, None] + self.n_keys - self.n_queries
+        column_K = torch.arange(first, last, device=device)
+        mask_QK = torch.ones(b - a, last - first, dtype=torch.bool, device=device)
+        if self.causal:
+            mask_QK &= column_K <= row_Q1
+        if self.window is not None:
+            mask_QK &= column_K > row_Q1 - self.window
+            if not self.causal:
+                mask_QK &= column_K < row_Q1 + self.window
+        if self.valid_BK is None:
+            return mask_QK[None, None]
+        return mask_QK & self.valid_BK[:, None, None, first:last]
+
+    def counts(self, a: int, b: int, marked: Tensor | None = None) -> Tensor:
+        """Number of visible keys of each query row a..b: [1 or B, 1, b - a, 1], int64; memory linear in length.
+
+        With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
+        """
+        row_Q = torch.arange(a, b, device=self.k_pos_BK.device) + self.n_keys - self.n_queries
+        first_Q, end_Q = torch.zeros_like(row_Q), torch.full_like(row_Q, self.n_keys)
+        if self.window is not None:
+            first_Q, end_Q = (row_Q - self.window + 1).clamp(min=0), (row_Q + self.window).clamp(max=self.n_keys)
+        if self.causal:
+            end_Q = (row_Q + 1).clamp(min=0)
+        marks = None if self.valid_BK is None else self.valid_BK[:, None]
+        if marked is not None:
+            marks = marked if marks is None else marked & marks
+        if marks is None:
+            return (end_Q - first_Q)[None, None, :, None]
+        so_far = F.pad(marks.cumsum(-1), (1, 0))  # before each key
+        return (so_far[..., end_Q] - so_far[..., first_Q])[..., None]

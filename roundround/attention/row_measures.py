@@ -1,0 +1,51 @@
+"""What can be said of a row of attention: its entropy, its extremes, and the bounds that its logits set.
+
+Shapes: B batch, Q queries, K keys, H heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def shannon_entropy(share: Tensor) -> Tensor:
+    """-sum_j p_j ln p_j over the last axis, in nats."""
+    entropy: Tensor = torch.special.entr(share).sum(-1)
+    return entropy
+
+
+def entropy_of_weights(alpha: Tensor) -> Tensor:
+    """Shannon entropy in nats over the last axis; weights that do not sum to one are first made to."""
+    return shannon_entropy(alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny))
+
+
+def entropy_of_logits(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
+    """Shannon entropy of the softmax over the visible keys, in nats: [B, H, Q, 1]; differentiable."""
+    hidden = ~visible_B1QK
+    log_p = logits_BHQK.masked_fill(hidden, -torch.inf).log_softmax(-1)
+    return -(log_p.exp() * log_p.masked_fill(hidden, 0.0)).sum(-1, keepdim=True)
+
+
+def extreme_logits(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest and the smallest visible logit of each row; 0 and 0 for a row that sees nothing."""
+    seen = visible.any(-1)
+    largest = logits.masked_fill(~visible, -torch.inf).amax(-1).where(seen, 0.0)
+    smallest = logits.masked_fill(~visible, torch.inf).amin(-1).where(seen, 0.0)
+    return largest, smallest
+
+
+def entropy_bound(ln_n: Tensor | float, spread: Tensor) -> Tensor:
+    """The least entropy in nats of a softmax over n logits with this spread.
+
+    Velickovic et al. 2024, arXiv:2410.01104, Lemma 2.1: ln n - spread; `spread` is the largest minus the smallest.
+    """
+    return (ln_n - spread).clamp(min=0.0)
+
+
+def largest_weight_bound(ln_n: Tensor | float, spread: Tensor) -> Tensor:
+    """The largest weight of a softmax over n logits with this spread.
+
+    Velickovic et al. 2024, arXiv:2410.01104, Lemma 2.1: exp(spread) / n.
+    """
+    return (spread - ln_n).exp().clamp(max=1.0)

@@ -1,0 +1,292 @@
+"""Attention assembled from calls of the flash kernels, gradients included.
+
+It rests on one property of the kernels' backward pass: of the forward pass it needs only the output and the
+log-sum-exp. So attention computed over one block of keys after another, or with one more key that has no value, has
+exact gradients once these two are corrected.
+
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from roundround.attention import kernels
+from roundround.attention.keys import Keys
+
+MASKED_ROWS = 256  # query rows of a tile that needs a mask, which is added to every logit: small ones waste least
+MASK_ELEMENTS = 2**22
+CENTRED_ROWS = (256, 2048)  # fewest and most where distances count from the middle of the tile's rows
+MAX_LOGIT_DROP = 64  # nats: the most by which a slope lowers the logits from one end of such a tile to the other
+DENORMAL_GUARD = 86 * math.log(2)  # nats
+
+
+@dataclass(frozen=True)
+class KeyBlock:
+    """The keys first..last, by one call of a kernel."""
+
+    first: int
+    last: int
+    causal: bool = False
+    masked: bool = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The query rows a..b of the key heads g..h, and the blocks of keys that are together all that they see."""
+
+    a: int
+    b: int
+    g: int
+    h: int
+    key_blocks: list[KeyBlock]
+
+
+class Operands:
+    """Queries, keys and values for the kernels; with slopes their last channel is for the distance.
+
+    slope (k_pos - q_pos) = q_c k_c + constant, q_c = slope / scale, k_c = k_pos - centre
+
+    The centre is the middle of a tile's rows: a logit of slope times position would lose its digits in float32.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None, scale: float, keys: Keys) -> None:
+        self.q, self.slopes, self.scale, self.keys = q, slopes, scale, keys
+        self.n_key_heads, self.n_groups = k.shape[1], q.shape[1] // k.shape[1]
+        self.may_read_values = (
+            q.device.type == "cpu"
+        )  # to choose tiles by them; elsewhere that would wait for the device
+        self.k, self.v = k, v
+        if slopes is not None:
+            self.n_more = 8 - k.shape[-1] % 8  # channels; in eights, which the kernels want
+            self.k, self.v = F.pad(k, (0, self.n_more)), F.pad(v, (0, self.n_more))
+
+    def tiles(self) -> Iterator[Tile]:
+        """All rows of all heads, as few tiles as need be.
+
+        The kernels align their causal mask at the top left. So the rows a..b see their own keys a..b under that mask,
+        and all keys before a under none. Only windows and padding need a mask tensor, that of one tile at a time.
+        """
+        keys, n_heads = self.keys, self.n_key_heads
+        offset = keys.n_keys - keys.n_queries
+        if not keys.is_unmasked and (keys.valid_BK is not None or keys.window is not None):
+            at_once = 1 if keys.valid_BK is None else self.q.shape[0] * keys.n_keys
+            for a, b in ranges(keys.n_queries, max(1, min(MASKED_ROWS, MASK_ELEMENTS // at_once))):
+                yield Tile(a, b, 0, n_heads, [KeyBlock(*keys.span(a, b), masked=True)])
+            return
+        g = 0
+        for rows, alike in groupby(self.rows_of_heads()):
+            heads = range(g, g := g + len(list(alike)))
+            for (a, b), first_keys in zip(ranges(keys.n_queries, rows), self.first_keys(heads, rows), strict=True):
+                start = heads.start
+                for first, sharing in groupby(first_keys):
+                    end = start + len(list(sharing))
+                    if keys.is_unmasked:
+                        blocks = [KeyBlock(first, keys.n_keys)]
+                    else:
+                        square, past = KeyBlock(a + offset, b + offset, causal=True), KeyBlock(first, a + offset)
+                        blocks = [square, past] if first < a + offset else [square]
+                    yield Tile(a, b, start, end, blocks)
+                    start = end
+
+    def rows_of_heads(self) -> list[int]:
+        """Query rows of a tile for each key head: all of them, or fewer the steeper its slopes."""
+        if self.slopes is None:
+            return [max(1, self.keys.n_queries)] * self.n_key_heads
+        fewest, most = CENTRED_ROWS
+        if not self.may_read_values:
+            return [most] * self.n_key_heads
+        steepest = self.slopes.amax((0, 2, 3)).reshape(self.n_key_heads, -1).amax(-1)
+        rows = [MAX_LOGIT_DROP / slope if slope > 0 else most for slope in steepest.tolist()]
+        return [2 ** int(math.log2(min(max(r, fewest), most))) for r in rows]
+
+    def first_keys(self, heads: range, rows: int) -> list[list[int]]:
+        """For each tile of these key heads, and each head, a key before which all weigh less than a row's last digit.
+
+        |q_i . k_j| <= |q_i| max_l |k_l| bounds every logit from above, and a row's own key bounds its log-sum-exp from
+        below, so a slope leaves nothing to keys beyond some distance.
+        """
+        keys, n_tiles = self.keys, -(-self.keys.n_queries // rows)
+        offset, k_pos_K = keys.n_keys - keys.n_queries, keys.k_pos_BK[0]
+        own_key_known = self.may_read_values and len(keys.k_pos_BK) == 1 and offset >= 0  # of each row, for all batches
+        if self.slopes is None or not own_key_known or not bool((k_pos_K.diff() >= 0).all()):
+            return [[0] * len(heads)] * n_tiles
+        of_heads = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
+        q, slopes, k = (
+            self.q[:, of_heads],
+            self.slopes[:, of_heads, :, 0],
+            self.k[:, heads.start : heads.stop, :, : -self.n_more],
+        )
+        k_own = kernels.repeated(k[:, :, offset:], q)
+        longest = kernels.repeated(k.norm(dim=-1).amax(-1), q)
+        spread_BHQ = self.scale * (q.norm(dim=-1) * longest[..., None] - torch.linalg.vecdot(q, k_own))
+        digits = -math.log(torch.finfo(q.dtype).eps) + math.log(keys.n_keys) + 3
+        reach_BHQ = ((spread_BHQ + digits) / slopes).where(slopes > 0, torch.inf).nan_to_num(torch.inf)  # tokens
+        reach_GQ = reach_BHQ.amax(0).reshape(len(heads), self.n_groups, -1).amax(1)
+        reach_GN = F.pad(reach_GQ, (0, n_tiles * rows - keys.n_queries)).view(len(heads), n_tiles, rows).amax(-1)
+        from_N = k_pos_K[offset::rows]
+        first_GN = torch.searchsorted(k_pos_K.to(reach_GN.dtype), from_N - reach_GN)
+        step = max(1, rows // 2)  # so that heads share tiles
+        return (first_GN // step * step).mT.tolist()
+
+    def kernel_arguments(self, tile: Tile, block: KeyBlock) -> dict[str, Any]:
+        """What the kernels take for one block of keys."""
+        q = self.q[:, self.heads(tile), tile.a : tile.b]
+        k, v = (x[:, tile.g : tile.h, block.first : block.last] for x in (self.k, self.v))
+        if self.slopes is not None:
+            q = F.pad(q, (0, self.n_more))
+            q[..., -1:] = self.slopes[:, self.heads(tile), tile.a : tile.b] / self.scale
+            k_pos_BK = self.keys.k_pos_BK[:, block.first : block.last]
+            k[..., -1] = v[..., -1] = (k_pos_BK - self.middle(tile))[:, None].to(k.dtype)
+        mask = None
+        if block.masked:
+            visible_B1QK = self.keys.visible(tile.a, tile.b)
+            mask = q.new_zeros(visible_B1QK.shape).masked_fill_(~visible_B1QK, -torch.inf)
+        return {"q_BHQC": q, "k_BGKC": k, "v_BGKC": v, "scale": self.scale, "causal": block.causal, "mask": mask}
+
+    def heads(self, tile: Tile) -> slice:
+        """The tile's query heads."""
+        return slice(tile.g * self.n_groups, tile.h * self.n_groups)
+
+    def middle(self, tile: Tile) -> Tensor:
+        """Position from which the tile's distances count, [1 or B, 1]."""
+        return self.keys.q_pos_BQ[:, (tile.a + tile.b) // 2, None]
+
+    def to_middle(self, tile: Tile) -> Tensor:
+        """The middle minus the position of each of the tile's rows, [1 or B, 1, rows, 1]."""
+        return (self.middle(tile) - self.keys.q_pos_BQ[:, tile.a : tile.b])[:, None, :, None].to(self.k.dtype)
+
+    def shift(self, tile: Tile) -> Tensor | float:
+        """Add to the kernels' log-sum-exps, [B, heads, rows]: the bias counts from the row, not the tile's middle."""
+        if self.slopes is None:
+            return 0.0
+        return (self.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_middle(tile))[..., 0]
+
+
+class TiledAttention(torch.autograd.Function):
+    """Attention tile by tile, its blocks of keys merged by their log-sum-exps, with an optional null key.
+
+    lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
+
+    apply(q, k, v, slopes [B, H, Q, 1] or None, null [H] or None, scale, keys) gives the output [B, H, Q, C], the
+    log-sum-exp [B, H, Q] without gradient, and with slopes E_p[k_pos - q_pos] [B, H, Q, 1]. Beside a null key, slopes
+    are constants: their gradient would lack what moves the log-sum-exp.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slopes: Tensor | None,
+        null_H: Tensor | None,
+        scale: float,
+        keys: Keys,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        whole, log_sum_exp, distance, ctx.states = attend_tiles(Operands(q, k, v, slopes, scale, keys), null_H)
+        ctx.save_for_backward(q, k, v, slopes, null_H, whole, log_sum_exp)
+        ctx.scale, ctx.keys = scale, keys
+        ctx.mark_non_differentiable(log_sum_exp)
+        if slopes is None:
+            ctx.mark_non_differentiable(distance)
+        return whole[..., : v.shape[-1]], log_sum_exp, distance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor, grad_distance: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, slopes, null_H, whole, log_sum_exp = ctx.saved_tensors
+        operands = Operands(q, k, v, slopes, ctx.scale, ctx.keys)
+        if slopes is not None:
+            grad_out = torch.cat([F.pad(grad_out, (0, operands.n_more - 1)), grad_distance], -1)
+        d_slopes, d_null = None, None
+        grads = tile_gradients(grad_out, whole, log_sum_exp, ctx.states, operands)
+        if slopes is not None:
+            d_slopes = grads[0][..., -1:] / ctx.scale
+            grads = [grad[..., : -operands.n_more] for grad in grads]
+        if null_H is not None:
+            share = (null_H.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
+            moved = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype))
+            d_null = -(moved * share).sum((0, 2)).to(null_H.dtype)
+        return *grads, d_slopes, d_null, None, None
+
+
+def attend_tiles(operands: Operands, null_H: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
+    """Output with all channels, log-sum-exp, mean distance (with slopes), and what `tile_gradients` takes."""
+    tiles, slopes, rows = list(operands.tiles()), operands.slopes, operands.q.shape[:3]
+    outs, log_sum_exps, distances, states = [], [], [], []
+    for tile in tiles:
+        done = [kernels.attend(**operands.kernel_arguments(tile, block)) for block in tile.key_blocks]
+        out, log_sum_exp = merge_by_log_sum_exp([(out, log_sum_exp) for out, log_sum_exp, _ in done])
+        log_sum_exp = log_sum_exp + operands.shift(tile)
+        if slopes is not None:
+            distances.append(out[..., -1:] + operands.to_middle(tile))
+        if null_H is not None:
+            null_H1 = null_H[operands.heads(tile), None].to(log_sum_exp.dtype)
+            total = torch.logaddexp(log_sum_exp, null_H1)
+            out, log_sum_exp = out * (log_sum_exp - total).exp()[..., None].to(out.dtype), total
+        outs.append(out)
+        log_sum_exps.append(log_sum_exp)
+        states.append((tile, [state for *_, state in done]))
+    distance = operands.q.new_zeros(()) if slopes is None else assemble(tiles, distances, (*rows, 1))
+    whole = assemble(tiles, outs, (*rows, outs[0].shape[-1]))
+    return whole, assemble(tiles, log_sum_exps, rows), distance, states
+
+
+def tile_gradients(
+    grad_out: Tensor, whole: Tensor, log_sum_exp: Tensor, states: list[Any], operands: Operands
+) -> list[Tensor]:
+    """Gradients of the queries, keys and values with all channels of the operands."""
+    # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights are
+    # multiplied by a power of two, and the gradients, which are linear in them, divided by it at the end
+    guard = 0.0 if operands.slopes is None else DENORMAL_GUARD
+    sums: list[Tensor] = []
+    for tile, block_states in states:
+        rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))
+        lse = log_sum_exp[rows] - operands.shift(tile) - guard
+        for block, state in zip(tile.key_blocks, block_states, strict=True):
+            grads = kernels.gradients(grad_out[rows], whole[rows], lse, state, **operands.kernel_arguments(tile, block))
+            if grads[0].shape == whole.shape and grads[1].shape == operands.k.shape:
+                sums = list(grads)
+                continue
+            if not sums:
+                sums = [whole.new_zeros(whole.shape), torch.zeros_like(operands.k), torch.zeros_like(operands.v)]
+            columns = (slice(None), slice(tile.g, tile.h), slice(block.first, block.last))
+            for total, place, grad in zip(sums, (rows, columns, columns), grads, strict=True):
+                total[place] += grad
+    return [total.mul_(math.exp(-guard)) for total in sums] if guard else sums
+
+
+def merge_by_log_sum_exp(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps over disjoint keys as those over all of them."""
+    (out, log_sum_exp), *others = blocks
+    for other, other_lse in others:
+        total = torch.logaddexp(log_sum_exp, other_lse)
+        mine, its = ((lse - total).exp()[..., None].to(out.dtype) for lse in (log_sum_exp, other_lse))
+        out, log_sum_exp = out * mine + other * its, total
+    return out, log_sum_exp
+
+
+def assemble(tiles: list[Tile], values: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """One tensor of this shape from what was computed tile by tile."""
+    if len(values) == 1:
+        return values[0]
+    whole = values[0].new_empty(shape)
+    n_groups = shape[1] // max(tile.h for tile in tiles)
+    for tile, value in zip(tiles, values, strict=True):
+        whole[:, tile.g * n_groups : tile.h * n_groups, tile.a : tile.b] = value
+    return whole
+
+
+def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
+    """0..size, size..2 size, ... up to n."""
+    return ((a, min(a + size, n)) for a in range(0, n, size))

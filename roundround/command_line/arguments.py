@@ -1,0 +1,207 @@
+"""From what people type to what Hydra can read: flags anywhere, aliases, lists with commas, odd strings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from roundround.config.options import conf_dir, config_name
+from roundround.errors import UserError, nearest, one_line
+
+WITH_VALUE = {
+    "--cfg": "-c",
+    "--package": "-p",
+    "--config-path": "-cp",
+    "--config-name": "-cn",
+    "--config-dir": "-cd",
+    "--experimental-rerun": None,
+    "--info": "-i",
+}
+WITHOUT_VALUE = {
+    "--help": "-h",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+    "--run": "-r",
+    "--multirun": "-m",
+}
+
+SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
+
+FLAG_CHOICES = {
+    "--cfg": ["job", "hydra", "all"],
+    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+}
+
+
+def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
+    """Overrides and flags apart: argparse inside hydra-core 1.3 fails where they are mixed, so flags go last.
+
+    Raises UserError for a flag that does not exist or lacks its value.
+    """
+    short = {s: long for long, s in (WITH_VALUE | WITHOUT_VALUE).items() if s}
+    overrides, flags, rest = [], [], iter(args)
+    for arg in rest:
+        if not arg.startswith("-"):
+            overrides.append(arg)
+            continue
+        name, equals, value = arg.partition("=")
+        name = short.get(name, name)
+        if name in WITHOUT_VALUE and not equals:
+            flags.append(name)
+        elif name in WITH_VALUE:
+            given = value if equals else next(rest, None)
+            if given is None:
+                raise UserError(f"{name} needs a value")
+            if given not in FLAG_CHOICES.get(name, [given]):
+                raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
+            flags += [name, given]
+        else:
+            raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
+    return overrides, flags
+
+
+def expand_sugar(args: list[str], verb: str) -> list[str]:
+    """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
+
+    Raises UserError where a name is missing.
+    """
+    if verb != "max-retrieval":
+        return args
+    expanded, names, rest = [], ["softmax"], iter(args)
+    for arg in rest:
+        flag, equals, value = arg.partition("=")
+        if flag != "--temp":
+            if flag.startswith("--t"):  # no other flag begins like this
+                raise UserError(f"no flag {flag}{nearest(flag, ['--temp'])}")
+            expanded.append(arg)
+            continue
+        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(rest, "")).split(",")]
+        if not all(given):
+            raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
+        names += [name for name in given if name not in names]
+    return [*expanded, f"evaluate=[{','.join(names)}]"] if len(names) > 1 else expanded
+
+
+def flag_value(flags: list[str], name: str) -> str | None:
+    """The value of a flag in what `split_flags` returned, None where it is not given."""
+    return flags[flags.index(name) + 1] if name in flags else None
+
+
+def expand_aliases(overrides: list[str], verb: str) -> list[str]:
+    """`text=FILE` is `data=text data.path=FILE`, and `preset=NAME` is `experiment=<verb>/NAME`."""
+    expanded = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key == "text":
+            expanded += ["data=text", f"data.path={value}"]
+        elif key == "preset":
+            expanded.append(f"experiment={verb}/{value}")
+        else:
+            expanded.append(override)
+    return expanded
+
+
+def parse(override: str) -> Override:
+    return OverridesParser.create().parse_override(override)
+
+
+def quote_odd(override: str) -> str:
+    """The override as it is where Hydra can lex it, else with its value in quotes (paths with ~ = ( ) or accents)."""
+    try:
+        parsed = parse(override)
+    except HydraException as error:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UserError(f"'{override}' is no override; write key=value") from error
+        if value[:1] in ("[", "{", "'", '"'):
+            raise UserError(f"cannot read '{override}': {one_line(error)}") from error
+        quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
+        trailing = len(quoted) - len(quoted.rstrip("\\"))
+        return f"{key}='{quoted}{chr(92) * trailing}'"
+    group = conf_dir() / parsed.key_or_group
+    named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
+    if group.is_dir() and not named:  # Hydra fails on pe=null with a traceback
+        choices = [path.relative_to(group).with_suffix("").as_posix() for path in group.rglob("*.yaml")]
+        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
+    # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
+    if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
+        key, _, value = override.partition("=")
+        if parsed.value() != value and value[:1] not in ("'", '"'):
+            return f"{key}='{value}'" if "'" not in value else override
+    return override
+
+
+def bracket_lists(overrides: list[str], verb: str, config_dir: str | None) -> list[str]:
+    """`length=128,256` becomes `length=[128,256]` where the yaml's value is a list; elsewhere commas mean a sweep."""
+    with_commas = {override for override in overrides if has_plain_commas(override)}
+    if not with_commas:
+        return overrides
+    config = defaults_without(with_commas, overrides, verb, config_dir)
+    return [
+        bracketed(override) if override in with_commas and is_list(config, override) else override
+        for override in overrides
+    ]
+
+
+def has_plain_commas(override: str) -> bool:
+    try:
+        value = parse(override).value()
+    except HydraException:
+        return False
+    return isinstance(value, ChoiceSweep) and value.simple_form
+
+
+def bracketed(override: str) -> str:
+    key, _, value = override.partition("=")
+    return f"{key}=[{value}]"
+
+
+def is_list(config: DictConfig | None, override: str) -> bool:
+    key = parse(override).key_or_group.replace("/", ".")
+    return config is not None and isinstance(OmegaConf.select(config, key), ListConfig)
+
+
+def defaults_without(left_out: set[str], overrides: list[str], verb: str, config_dir: str | None) -> DictConfig | None:
+    """The config that the other overrides give, None where they are wrong (Hydra will say so better)."""
+    keys = {override.partition("=")[0] for override in left_out}
+    others = [o for o in overrides if o.partition("=")[0] not in keys and not is_sweep(o)]
+    try:
+        return compose(verb, others, config_dir)
+    except Exception:  # whatever is wrong here is wrong again in the real run, which reports it
+        return None
+
+
+def is_sweep(override: str) -> bool:
+    try:
+        return bool(parse(override).is_sweep_override())
+    except HydraException:
+        return True
+
+
+def compose(verb: str, overrides: list[str], config_dir: str | None) -> DictConfig:
+    """The verb's config with these overrides, without running anything."""
+    from hydra.types import RunMode
+
+    loader = config_loader(config_dir)
+    config: DictConfig = loader.load_configuration(config_name(verb), overrides=overrides, run_mode=RunMode.RUN)
+    return config
+
+
+def config_loader(config_dir: str | None):  # type: ignore[no-untyped-def]  # Hydra's class is internal
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.utils import create_automatic_config_search_path
+    from hydra.core.utils import setup_globals
+
+    version.setbase("1.3")
+    setup_globals()
+    search_path = create_automatic_config_search_path(None, None, str(conf_dir()))
+    if config_dir is not None:
+        search_path.append("command-line", f"file://{Path(config_dir).absolute()}")
+    return ConfigLoaderImpl(search_path)

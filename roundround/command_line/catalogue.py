@@ -1,0 +1,111 @@
+"""What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roundround.config.options import conf_dir
+from roundround.errors import nearest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One option of a group, as `roundround list` shows it."""
+
+    name: str
+    idea: str
+    paper: str
+    parameters: str
+
+
+def group_names() -> list[str]:
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+
+
+def entries(group: str, config_dir: str | None) -> list[Entry]:
+    """The options of a group, those of the user's own conf folder included, by name."""
+    folders = [conf_dir() / group, *([Path(config_dir).expanduser() / group] if config_dir else [])]
+    found = {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for folder in folders
+        for path in folder.rglob("*.yaml")
+    }
+    return [entry_of(name, path, config_dir) for name, path in sorted(found.items())]
+
+
+def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
+    text = path.read_text(encoding="utf-8")
+    values = yaml.safe_load(text) or {}
+    idea, paper = docstring_parts(str(values.get("_target_", "")), config_dir)
+    remarks = [
+        line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
+    ]
+    own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
+    numbers = "\n".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
+    return Entry(name, own_idea or idea, paper, numbers)
+
+
+NOT_SHOWN = {"_target_", "kind", "defaults", "hydra"}
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).replace(" ", "") if isinstance(value, list | dict) else str(value)
+
+
+def docstring_parts(target: str, config_dir: str | None) -> tuple[str, str]:
+    """(first sentence, reference) of the docstring of the class that a `_target_` names; empty where there is none."""
+    module, _, name = target.rpartition(".")
+    source = source_of(module, config_dir)
+    if source is None:
+        return "", ""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            paragraphs = [" ".join(p.split()) for p in (ast.get_docstring(node) or "").split("\n\n")]
+            papers = [p for p in paragraphs if "arXiv:" in p]
+            return paragraphs[0], short_reference(papers[0]) if papers else ""
+    return "", ""
+
+
+def short_reference(paragraph: str) -> str:
+    """`Author year, arXiv:id` out of a reference paragraph: what stands before section and equation."""
+    match = re.match(r".*?arXiv:\d{4}\.\d{5}", paragraph)
+    return match.group(0) if match else paragraph
+
+
+def source_of(module: str, config_dir: str | None) -> Path | None:
+    """The file of a module of ours, or of one beside the user's own conf folder; nothing is imported."""
+    if not module:
+        return None
+    roots = [Path(__file__).parent.parent, *([Path(config_dir).expanduser()] if config_dir else [])]
+    candidates = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def print_group(group: str, config_dir: str | None) -> int:
+    """Print the table of a group on standard output; the exit code."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from roundround.command_line.launch import complain
+
+    if group not in group_names():
+        return complain("list", f"no group '{group}'{nearest(group, group_names())}", 2)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
+    table.add_column("name", no_wrap=True)
+    for heading, share in (("idea", 3), ("paper", 2), ("parameters", 2)):
+        table.add_column(heading, ratio=share, overflow="fold")
+    for entry in entries(group, config_dir):
+        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
+    Console().print(table, highlight=False)
+    return 0

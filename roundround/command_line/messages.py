@@ -1,0 +1,76 @@
+"""Hydra's and OmegaConf's errors in one line each: what, where, and the nearest right name."""
+
+from __future__ import annotations
+
+import re
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
+
+from roundround.config.build import without_place
+from roundround.config.options import conf_dir
+from roundround.errors import UserError, nearest, one_line
+
+
+def explain(error: BaseException) -> str:
+    """One line about an error raised while the config was put together."""
+    chain = causes(error)
+    for link in chain:
+        if isinstance(link, UserError):  # raised inside one of our resolvers
+            return one_line(link)
+    if isinstance(error, MissingConfigException):
+        return missing_choice(error)
+    if isinstance(error, MarkedYAMLError):
+        return broken_yaml(error)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read '{error.override}': {one_line(error).split(' See https')[0]}"
+    for link in chain:
+        if isinstance(link, OmegaConfBaseException) and link.full_key:
+            return wrong_key(link, error)
+    group = re.match(r"Could not override '([^']+)'\. No match in the defaults list", one_line(error))
+    if group:
+        return f"this verb takes no {group[1]}=...; roundround VERB --help lists its groups"
+    return without_advice(one_line(error))
+
+
+def causes(error: BaseException | None) -> list[BaseException]:
+    chain = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    return chain
+
+
+def missing_choice(error: MissingConfigException) -> str:
+    """A choice that a group does not have, with the group's choices, those in its folders included."""
+    missing = error.missing_cfg_file or ""
+    group, _, name = missing.partition("/")
+    folder = conf_dir() / group
+    if not name or not folder.is_dir():
+        return without_advice(one_line(error))
+    choices = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
+    if name.count("/") == 0:
+        choices |= set(error.options or [])
+    return f"no {group}={name}{nearest(name, choices)}"
+
+
+def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
+    key = str(cause.full_key)
+    parent = cause.parent_node
+    if "not in struct" in str(cause) and parent is not None:
+        choices = [str(name) for name in parent if name not in ("_target_", "kind", "hydra")]
+        return f"no config key '{key}'{nearest(key.rpartition('.')[2], choices)}"
+    text = without_place(cause)
+    return f"{key}: {text}" if key not in text else text
+
+
+def broken_yaml(error: MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    place = f"{mark.name.strip(chr(34))}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a yaml file"
+    return f"{place}: not valid yaml: {error.problem or error.context}"
+
+
+def without_advice(text: str) -> str:
+    """Hydra's message without its links and its longer advice."""
+    return re.split(r" (?:See https|Set the environment variable|To append to your config)", text)[0]

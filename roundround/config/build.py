@@ -1,0 +1,137 @@
+"""From a config node to an object, checked against the constructor it names.
+
+A node is `_target_` (a class) and the values of its keyword-only parameters. Hydra would pass a typo or a wrong type on
+to Python; here both are one-line errors that name the key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roundround.config.moved import MOVED
+from roundround.errors import UserError, nearest, one_line
+
+T = TypeVar("T")
+NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model
+
+
+def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
+    """The object that `node` describes; `args` and `runtime` are what is known only now.
+
+    Raises UserError where the node is wrong, or where the constructor refuses a value with a ValueError.
+    """
+    values = checked_values(node, family, runtime)
+    try:
+        built: T = target_class(node, family)(*args, **values, **runtime)
+    except ValueError as error:
+        raise UserError(f"{where(node)}: {error}") from error
+    return built
+
+
+def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
+    """A function that builds the node again and again, such as once a layer."""
+    return lambda *args, **runtime: build(node, family, *args, **runtime)
+
+
+def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> dict[str, Any]:
+    """The node's values as plain Python, converted to the types that the constructor asks for."""
+    target = target_class(node, family)
+    fields, required = constructor_fields(target, set(runtime))
+    for key in map(str, node):
+        if key not in NOT_PARAMETERS and key not in fields:
+            raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
+    schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
+    given = [key for key in map(str, node) if key in fields]  # `key in node` is False where it says ???
+    for key in fields:
+        try:
+            if key in given and not OmegaConf.is_missing(node, key):
+                value = OmegaConf.select(node, key)
+                plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+                assign(schema, key, plain)
+            elif key in given or key in required:
+                raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
+        except OmegaConfBaseException as error:
+            raise UserError(f"{where(node)}.{key}: {without_place(error)}") from error
+    values = OmegaConf.to_container(schema)
+    assert isinstance(values, dict)
+    return {key: values[key] for key in given}  # what the node leaves out keeps the constructor's own default
+
+
+def assign(typed: DictConfig, key: str, value: Any) -> None:
+    """Put a value into a typed config; a single value is a list of one where a list is asked for (length=512).
+
+    Raises OmegaConfBaseException where the type is wrong.
+    """
+    wanted: Any = typed._get_node(key)
+    is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
+    single = isinstance(value, bool | int | float | str)
+    OmegaConf.update(typed, key, [value] if single and is_list else value, force_add=False)
+
+
+def without_place(error: OmegaConfBaseException) -> str:
+    """OmegaConf's message in one line, without its own way of saying where."""
+    return one_line(error).split(" full_key:")[0]
+
+
+def target_class(node: DictConfig, family: type) -> type:
+    """The class that the node names; UserError where there is none, or where it is of another family."""
+    name = node.get("_target_")
+    if not isinstance(name, str):
+        raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
+    try:
+        target = get_class(MOVED.get(name, name))
+    except Exception as error:  # whatever importing a user's module raises
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}") from error
+    if not issubclass(target, family):
+        raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
+    return target
+
+
+def constructor_fields(target: type, runtime: set[str]) -> tuple[dict[str, Any], set[str]]:
+    """The constructor's keyword-only parameters as dataclass fields, without those that the caller supplies.
+
+    Also the names of those that have no default.
+    """
+    constructor: Any = target.__init__  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(constructor) if is_ours(target) else {}
+    except NameError:  # a name imported for type checkers only
+        hints = {}
+    signature = inspect.signature(target).parameters.values()
+    ours = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name not in runtime]
+    fields = {p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default="???")) for p in ours}
+    return fields, {p.name for p in ours if p.default is p.empty}
+
+
+def is_ours(target: type) -> bool:
+    """Whether annotations can be trusted to describe yaml values, which a library's need not."""
+    return not target.__module__.startswith("lightning")
+
+
+def config_type(hint: Any) -> Any:
+    """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
+    return hint if checkable(hint) else Any
+
+
+def checkable(hint: Any) -> bool:
+    simple = (int, float, bool, str)  # a tuple, because the arguments of a hint need not be hashable
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union) and len(parts) == 1:
+        return checkable(parts[0])
+    if typing.get_origin(hint) in (types.UnionType, typing.Union, list, dict, tuple):
+        return all(part in simple for part in parts)
+    return hint in simple
+
+
+def where(node: DictConfig) -> str:
+    """The node's place in the config, such as `pe`."""
+    return str(node._get_full_key(None)) or "config"

@@ -1,0 +1,65 @@
+"""From the nodes `model`, `pe` and `softmax` to a model: a decoder of this project, or a pretrained one, loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from omegaconf import DictConfig
+
+from roundround.config.build import build, maker
+from roundround.console import print_status
+from roundround.errors import UserError
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
+
+if TYPE_CHECKING:
+    from roundround.hf.probed_model import ProbedHuggingFaceModel
+
+
+def build_decoder(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int) -> Decoder:
+    """The decoder that the three nodes describe, freshly initialised from torch's global generator."""
+    kind = model.get("kind")
+    if kind != "architecture":
+        raise UserError(f"model is of kind '{kind}'; this verb takes an architecture: see roundround list model")
+    return build(
+        model,
+        Decoder,
+        n_vocab=n_vocab,
+        make_encoding=maker(pe, PositionalEncoding),
+        make_softmax=maker(softmax, AttentionSoftmax),
+    )
+
+
+def check_buildable(model: DictConfig, pe: DictConfig, softmax: DictConfig) -> None:
+    """Raises UserError where the nodes do not fit each other, before minutes go into data; costs no memory."""
+    with torch.device("meta"):
+        build_decoder(model, pe, softmax, n_vocab=2)
+
+
+@contextmanager
+def opened_pretrained(
+    model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
+) -> Iterator[ProbedHuggingFaceModel]:
+    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+    if model.get("kind") != "pretrained":
+        raise UserError(
+            f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
+            "model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
+        )
+    from roundround.hf.load import Pretrained
+    from roundround.hf.patching.patch import Patch
+    from roundround.hf.probed_model import ProbedHuggingFaceModel
+
+    source = build(model, Pretrained)
+    loaded, tokenizer = source.load(device)
+    make_softmax = None if softmax is None else maker(softmax, AttentionSoftmax)
+    make_encoding = None if pe is None else maker(pe, PositionalEncoding)
+    patch = Patch(loaded, make_softmax, make_encoding)
+    if patch.remark is not None:
+        print_status(patch.remark)
+    with patch:
+        yield ProbedHuggingFaceModel(source.path.rstrip("/").rpartition("/")[2], loaded, tokenizer)

@@ -1,0 +1,244 @@
+"""The typed config of each verb: what Hydra composed is merged into it once more, because `+typo=1` passes Hydra."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roundround.config.build import assign, without_place
+from roundround.errors import UserError, nearest
+
+T = TypeVar("T")
+
+
+@dataclass
+class TrainConfig:
+    """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
+
+    pe: Any = MISSING
+    softmax: Any = MISSING
+    model: Any = MISSING
+    data: Any = MISSING
+    tokenizer: Any = MISSING
+    optim: Any = MISSING
+    schedule: Any = MISSING
+    trainer: Any = MISSING
+    logger: Any = MISSING
+    outputs: str = MISSING
+    seed: int = MISSING
+    batch_size: int = MISSING
+    validate_every: int = MISSING
+    validation_tokens: int = MISSING
+    checkpoint_every: int = MISSING
+    compile: bool = MISSING
+    resume: str | None = MISSING
+    trust: bool = MISSING
+    init: str | None = None  # runs from before it was there have none
+
+    def check(self) -> None:
+        at_least_one(
+            batch_size=self.batch_size,
+            validate_every=self.validate_every,
+            validation_tokens=self.validation_tokens,
+            checkpoint_every=self.checkpoint_every,
+        )
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed={self.seed} must lie between 0 and 2^32 - 1")
+
+
+@dataclass
+class EvalConfig:
+    """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
+
+    run: str = MISSING
+    checkpoint: str = MISSING
+    length: list[int] = MISSING
+    max_tokens: int | None = MISSING
+    batch_tokens: int = MISSING
+    dispersion: bool = MISSING
+    device: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    pe: Any = None
+    softmax: Any = None
+    data: Any = None
+    model: Any = None
+
+    def check(self) -> None:
+        at_least_one(batch_tokens=self.batch_tokens)
+        check_checkpoint(self.checkpoint)
+        if not self.length:
+            raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
+        for length in self.length:
+            at_least_one(length=length)
+        if self.max_tokens is not None:
+            at_least_one(max_tokens=self.max_tokens)
+
+
+@dataclass
+class ExportConfig:
+    """What `roundround export` reads; data is None where the run's own is meant."""
+
+    run: str = MISSING
+    to: str | None = MISSING
+    checkpoint: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    data: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        if not self.to:
+            raise UserError("to has no value; give to=DIR, the folder to write")
+
+
+@dataclass
+class ProbeConfig:
+    """What `roundround probe` reads; model is None where a run is meant, data where `texts` are."""
+
+    checkpoint: str = MISSING
+    texts: str | None = MISSING
+    prompt: str | None = MISSING
+    length: int | None = MISSING
+    max_tokens: int | None = MISSING
+    max_documents: int | None = MISSING
+    ablate: list[str] = MISSING
+    batch_tokens: int = MISSING
+    rows: bool = MISSING
+    entropy: bool = MISSING
+    device: str = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    run: str | None = None
+    model: Any = None
+    pe: Any = None
+    softmax: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        at_least_one(batch_tokens=self.batch_tokens)
+        check_checkpoint(self.checkpoint)
+        if (self.run is None) == (self.model is None):
+            raise UserError("give run=DIR (or run=last) for a model trained here, or model=... for a pretrained one")
+        for name in ("max_tokens", "max_documents"):
+            value = getattr(self, name)
+            if value is not None:
+                at_least_one(**{name: value})
+        if self.length is not None and self.length < 2:
+            raise UserError(f"length={self.length} must be at least 2 tokens")
+        if self.prompt == "maximum" and self.ablate:
+            raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
+        if self.texts is not None and self.data is not None:
+            raise UserError("texts= names texts of the package, and data= (or text=) your own; give one of them")
+        if "curve" in self.ablate and len(self.ablate) > 1:
+            raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
+
+
+@dataclass
+class MaxRetrievalConfig:
+    """What `roundround max-retrieval` reads."""
+
+    model: Any = MISSING
+    optim: Any = MISSING
+    normalisers: Any = MISSING
+    logger: Any = MISSING
+    outputs: str = MISSING
+    seed: int = MISSING
+    seeds: int = MISSING
+    max_steps: int = MISSING
+    batch_size: int = MISSING
+    min_items: int = MISSING
+    max_items: int = MISSING
+    size_of_each_set: bool = MISSING
+    evaluate: list[str] = MISSING
+    test_sizes: list[int] = MISSING
+    test_sets: int = MISSING
+    fit: bool = MISSING
+    fit_sizes: list[int] = MISSING
+    fit_inputs: int = MISSING
+    log_every: int = MISSING
+    checkpoint_every: int = MISSING
+    device: str = MISSING
+    run: str | None = MISSING
+    resume: str | None = MISSING
+    trust: bool = MISSING
+
+    def check(self) -> None:
+        at_least_one(
+            seeds=self.seeds,
+            max_steps=self.max_steps,
+            batch_size=self.batch_size,
+            min_items=self.min_items,
+            test_sets=self.test_sets,
+            fit_inputs=self.fit_inputs,
+            log_every=self.log_every,
+            checkpoint_every=self.checkpoint_every,
+        )
+        if self.seed < 0:
+            raise UserError(f"seed={self.seed} must be at least 0")
+        if self.max_items < self.min_items:
+            raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
+        for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
+            if not sizes or min(sizes) < 1 or sorted(set(sizes)) != sizes:
+                raise UserError(f"{name}={sizes} must be numbers of items from 1 up, each larger than the one before")
+        known = [str(name) for name in self.normalisers]
+        for name in self.evaluate:
+            if name not in (*known, "all"):
+                raise UserError(f"no normaliser '{name}' to evaluate{nearest(name, [*known, 'all'])}")
+
+    @property
+    def names(self) -> list[str]:
+        """The normalisers to evaluate, in the order of `normalisers`; the plain softmax is always the first."""
+        known = [str(name) for name in self.normalisers]
+        wanted = {"softmax", *(known if "all" in self.evaluate else self.evaluate)}
+        if self.fit or "fitted" in wanted:
+            wanted |= {"adaptive_temperature", "fitted"}
+        return [name for name in known if name in wanted]
+
+
+def check_checkpoint(name: str) -> None:
+    """Raises UserError where it names no checkpoint."""
+    if not re.fullmatch(r"best|last|step-\d+", name):
+        raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
+
+
+def at_least_one(**values: int) -> None:
+    """Raises UserError for the first value below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise UserError(f"{name}={value} must be at least 1")
+
+
+def checked(schema: type[T], cfg: DictConfig) -> T:
+    """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
+
+    Raises UserError for an unknown key, a wrong type or a value out of range.
+    """
+    names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
+    for key in map(str, cfg):
+        if key not in names:
+            raise UserError(f"no config key '{key}'{nearest(key, names)}")
+    typed = OmegaConf.structured(schema)
+    for key in map(str, cfg):
+        try:
+            assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
+        except OmegaConfBaseException as error:
+            raise UserError(f"{key}: {without_place(error)}") from error
+    for name in names:
+        if OmegaConf.is_missing(typed, name):
+            raise UserError(f"{name} has no value; give {name}=...")
+    values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
+    config = schema(**values)
+    config.check()  # type: ignore[attr-defined]
+    return config
+
+
+def plain(value: Any) -> Any:
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -1,0 +1,82 @@
+"""The config of a run that starts from something: from its own past, or from a checkpoint that brings its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from roundround.config.build import target_class
+from roundround.config.recorded import as_dict, flat, overridden, own_config
+from roundround.errors import UserError
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.rotary import RotaryEncoding
+
+OF_THE_COMMAND = {"run", "resume", "outputs", "logger", "trust"}  # never taken from another run's config
+NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
+
+
+def config_of_run(
+    cfg: DictConfig, manifest: dict[str, Any], directory: Path, overrides: list[str], *, verb: str, free: set[str]
+) -> DictConfig:
+    """The config of the run in `directory`, with the `free` keys that the command line gives.
+
+    Raises UserError where the run is of another verb, and naming every other parameter that the command line changes.
+    """
+    if manifest["verb"] != verb:
+        raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
+    own = own_config(manifest, trust=cfg.trust)
+    keys = overridden(overrides)
+    everything = "experiment" in keys
+    before, after = flat(as_dict(own)), flat(as_dict(cfg))
+    changed = [
+        f"{key} ({before.get(key)} -> {after.get(key)})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+        and (everything or any(key == k or key.startswith(k + ".") for k in keys))
+        and not any(key == name or key.startswith(name + ".") for name in free)
+    ]
+    if changed:
+        raise UserError(f"a run goes on as it was; leave out what changes: {', '.join(changed)}")
+    for name in free:
+        whole = everything or name in OF_THE_COMMAND
+        for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
+            OmegaConf.update(own, key, OmegaConf.select(cfg, key), merge=False)
+    return own
+
+
+def refuse_own_model(overrides: list[str]) -> None:
+    """Raises UserError where the command line gives the model or the tokenizer beside `init`, which brings both."""
+    keys = overridden(overrides)
+    brought = sorted(k for k in keys if k.partition(".")[0] in ("model", "tokenizer") and k not in NOT_IN_WEIGHTS)
+    if brought:
+        raise UserError(f"init= brings the model and the tokenizer; leave out {', '.join(brought)}")
+
+
+def config_from_checkpoint(
+    cfg: DictConfig, overrides: list[str], choices: dict[str, str | None], brought: dict[str, Any], name: str
+) -> tuple[DictConfig, dict[str, str | None]]:
+    """The config with the nodes `model`, `pe`, `tokenizer` and `init` that a checkpoint of this name brings.
+
+    `pe` and `softmax` stay where the command line gives them, except that a rotary encoding takes the checkpoint's
+    theta unless it gives that too. Also the choices that this makes.
+    """
+    keys = overridden(overrides)
+    given = {key.partition(".")[0] for key in keys}
+    nodes, pe = {key: value for key, value in brought.items() if key != "pe"}, brought["pe"]
+    nodes["model"] |= {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
+    choices = {**choices, "model": name, "tokenizer": "hf"}
+    if not given & {"pe", "experiment"}:
+        nodes["pe"] = pe
+        choices["pe"] = str(pe["_target_"]).split(".")[-2]
+    elif "theta" in pe and "theta" in cfg.pe and not keys & {"pe.theta", "experiment"} and is_rotary(cfg.pe):
+        nodes["pe"] = {**cfg.pe, "theta": pe["theta"]}
+    with open_dict(cfg):
+        for key, node in nodes.items():
+            OmegaConf.update(cfg, key, node, merge=False)
+    return cfg, choices
+
+
+def is_rotary(pe: DictConfig) -> bool:
+    return issubclass(target_class(pe, PositionalEncoding), RotaryEncoding)

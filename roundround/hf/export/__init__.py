@@ -1,0 +1,1 @@
+"""A trained decoder as a folder that `from_pretrained` loads."""

@@ -1,0 +1,1 @@
+"""This project's attention and frequencies inside a loaded Hugging Face model."""

@@ -1,0 +1,156 @@
+"""What a probe looks at: a decoder whose layers run through normalisers of this project.
+
+Shapes: B batch, T tokens, D model width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import final
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from roundround.attention.keys import AttentionShape
+from roundround.errors import UserError
+from roundround.model.decoder import Decoder
+from roundround.pe.rotary import RotaryEncoding
+from roundround.softmax.base import AttentionSoftmax
+
+
+class ProbedModel(ABC):
+    """A decoder with its tokens.
+
+    name: what tables and figures call it. model: the module. normalisers: those of its attention layers, by layer.
+    first_token: the token before every text (beginning of sequence); None where the model has none.
+    longest: context in tokens that the model was trained on.
+    """
+
+    def __init__(
+        self, name: str, model: nn.Module, normalisers: list[AttentionSoftmax], first_token: int | None, longest: int
+    ) -> None:
+        self.name, self.model, self.normalisers = name, model, normalisers
+        self.first_token, self.longest = first_token, longest
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where its inputs belong."""
+
+    @abstractmethod
+    def tables(self) -> list[Tensor]:
+        """The model's tables of frequencies, radians per token; a layer turns by one of them or not at all."""
+
+    @abstractmethod
+    def text_tokens(self, text: str) -> list[int]:
+        """Token ids of a text, without any special token."""
+
+    @abstractmethod
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """What each token reads as."""
+
+    @abstractmethod
+    def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
+        """Output of the last layer, [B, T, D]; tokens stand at the positions `pos_BT`."""
+
+    @abstractmethod
+    def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Loss of each target in nats, [B, T], float32."""
+
+    @abstractmethod
+    def turning_at(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Inside, the model turns at these frequencies in place of those of `tables()`."""
+
+    def tokens(self, text: str) -> list[int]:
+        """Token ids of a text, the first token in front."""
+        first = [] if self.first_token is None else [self.first_token]
+        return first + self.text_tokens(text)
+
+
+@final
+class ProbedDecoder(ProbedModel):
+    """A decoder of this project; the token that ends a document also stands before each."""
+
+    def __init__(self, name: str, decoder: Decoder, tokenizer: Tokenizer, end_of_document: int) -> None:
+        normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
+        super().__init__(name, decoder, normalisers, end_of_document, normalisers[0].shape.train_length)
+        self.decoder, self.tokenizer = decoder, tokenizer
+        if not isinstance(decoder.encoding, RotaryEncoding):
+            raise UserError(
+                f"{name} has no RoPE ({type(decoder.encoding).__name__}); there are no frequencies to probe"
+            )
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.embed_tokens.weight.device
+
+    def tables(self) -> list[Tensor]:
+        assert isinstance(self.decoder.encoding, RotaryEncoding)
+        return [self.decoder.encoding.frequencies(torch.float64)]
+
+    def text_tokens(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
+
+    def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
+        return self.decoder.hidden(tokens_BT, pos_BT=pos_BT)
+
+    def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        loss_BT: Tensor = self.decoder(tokens_BT, targets_BT=targets_BT)
+        return loss_BT
+
+    @contextmanager
+    def turning_at(self, tables: Sequence[Tensor]) -> Iterator[None]:
+        own = self.decoder.encodings
+        self.decoder.encodings = nn.ModuleList([FixedFrequencies(self.normalisers[0].shape, tables[0])])
+        try:
+            yield
+        finally:
+            self.decoder.encodings = own
+
+
+@final
+class AfterFirstToken(nn.Module):
+    """Scores windows from the middle of a text, each after the token with which the model knows texts to begin.
+
+    As `Decoder` with targets: the loss [B, T] of each in nats.
+    """
+
+    def __init__(self, probed: ProbedModel) -> None:
+        super().__init__()
+        self.model = probed.model
+        self.probed = probed
+
+    @property
+    def n_before(self) -> int:
+        """Tokens in front of each window."""
+        return 0 if self.probed.first_token is None else 1
+
+    def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor) -> Tensor:
+        if self.probed.first_token is None:
+            return self.probed.token_loss(tokens_BT, targets_BT)
+        first_B1 = torch.full_like(tokens_BT[:, :1], self.probed.first_token)
+        with_first = torch.cat([first_B1, tokens_BT], 1)
+        return self.probed.token_loss(with_first, torch.cat([tokens_BT[:, :1], targets_BT], 1))[:, 1:]
+
+
+@final
+class FixedFrequencies(RotaryEncoding):
+    """RoPE at frequencies that are given one by one, such as another encoding's with a band set to zero.
+
+    g_k = frequencies[k]
+
+    Su et al. 2021, arXiv:2104.09864, equation 15, with other numbers.
+    """
+
+    def __init__(self, shape: AttentionShape, frequencies_P: Tensor) -> None:
+        super().__init__(shape, theta=10000.0)
+        self.given_P = frequencies_P.double().cpu()
+
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
+        return self.given_P.to(device=device, dtype=dtype)

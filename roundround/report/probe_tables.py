@@ -1,0 +1,252 @@
+"""What a probe says: records and tables; the pictures are in `probe_figures.py`.
+
+Shapes: L layers, H heads, P pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from roundround.files import write_json
+from roundround.model.scoring import PositionLoss
+from roundround.probing.ablation import Band, context_bins
+from roundround.probing.norms import KINDS
+from roundround.probing.probe import Probe
+from roundround.probing.prompt import PromptRecord
+from roundround.probing.rows import PLACES
+
+HEADS_SHOWN = 3  # of each label
+
+
+def shares(seen: Probe) -> dict[str, float]:
+    """Share of the squared norm in the slowest quarter of the pairs, over all layers; 0.25 is uniform."""
+    return {f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean()) for kind in KINDS}
+
+
+def records(seen: Probe) -> list[dict[str, Any]]:
+    """One record for each layer's shares, each head's label, place, entropy, largest weight and logit spread."""
+    found: list[dict[str, Any]] = []
+    for kind in KINDS:
+        for first_token in (True, False):
+            values = seen.norms.share_of_slowest(kind, first_token=first_token).tolist()
+            where = {"kind": kind, "first_token": first_token}
+            found += [
+                {"metric": "share_of_slowest_quarter", **where, "layer": layer, "value": value}
+                for layer, value in enumerate(values)
+            ]
+    if seen.rows is not None:
+        for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
+            found += by_head(name, seen.rows.per_row(name))
+        for number, place in enumerate(PLACES):
+            found += by_head(f"share_on_{place}", [places_H6[:, number] for places_H6 in seen.rows.places()])
+        for layer, heads in enumerate(seen.labels()):
+            found += [
+                {"metric": "label", "layer": layer, "head": head, "value": label}
+                for head, (label, _) in enumerate(heads)
+            ]
+    if seen.entropies is not None:
+        found += by_head("entropy", seen.entropies)
+    return found
+
+
+def by_head(metric: str, layers: Sequence[Tensor]) -> list[dict[str, Any]]:
+    return [
+        {"metric": metric, "layer": layer, "head": head, "value": value}
+        for layer, values_H in enumerate(layers)
+        for head, value in enumerate(values_H.tolist())
+    ]
+
+
+def standing_out(seen: Probe, n: int = HEADS_SHOWN) -> list[tuple[int, int, str, float]]:
+    """(layer, head, label, score) of the `n` heads with the highest score of each label, in the order of PLACES."""
+    heads = [
+        (layer, head, label, score)
+        for layer, labelled in enumerate(seen.labels())
+        for head, (label, score) in enumerate(labelled)
+    ]
+    best = []
+    for place in PLACES:
+        best += sorted((h for h in heads if h[2] == place), key=lambda h: -h[3])[:n]
+    return best
+
+
+def show(seen: Probe) -> None:
+    """The tables on standard error."""
+    console = Console(stderr=True)
+    console.print(share_table(seen))
+    if seen.rows is not None:
+        console.print(head_table(seen))
+        console.print(summary_of_labels(seen), highlight=False)
+
+
+def share_table(seen: Probe) -> Table:
+    """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
+    title = f"{seen.name}: share of squared norm in the slowest quarter"
+    table = Table("layer", *KINDS, "turning pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
+    without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
+    for layer, layout in enumerate(seen.layouts):
+        cells = [f"{with_first[kind][layer]:.2f} ({without[kind][layer]:.2f})" for kind in KINDS]
+        table.add_row(str(layer), *cells, f"{layout.n_turning}/{layout.n_pairs} {layout.pairing}")
+    table.caption = "uniform is 0.25; in brackets without the first token of each text"
+    return table
+
+
+def head_table(seen: Probe) -> Table:
+    """The heads that stand out: where their weight goes, with and without a band, and which pair is strongest."""
+    assert seen.rows is not None
+    columns = ("label", "layer", "head", "share", "-slow", "-fast", "pair", "norm", "entropy", "top", "spread")
+    table = Table(*columns, title="heads that stand out", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.caption = (
+        "share of the weight where the label says; -slow, -fast: without the slowest\n"
+        "or fastest quarter of the pairs; pair: with the largest query norm; entropy\n"
+        "in nats; top: largest weight; spread: of the logits"
+    )
+    without = {band: seen.rows.places(band) for band in ("slowest", "fastest")}
+    query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
+    entropies = seen.entropies or seen.rows.per_row("entropy")
+    weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
+    for layer, head, label, score in standing_out(seen):
+        pair = int(query_norms[layer][head].argmax())
+        numbers = [
+            score,
+            *(float(without[band][layer][head, PLACES.index(label)]) for band in ("slowest", "fastest")),
+        ]
+        table.add_row(
+            f"{label} {int(offsets[layer][head])}" if label == "offset" else label,
+            str(layer),
+            str(head),
+            *(f"{number:.2f}" for number in numbers),
+            str(pair),
+            f"{float(query_norms[layer][head, pair]):.1f}",
+            f"{float(entropies[layer][head]):.2f}",
+            f"{float(weights[layer][head]):.2f}",
+            f"{float(spreads[layer][head]):.1f}",
+        )
+    return table
+
+
+def summary_of_labels(seen: Probe) -> str:
+    labels = [label for heads in seen.labels() for label, _ in heads]
+    return "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES)
+
+
+def write_alignment(prompt: PromptRecord, seen: Probe, path: Path) -> None:
+    """Tables 3 to 5 of arXiv:2410.06205 for the heads that stand out at one place: `alignment.json`."""
+    if seen.rows is None:
+        return
+    heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen) if label in ("diagonal", "previous")]
+    tables = [
+        {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
+        for layer, head, label in heads
+    ]
+    write_json(path, tables)
+
+
+# -- a question about the maximum
+
+
+def records_of_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> list[dict[str, Any]]:
+    return [{**record, "n": n} for n, layers in entropies.items() for record in by_head("entropy", layers)]
+
+
+def show_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> None:
+    n_layers = len(next(iter(entropies.values())))
+    table = Table(
+        "listed", *(f"layer {layer}" for layer in shown_layers(n_layers)), title="entropy of the last row, nats"
+    )
+    for n, layers in entropies.items():
+        cells = [
+            f"{float(layers[layer].min()):.2f}-{float(layers[layer].max()):.2f}" for layer in shown_layers(n_layers)
+        ]
+        table.add_row(f"{n:,}", *cells)
+    Console(stderr=True).print(table)
+
+
+def shown_layers(n_layers: int) -> list[int]:
+    """At most six layers, spread over all."""
+    return sorted({round(i * (n_layers - 1) / 5) for i in range(6)})
+
+
+# -- frequencies at zero
+
+
+def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
+    """Perplexity of all targets, and by the number of tokens before them."""
+    found = [{"metric": "perplexity", **common, "value": loss.perplexity()}]
+    for first, last in context_bins(len(loss.sum_T)):
+        where = {"first_position": first, "last_position": last - 1}
+        found.append({"metric": "perplexity", **common, **where, "value": loss.perplexity(first, last)})
+    return found
+
+
+def records_of_ablation(before: PositionLoss, after: PositionLoss, name: str) -> list[dict[str, Any]]:
+    return records_of_loss(before, ablate="none") + records_of_loss(after, ablate=name)
+
+
+def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:
+    """Every head's label and the share of its weight there, before and after."""
+    found = []
+    for ablate, probe in (("none", seen), (name, changed)):
+        assert probe.rows is not None
+        for number, place in enumerate(PLACES):
+            shares_of = [places_H6[:, number] for places_H6 in probe.rows.places()]
+            found += [{**record, "ablate": ablate} for record in by_head(f"share_on_{place}", shares_of)]
+    return found
+
+
+def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:
+    """Perplexity before and after, by context length."""
+    table = Table("tokens before the target", "perplexity", f"without {bands}", title=f"{probed}: frequencies at zero")
+    for first, last in context_bins(len(before.sum_T)):
+        values = (f"{loss.perplexity(first, last):.3f}" for loss in (before, after))
+        table.add_row(f"{first:,}-{last - 1:,}", *values)
+    table.add_row("all", f"{before.perplexity():.3f}", f"{after.perplexity():.3f}")
+    Console(stderr=True).print(table)
+
+
+def show_change(seen: Probe, changed: Probe) -> None:
+    """The heads whose pattern changed most."""
+    assert seen.rows is not None
+    assert changed.rows is not None
+    heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
+    pairs = zip(seen.rows.places(), changed.rows.places(), strict=True)
+    moved = [
+        (float((after_6 - before_6).abs().sum()) / 2, layer, head, before_6, after_6)
+        for layer, (before_H6, after_H6) in enumerate(pairs)
+        for head, (before_6, after_6) in enumerate(zip(before_H6, after_H6, strict=True))
+    ]
+    for _, layer, head, before_6, after_6 in sorted(moved, key=lambda m: -m[0])[:8]:
+        heads.add_row(str(layer), str(head), in_words(before_6), in_words(after_6))
+    Console(stderr=True).print(heads)
+
+
+def in_words(shares_6: Tensor) -> str:
+    """`previous 0.64, first 0.20`: the two largest shares."""
+    order = shares_6.argsort(descending=True)[:2].tolist()
+    return ", ".join(f"{PLACES[i]} {float(shares_6[i]):.2f}" for i in order)
+
+
+def records_of_curve(
+    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss]
+) -> list[dict[str, Any]]:
+    found = records_of_loss(before, ablate="none", kept=1.0)
+    for band, loss in zip(bands, losses, strict=True):
+        found += records_of_loss(loss, ablate=str(band), end=band.end, kept=1 - band.fraction)
+    return found
+
+
+def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss]) -> None:
+    bins = context_bins(len(before.sum_T))
+    columns = [f"{first:,}-{last - 1:,}" for first, last in bins]
+    table = Table("frequencies at zero", "all", *columns, title="perplexity, by the number of tokens before the target")
+    for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
+        table.add_row(name, f"{loss.perplexity():.3f}", *(f"{loss.perplexity(*where):.3f}" for where in bins))
+    Console(stderr=True).print(table)

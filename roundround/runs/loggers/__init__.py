@@ -1,0 +1,1 @@
+"""Metric loggers: one file each, by the hooks of `base.Logger`."""

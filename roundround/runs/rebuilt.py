@@ -1,0 +1,79 @@
+"""A training run rebuilt from its directory alone: its decoder, its tokenizer, its held-out text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from roundround.config.build import build
+from roundround.config.models import build_decoder
+from roundround.config.recorded import own_config
+from roundround.data.corpora import Corpus
+from roundround.data.tokenizers import Saved, TokenizerRecipe, Vocabulary
+from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.errors import UserError
+from roundround.model.decoder import Decoder
+from roundround.runs import checkpoints
+from roundround.runs.directories import read_manifest
+
+PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
+
+
+class TrainedRun:
+    """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
+
+    Raises UserError where the run is of another verb, or where its config names a class from outside, unless `trust`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        trust: bool,
+        pe: DictConfig | None = None,
+        softmax: DictConfig | None = None,
+        data: DictConfig | None = None,
+    ) -> None:
+        self.directory, self.manifest = directory, read_manifest(directory)
+        if self.manifest["verb"] != "train":
+            raise UserError(f"{directory} is a run of {self.manifest['verb']}; only a run of train holds a model")
+        self.config = own_config(self.manifest, trust=trust, pe=pe, softmax=softmax, data=data)
+        self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+
+    def decoder(self, checkpoint: str) -> Decoder:
+        """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.
+
+        Raises UserError for a parameter that a replaced part needs and the checkpoint lacks.
+        """
+        if not self.manifest.get("data"):
+            raise UserError(f"{self.directory} stopped before its model was built; there is nothing to evaluate")
+        weights = checkpoints.load_weights(checkpoints.find(self.directory, checkpoint))
+        own = self.config
+        decoder = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+        for part in self.replaced:
+            mark = PARTS_WITH_PARAMETERS[part]
+            weights = {name: value for name, value in weights.items() if mark not in name}
+            needed = sorted(name for name in decoder.state_dict() if mark in name)
+            if needed:
+                raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
+        decoder.load_state_dict(weights)
+        return decoder.eval()
+
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer that the run kept."""
+        return self.saved_tokenizer().build([])
+
+    def held_out_text(self) -> TokenData:
+        """The corpus in the run's tokens; from the cache where the run left them, else with the tokenizer it kept."""
+        corpus, recorded = build(self.config.data, Corpus), self.manifest["data"]  # type: ignore[type-abstract]
+        began_elsewhere = self.config.get("init") is not None  # its tokenizer's folder need not be there any more
+        if corpus.identity() == recorded["corpus_hash"] and not began_elsewhere:
+            recipe = build(self.config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+            data = prepare(corpus, recipe, default_cache_dir())
+            if data.tokenizer_hash == recorded["tokenizer_hash"]:
+                return data
+        return prepare(corpus, self.saved_tokenizer(), default_cache_dir())
+
+    def saved_tokenizer(self) -> Saved:
+        return Saved(self.directory / "tokenizer.json", self.manifest["data"]["end_of_document"])

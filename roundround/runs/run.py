@@ -1,0 +1,216 @@
+"""A run directory and what a command leaves in it: manifest, metrics, results.
+
+run.json        the manifest, written at the start and rewritten at the end, always atomically
+metrics.jsonl   one line per logging step, flushed: the truth even where no logger is on
+results.json    the numbers the run is for: a flat list of records
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from roundround import __version__
+from roundround.errors import Interrupted, UserError, one_line
+from roundround.files import write_atomically, write_json
+from roundround.runs.directories import MANIFEST, rank, read_manifest
+from roundround.runs.loggers.base import Logger
+from roundround.runs.provenance import command_line, config_hash, git_state, versions
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """An open run: what `opened` yields. On every rank but the first it writes nothing."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any], logger: Logger, *, writes: bool) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.logger = logger
+        self.writes = writes
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to the manifest and write it."""
+        self.manifest.update(facts)
+        if self.writes:
+            write_json(self.directory / MANIFEST, self.manifest)
+
+    def log(self, step: int, **metrics: float) -> None:
+        """Append one line to metrics.jsonl and tell the logger. A number that is not finite is written as its name."""
+        if not self.writes:
+            return
+        line = named(metrics)
+        with open(self.directory / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **line}) + "\n")
+        self.logger.log(metrics, step)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
+        path = self.directory / "metrics.jsonl"
+        if not self.writes or not path.exists():
+            return
+        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if step_of(line) <= step]
+        write_atomically(path, "".join(line + "\n" for line in kept))
+
+    def results(self, records: list[dict[str, Any]], **headline: float) -> None:
+        """Write results.json, the numbers this run is for, and the few that the manifest shows."""
+        self.manifest["headline"] = named(headline)
+        if self.writes:
+            write_json(self.directory / "results.json", [named(record) for record in records])
+
+
+def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a number that is not finite as its name, because json has none."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in numbers.items()
+    }
+
+
+def step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """How a verb was called: what the command line decided beside the config.
+
+    directory: the run's own, claimed. overrides: as Hydra parsed them. choices: the option taken of each config group.
+    sweep: the directory of the sweep that this run is a job of.
+    """
+
+    verb: str
+    directory: Path
+    overrides: list[str]
+    choices: dict[str, str | None]
+    sweep: Path | None = None
+
+
+@contextmanager
+def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) -> Iterator[Run]:
+    """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
+
+    A run refused before its first step (UserError) leaves nothing behind. The last line on standard output is the
+    directory. Raises UserError where another process is writing there.
+    """
+    directory, writes = invocation.directory, rank() == 0
+    with locked(directory) if writes else nothing():
+        run = Run(directory, new_manifest(invocation, config), logger, writes=writes)
+        fresh = not (directory / MANIFEST).exists()
+        if not fresh:
+            run.manifest = {**read_manifest(directory), "resumed": now(), "ended": None, "status": "running"}
+        started_logger = False
+        try:
+            begin(run, fresh)
+            started_logger = writes
+            yield run
+            end(run, "done")
+        except UserError as error:
+            if fresh and not (directory / "metrics.jsonl").exists():
+                withdraw(run, started_logger)
+            else:
+                end(run, f"failed: {one_line(error)}")
+            raise
+        except (Interrupted, KeyboardInterrupt):
+            end(run, "interrupted")
+            raise
+        except BaseException as error:
+            end(run, f"failed: {type(error).__name__}: {one_line(error)}")
+            raise
+    if writes:
+        print(directory, flush=True)
+
+
+def begin(run: Run, fresh: bool) -> None:
+    if not run.writes:
+        return
+    patch = git_state()[1] if fresh else None
+    if patch:
+        write_atomically(run.directory / "code.patch", patch)
+    run.note()
+    kept = run.logger.start(run.directory, run.manifest)
+    if kept is not None:  # a run that goes on without a logger keeps the id it had
+        run.note(wandb=kept)
+
+
+def end(run: Run, status: str) -> None:
+    """Write how the run ended; where even that fails, say so and keep the error that matters."""
+    if not run.writes:
+        return
+    try:
+        run.note(status=status, ended=now())
+        run.logger.finish(run.manifest)
+    except Exception as error:
+        log.warning("the end of the run could not be recorded: %s", one_line(error))
+
+
+def withdraw(run: Run, started_logger: bool) -> None:
+    """Remove a run that never began, and only files that a run writes: the folder may be the user's own."""
+    import shutil
+
+    if not run.writes:
+        return
+    if started_logger:
+        run.logger.finish({**run.manifest, "status": "refused"})
+    for name in (MANIFEST, "code.patch", "tokenizer.json", ".lock"):
+        (run.directory / name).unlink(missing_ok=True)
+    shutil.rmtree(run.directory / "wandb", ignore_errors=True)
+
+
+def new_manifest(invocation: Invocation, config: dict[str, Any]) -> dict[str, Any]:
+    """The manifest as it stands when a run begins."""
+    return {
+        "roundround": __version__,
+        "verb": invocation.verb,
+        "status": "running",
+        "started": now(),
+        "ended": None,
+        "command": command_line(),
+        "overrides": invocation.overrides,
+        "config": config,
+        "config_hash": config_hash(config),
+        "git": git_state()[0],
+        "versions": versions(),
+        "device": None,
+        "seed": config.get("seed"),
+        "data": None,
+        "facts": {},
+        "headline": {},
+        "wandb": None,
+        "sweep": str(invocation.sweep) if invocation.sweep else None,
+    }
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="microseconds")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep two processes out of one run directory; the lock falls with its process, however that ends."""
+    lock = FileLock(directory / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield

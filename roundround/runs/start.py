@@ -1,0 +1,170 @@
+"""Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
+
+`starting_point` decides that once. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from omegaconf import DictConfig
+
+from roundround.config.build import build
+from roundround.config.models import build_decoder
+from roundround.config.schema import TrainConfig
+from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
+from roundround.data.tokenizers import HuggingFace, Saved, TokenizerRecipe
+from roundround.data.tokens import TokenData
+from roundround.errors import UserError
+from roundround.model.decoder import Decoder
+from roundround.runs import checkpoints
+from roundround.runs.directories import read_manifest
+from roundround.runs.run import Invocation
+
+if TYPE_CHECKING:
+    from roundround.hf.llama_checkpoint import LlamaCheckpoint
+
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
+
+
+class Start:
+    """Base of the places to start from; each hook does what a run from its seed alone needs.
+
+    choices: the option of each config group, as the run reports it. facts: what the manifest keeps about the start.
+    message: a line about it for the person at the terminal.
+    """
+
+    message: str | None = None
+
+    def __init__(self, choices: dict[str, Any]) -> None:
+        self.choices = choices
+        self.facts: dict[str, Any] = {}
+
+    def check(self, config: TrainConfig) -> None:
+        """Raises UserError where the weights do not fit the model that the config describes; it takes no memory."""
+
+    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
+        """The tokenizer that the run reads its text with."""
+        return build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+
+    def checked_data(self, data: TokenData) -> TokenData:
+        """The data with the vocabulary of the start. Raises UserError where they do not go together."""
+        return data
+
+    def load_into(self, decoder: Decoder) -> checkpoints.Checkpoint | None:
+        """Give a freshly initialised decoder its weights; the run's own checkpoint, where it goes on from one."""
+        return None
+
+
+@final
+class FromSeed(Start):
+    """The weights that the seed draws."""
+
+
+@final
+class FromLlama(Start):
+    """The weights of a Llama-type checkpoint in a folder, whose model and tokenizer the run's config has taken over."""
+
+    def __init__(self, checkpoint: LlamaCheckpoint, choices: dict[str, Any]) -> None:
+        super().__init__(choices)
+        self.checkpoint = checkpoint
+        self.facts = {"init": {"folder": str(checkpoint.folder), "sha256": checkpoint.sha256}}
+        self.message = f"starting from the weights of {checkpoint.folder}"
+
+    def check(self, config: TrainConfig) -> None:
+        with torch.device("meta"):
+            n_vocab = self.checkpoint.nodes.n_vocab
+            self.checkpoint.check(build_decoder(config.model, config.pe, config.softmax, n_vocab=n_vocab))
+
+    def checked_data(self, data: TokenData) -> TokenData:
+        return with_rows(data, self.checkpoint.nodes.n_vocab, str(self.checkpoint.folder))
+
+    def load_into(self, decoder: Decoder) -> None:
+        self.checkpoint.load_into(decoder)
+
+
+@final
+class FromItsPast(Start):
+    """The newest checkpoint of the run in a directory; where it was stopped before the first, what it began from."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any], began: Start, *, began_elsewhere: bool) -> None:
+        super().__init__(manifest.get("choices", {}))
+        self.directory, self.manifest, self.began = directory, manifest, began
+        self.began_elsewhere = began_elsewhere
+        self.facts, self.message = began.facts, began.message
+
+    def check(self, config: TrainConfig) -> None:
+        self.began.check(config)
+
+    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
+        data = self.manifest["data"]
+        if self.began_elsewhere and data is not None:  # that folder need not be there any more
+            return Saved(self.directory / "tokenizer.json", data["end_of_document"])
+        return self.began.tokenizer(config)
+
+    def checked_data(self, data: TokenData) -> TokenData:
+        before = self.manifest["data"] or {}
+        now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
+        changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
+        if changed:
+            raise UserError(f"the {changed[0]} is no longer the one that {self.directory} began with; start a new run")
+        if self.began_elsewhere and before:
+            return with_rows(data, int(before["n_vocab"]), str(self.directory))
+        return self.began.checked_data(data)
+
+    def load_into(self, decoder: Decoder) -> checkpoints.Checkpoint | None:
+        newest = checkpoints.newest(self.directory / "checkpoints")
+        if newest is None:
+            return self.began.load_into(decoder)
+        checkpoint = checkpoints.load(newest)
+        decoder.load_state_dict(checkpoint.weights)
+        return checkpoint
+
+
+def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:
+    """Where the run starts, and its config with what that brings. Raises UserError where that cannot be."""
+    choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
+    if cfg.resume is not None:
+        return resumed(cfg, invocation)
+    if cfg.init is None:
+        return cfg, FromSeed(choices)
+    from roundround.hf.llama_checkpoint import PREFIX, read_checkpoint  # transformers takes seconds to import
+
+    checkpoint = read_checkpoint(cfg.init)
+    refuse_own_model(invocation.overrides)
+    tokenizer = {"_target_": f"{HuggingFace.__module__}.{HuggingFace.__qualname__}", "name": str(checkpoint.folder)}
+    nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
+    brought = nodes | {"init": f"{PREFIX}{checkpoint.folder}"}
+    cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)
+    return cfg, FromLlama(checkpoint, choices)
+
+
+def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromItsPast]:
+    """`starting_point` of a run that goes on in its own directory."""
+    if invocation.sweep is not None:
+        raise UserError("resume= goes on with one run; leave out -m")
+    directory = invocation.directory
+    manifest = read_manifest(directory)
+    cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb, free=FREE_ON_RESUME)
+    init = cfg.get("init")
+    began: Start = FromSeed({})
+    if init is not None and checkpoints.newest(directory / "checkpoints") is None:
+        from roundround.hf.llama_checkpoint import read_checkpoint
+
+        began = FromLlama(read_checkpoint(init), {})
+        before = (manifest.get("init") or {}).get("sha256", began.checkpoint.sha256)
+        if before != began.checkpoint.sha256:
+            raise UserError(
+                f"{began.checkpoint.folder} is no longer the checkpoint that {directory} began from; start a new run"
+            )
+    return cfg, FromItsPast(directory, manifest, began, began_elsewhere=init is not None)
+
+
+def with_rows(data: TokenData, n_vocab: int, origin: str) -> TokenData:
+    """The data for embeddings of `n_vocab` rows: more, perhaps, than tokens in use. UserError where they are fewer."""
+    if data.n_vocab > n_vocab:
+        raise UserError(f"{origin}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows")
+    return replace(data, n_vocab=n_vocab)

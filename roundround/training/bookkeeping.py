@@ -1,0 +1,65 @@
+"""What every training loop does between two steps, whoever runs the steps: show, save, prune, stop when asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from roundround.errors import NotFinite
+from roundround.runs import checkpoints
+from roundround.runs.run import Run
+from roundround.training.display import Display
+from roundround.training.stop_signal import StopSignal
+
+CHECKPOINTS_KEPT = 2  # beside the best
+
+
+class Bookkeeping:
+    """From the first step of a process to its last: the display, the clock, the stop signal and the checkpoints."""
+
+    def __init__(self, run: Run, *, first_step: int, n_steps: int) -> None:
+        run.forget_after(first_step)
+        self.folder = run.directory / "checkpoints"
+        self.display = Display(n_steps, first_step, shown=run.writes)
+        self.stop_signal = StopSignal()
+        self.stop_signal.start()
+        self.clock = time.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last lap, or since the clock was last set."""
+        seconds = time.monotonic() - self.clock
+        self.clock += seconds
+        return seconds
+
+    def skip(self) -> None:
+        """Leave out the time since the last lap, which went into something other than training."""
+        self.clock = time.monotonic()
+
+    def save(
+        self,
+        step: int,
+        *,
+        weights: Mapping[str, Tensor],
+        optimizer: dict[str, Any],
+        state: dict[str, Any],
+        is_best: bool = False,
+    ) -> None:
+        """Write the checkpoint of a step, and delete those that are neither among the newest nor the best."""
+        folder = checkpoints.save(self.folder, step=step, weights=weights, optimizer=optimizer, state=state)
+        if is_best:
+            checkpoints.point(self.folder, "best", folder)
+        checkpoints.prune(self.folder, keep=CHECKPOINTS_KEPT)
+
+    def not_finite(self, what: str, step: int) -> NotFinite:
+        """The error for a step that went wrong; it names the checkpoint to go back to."""
+        newest = checkpoints.newest(self.folder)
+        left = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
+        return NotFinite(f"{what} at step {step}; {left}; try a lower optim.lr")
+
+    def close(self) -> None:
+        """Give the signals and the terminal back."""
+        self.stop_signal.close()
+        self.display.close()

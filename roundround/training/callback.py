@@ -1,0 +1,169 @@
+"""What happens around the optimizer steps, in order: record, validate, save, stop when asked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+
+from roundround.errors import Interrupted
+from roundround.model.scoring import score
+from roundround.runs import checkpoints
+from roundround.runs.run import Run
+from roundround.training.bookkeeping import Bookkeeping
+from roundround.training.module import LanguageModel, learning_rate
+
+
+class TrainingCallback(lightning.Callback):
+    """Everything between two optimizer steps, read top to bottom in `on_train_batch_end`.
+
+    Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
+    steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        windows: Tensor,
+        tokens_per_step: int,
+        log_every: int,
+        validate_every: int,
+        checkpoint_every: int,
+        resumed: checkpoints.Checkpoint | None,
+    ) -> None:
+        self.run, self.windows, self.tokens_per_step = run, windows, tokens_per_step
+        self.log_every, self.validate_every, self.checkpoint_every = log_every, validate_every, checkpoint_every
+        self.resumed = resumed
+        state = resumed.state if resumed else {}
+        self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
+        self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
+        self.losses: list[Tensor] = []
+        self.norms: list[Tensor] = []
+        self.training_seconds = 0.0
+        self.bookkeeping: Bookkeeping | None = None
+
+    # -- the start and the end
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        module = as_module(pl_module)
+        if self.resumed is not None:
+            trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
+        self.seen_step = module.step
+        self.bookkeeping = Bookkeeping(self.run, first_step=module.first_step, n_steps=module.n_steps)
+
+    @property
+    def books(self) -> Bookkeeping:
+        assert self.bookkeeping is not None, "training has started"
+        return self.bookkeeping
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        if self.bookkeeping is not None:
+            self.bookkeeping.close()
+
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        self.teardown(trainer, pl_module, "fit")  # Lightning calls that only after a fit that went well
+
+    # -- between two steps
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        module = as_module(pl_module)
+        if module.step == self.seen_step:  # a micro-batch; its step is not complete
+            return
+        step = self.seen_step = module.step
+        self.losses.append(torch.stack(module.micro_losses).mean())
+        self.norms.append(module.grad_norm)
+        module.micro_losses.clear()
+        stop = self.agreed_to_stop(trainer)
+        last = step == module.n_steps
+        validate = step % self.validate_every == 0 or last
+        save = step % self.checkpoint_every == 0 or last or stop is not None
+        if step % self.log_every == 0 or validate or save:
+            self.record(trainer, step)
+        self.books.display.advance(step)
+        if validate and self.validate(trainer, module, step):
+            save = True
+        if save:
+            self.save(trainer, step)
+        if validate or save:
+            self.books.skip()
+        if stop is not None:
+            raise Interrupted(stop)
+
+    def agreed_to_stop(self, trainer: lightning.Trainer) -> int | None:
+        """The signal to stop for, agreed among the ranks: one that stopped alone would leave the others waiting."""
+        asked = self.books.stop_signal.asked
+        if trainer.world_size == 1:
+            return asked
+        of_ranks = torch.tensor(asked or 0, device=trainer.strategy.root_device)
+        return int(trainer.strategy.reduce(of_ranks.float(), reduce_op="max")) or None
+
+    def record(self, trainer: lightning.Trainer, step: int) -> None:
+        """Log the steps since the last record; NotFinite where one of them went wrong."""
+        loss_S = trainer.strategy.reduce(torch.stack(self.losses), reduce_op="mean")
+        numbers_2S = torch.stack([loss_S, torch.stack(self.norms)]).cpu()
+        seconds = self.books.lap()
+        self.training_seconds += seconds
+        n_steps = len(self.losses)
+        self.losses.clear()
+        self.norms.clear()
+        for i in range(n_steps):
+            loss, norm = numbers_2S[:, i].tolist()
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                raise self.books.not_finite(
+                    f"the loss is {loss:g} and the gradient norm {norm:g}", step - n_steps + 1 + i
+                )
+        loss, speed = float(numbers_2S[0].mean()), n_steps * self.tokens_per_step / seconds
+        norm = float(numbers_2S[1, -1])
+        self.run.log(
+            step,
+            loss=loss,
+            grad_norm=norm,
+            lr=learning_rate(trainer),
+            tokens=step * self.tokens_per_step,
+            tokens_per_second=speed,
+        )
+        self.books.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s")
+
+    def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
+        """Measure held-out text, each rank a share of it; whether this is the best so far."""
+        mine = self.windows[trainer.global_rank :: trainer.world_size]
+        batch = max(1, self.tokens_per_step // (self.windows.shape[1] - 1) // trainer.world_size)
+        with trainer.precision_plugin.val_step_context():
+            loss = score(module.decoder, mine, batch=batch, device=module.device)
+        total = trainer.strategy.reduce(loss.sum_T.sum().to(module.device), reduce_op="sum")
+        token_loss = float(total) / self.windows[:, 1:].numel()
+        self.validated = {"step": step, "nats_per_token": token_loss}
+        self.run.log(step, held_out_nats_per_token=token_loss)
+        perplexity = math.exp(min(token_loss, 700))
+        self.books.display.say(f"step {step}/{module.n_steps}  held-out perplexity {perplexity:.3f}")
+        if token_loss < self.best["nats_per_token"]:
+            self.best = self.validated
+            return True
+        return False
+
+    def save(self, trainer: lightning.Trainer, step: int) -> None:
+        """Write the checkpoint from the first rank, and point `best` at it where it is."""
+        weights = trainer.strategy.lightning_module_state_dict()
+        optimizer = trainer.strategy.optimizer_state(trainer.optimizers[0])
+        if trainer.is_global_zero:
+            self.books.save(
+                step,
+                weights={name.removeprefix("decoder."): value for name, value in weights.items()},
+                optimizer=optimizer,
+                state={"best": self.best, "validated": self.validated},
+                is_best=self.best["step"] == step,
+            )
+        trainer.strategy.barrier()
+
+
+def as_module(module: lightning.LightningModule) -> LanguageModel:
+    assert isinstance(module, LanguageModel)
+    return module

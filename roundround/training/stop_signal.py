@@ -1,0 +1,34 @@
+"""How a run stops when asked: between two steps, so that what it saves is whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from roundround.errors import Interrupted
+
+
+class StopSignal:
+    """Turns the first SIGINT or SIGTERM into a flag; the second raises Interrupted at once."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self.handlers: dict[int, Any] = {}
+
+    def start(self) -> None:
+        """Take over the signals, where this is the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            self.handlers = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(self, signum: int, frame: FrameType | None) -> None:
+        if self.asked is not None:
+            raise Interrupted(signum)  # asked twice: do not wait for the step
+        self.asked = signum
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for signum, handler in self.handlers.items():
+            signal.signal(signum, handler)
+        self.handlers = {}
