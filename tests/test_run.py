@@ -20,6 +20,7 @@ from typing import Any
 
 import hydra
 import pytest
+from conftest import ROOT
 
 from roundround import files
 from roundround.errors import Interrupted, UserError
@@ -601,12 +602,19 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("roundround/pe/rope.py", "conf/pe/rope.yaml", "README.md"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("first\n")
-    (root / "roundround" / "provenance.py").write_text("")
     git(root, "init", "--quiet")
     git(root, "add", ".")
     git(root, "commit", "--quiet", "-m", "first")
-    monkeypatch.setattr(provenance, "__file__", str(root / "roundround" / "provenance.py"))
+    monkeypatch.setattr(provenance, "PACKAGE", root / "roundround")
     return root
+
+
+def test_the_checkout_of_this_package_is_found() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("these tests do not lie in a git checkout")
+    state, _ = provenance.git_state()
+    assert state is not None
+    assert state["commit"] == git(ROOT, "rev-parse", "HEAD").strip()
 
 
 def test_a_clean_checkout_is_its_commit(checkout: Path, directory: Path) -> None:
@@ -630,14 +638,14 @@ def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path
 def test_somebody_elses_repository_around_an_installed_package_says_nothing(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = checkout / "venv" / "site-packages" / "roundround" / "provenance.py"
-    installed.parent.mkdir(parents=True)
-    monkeypatch.setattr(provenance, "__file__", str(installed))
+    installed = checkout / "venv" / "site-packages" / "roundround"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(provenance, "PACKAGE", installed)
     assert provenance.git_state() == (None, None)
 
 
 def test_no_repository_and_no_git_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "roundround" / "provenance.py"))
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "roundround")
     (tmp_path / "roundround").mkdir()
     assert provenance.git_state() == (None, None)
     monkeypatch.setenv("PATH", "")

@@ -5,6 +5,8 @@ Shapes: B batch, Q queries, K keys, H heads.
 
 from __future__ import annotations
 
+from typing import final
+
 from torch import Tensor
 
 from roundround.attention.keys import Keys
@@ -13,17 +15,48 @@ from roundround.attention.keys import Keys
 class Bias:
     """What an encoding adds to the logits, given for a block of query rows at a time so that no n x n table exists.
 
-    slopes_H: where the bias is `slopes_H * (k_pos - q_pos)`, that is linear in distance, a fused kernel can take it as
-    one more channel of queries and keys; None for every other form.
     n_hidden: numbers that `block` holds for each query and key on its way, so that blocks are cut small enough.
     """
 
-    slopes_H: Tensor | None = None
     n_hidden: int = 1
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits."""
         raise NotImplementedError
+
+
+@final
+class LinearBias(Bias):
+    """A bias linear in a coordinate of the tokens, which a fused kernel takes as one more channel.
+
+    b(i, j) = slope (t_j - t_i), where t is the token's position (ALiBi) unless other coordinates are given (FoX)
+
+    slopes: broadcasts to [B, H, Q, 1], at least float32, in logits for each unit of the coordinate.
+    t_BHQ, t_BHK: coordinates of the queries and of the keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
+    Where a fused kernel runs, gradients reach slopes and coordinates; a kernel may leave out far keys where coordinates
+    do not fall from key to key and slopes are above 0.
+    """
+
+    def __init__(self, slopes: Tensor, t_BHQ: Tensor | None = None, t_BHK: Tensor | None = None) -> None:
+        self.slopes, self.t_BHQ, self.t_BHK = slopes, t_BHQ, t_BHK
+
+    def coordinates(self, keys: Keys) -> tuple[Tensor, Tensor]:
+        """Coordinates of the queries [1 or B, 1 or H, Q] and of the keys [1 or B, 1 or H, K]."""
+        if self.t_BHQ is None or self.t_BHK is None:
+            return keys.q_pos_BQ[:, None], keys.k_pos_BK[:, None]
+        return self.t_BHQ, self.t_BHK
+
+    def times(self, factor: Tensor | float) -> LinearBias:
+        """The bias multiplied by a factor, which broadcasts to [B, H, Q, 1]."""
+        return LinearBias(self.slopes * factor, self.t_BHQ, self.t_BHK)
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        first, last = keys.span(a, b)
+        t_BHQ, t_BHK = self.coordinates(keys)
+        # subtracted before the cast: float32 would round large coordinates
+        distance_BHQK = t_BHK[:, :, None, first:last] - t_BHQ[:, :, a:b, None]
+        slopes = self.slopes if self.slopes.shape[-2] == 1 else self.slopes[..., a:b, :]
+        return slopes * distance_BHQK.to(slopes.dtype)
 
 
 def relative_positions(keys: Keys, a: int, b: int) -> Tensor:

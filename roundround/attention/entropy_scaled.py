@@ -32,7 +32,7 @@ class EntropyScaledAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, beta_of: Callable[[Tensor], Tensor], scale: float, keys: Keys
     ) -> Tensor:
         wide_q, wide_k = in_precision_of_entropy(q, k)
-        mean_key, first_lse, _, first_states = attend_tiles(Operands(wide_q, wide_k, wide_k, None, scale, keys))
+        mean_key, first_lse, _, first_states = attend_tiles(Operands(wide_q, wide_k, wide_k, scale, keys))
         mean_logit = scale * torch.linalg.vecdot(wide_q.to(first_lse.dtype), mean_key.to(first_lse.dtype))
         del mean_key
         with torch.enable_grad():
@@ -42,7 +42,7 @@ class EntropyScaledAttention(torch.autograd.Function):
             d_beta = torch.zeros_like(beta) if constant else torch.autograd.grad(beta.sum(), entropy)[0]
         beta = beta.detach()
         scaled_q = (q * beta).to(q.dtype)
-        out, log_sum_exp, _, states = attend_tiles(Operands(scaled_q, k, v, None, scale, keys))
+        out, log_sum_exp, _, states = attend_tiles(Operands(scaled_q, k, v, scale, keys))
         ctx.save_for_backward(q, k, v, out, log_sum_exp, first_lse, mean_logit, beta, d_beta)
         ctx.scale, ctx.keys, ctx.states, ctx.first_states = scale, keys, states, first_states
         return out
@@ -52,7 +52,7 @@ class EntropyScaledAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, log_sum_exp, first_lse, mean_logit, beta, d_beta = ctx.saved_tensors
         wide, scale, keys = beta.dtype, ctx.scale, ctx.keys
-        operands = Operands((q * beta).to(q.dtype), k, v, None, scale, keys)
+        operands = Operands((q * beta).to(q.dtype), k, v, scale, keys)
         dq, dk, dv = tile_gradients(grad_out, out, log_sum_exp, ctx.states, operands)
         del operands
         d_entropy = d_beta * torch.linalg.vecdot(dq.to(wide), q.to(wide))[..., None]
@@ -67,7 +67,7 @@ class EntropyScaledAttention(torch.autograd.Function):
             along = (mean_logit[:, heads, :, None] / length).where(length > 0, 0.0)
             mean_key = (some_q * along).to(some_q.dtype)
             grad_mean_key = (some_q * (-scale * d_entropy[:, heads])).to(some_q.dtype)
-            some = Operands(some_q, some_k, some_k, None, scale, keys)
+            some = Operands(some_q, some_k, some_k, scale, keys)
             more_dq, more_dk, _ = tile_gradients(grad_mean_key, mean_key, first_lse[:, heads], ctx.first_states, some)
             dq[:, heads] += more_dq
             dk[:, g:h] += more_dk

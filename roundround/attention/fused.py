@@ -1,6 +1,6 @@
 """Fused attention that also takes what `F.scaled_dot_product_attention` does not, and the entropy of its rows.
 
-Windows, padding, caches, biases linear in distance (ALiBi) and sinks, without a matrix of logits; see `tiles.py`.
+Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits; see `tiles.py`.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 """
 
@@ -14,20 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.attention import kernels
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
 from roundround.attention.keys import Keys
 from roundround.attention.tiles import TiledAttention
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether this file computes it: a kernel is at hand, and the bias, if any, is linear in distance."""
-    return kernels.serves(q_BHQC) and (bias is None or bias.slopes_H is not None)
-
-
-def slopes_of(bias: Bias | None) -> Tensor | None:
-    """Slopes of a bias that is linear in distance, [H, 1, 1]; None for no bias."""
-    return None if bias is None or bias.slopes_H is None else bias.slopes_H[:, None, None]
+    """Whether this file computes it: there is a kernel for the queries, and the bias, if any, is a linear one."""
+    return kernels.serves(q_BHQC) and (bias is None or isinstance(bias, LinearBias))
 
 
 def attention(
@@ -37,47 +32,47 @@ def attention(
     *,
     scale: float,
     keys: Keys,
-    slopes: Tensor | None = None,
+    bias: LinearBias | None = None,
     null_H: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention [B, H, Q, C] over the visible keys, memory linear in length, exact gradients.
 
-    slopes: adds `slopes * (k_pos - q_pos)` to the logits; broadcasts to [B, H, Q, 1].
+    bias: is added to the logits.
     null_H: logit of one more key, whose value is zero, for each head; None for no such key.
 
     A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
     """
-    if slopes is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
+    if bias is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
         grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
         causal = not keys.is_unmasked
         return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
-    out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)[0]
+    out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)[0]
     return out
 
 
-def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None) -> Tensor:
+def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
-    H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[k_pos - q_pos]: attention with the keys
+    H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
     as values. Detaching the log-sum-exp, the outer query and the values leaves dH/de_j = -p_j (e_j - E_p[e]), the exact
     derivative.
     """
-    return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)[0]
+    return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
 
 def entropy_and_log_sum_exp(
-    q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None = None
+    q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None
 ) -> tuple[Tensor, Tensor]:
     """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
     q_BHQC, k_BGKC = in_precision_of_entropy(q_BHQC, k_BGKC)
     mean_key, log_sum_exp, mean_distance = attention_by_tiles(
-        q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, slopes=slopes
+        q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, bias=bias
     )
     wide = log_sum_exp.dtype
     with torch.autocast(q_BHQC.device.type, enabled=False):
         mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
-    if slopes is not None:
-        mean_logit = mean_logit + slopes * mean_distance
+    if bias is not None:
+        mean_logit = mean_logit + bias.slopes * mean_distance
     return log_sum_exp - mean_logit, log_sum_exp
 
 
@@ -107,20 +102,21 @@ def attention_by_tiles(
     *,
     scale: float,
     keys: Keys,
-    slopes: Tensor | None = None,
+    bias: LinearBias | None = None,
     null_H: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with slopes, E_p[k_pos - q_pos] [B, H, Q, 1].
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with a bias, E_p[t_j - t_i] [B, H, Q, 1].
 
     The log-sum-exp passes no gradient; that of a row that sees nothing is 0.
     """
     device, dtype = q_BHQC.device.type, q_BHQC.dtype
-    if slopes is not None:  # bfloat16 counts exactly only to 256
+    slopes = t_q = t_k = None
+    if bias is not None:  # bfloat16 counts exactly only to 256
         dtype = torch.promote_types(dtype, torch.float32)
-        slopes = slopes.to(dtype).expand(*q_BHQC.shape[:3], 1)
+        slopes, (t_q, t_k) = bias.slopes.to(dtype).expand(*q_BHQC.shape[:3], 1), bias.coordinates(keys)
     q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
     with torch.autocast(device, enabled=False):
-        merged = TiledAttention.apply(q, k, v, slopes, null_H, scale, keys)  # type: ignore[no-untyped-call]
+        merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_H, scale, keys)  # type: ignore[no-untyped-call]
     out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
     return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
 

@@ -51,23 +51,44 @@ class Tile:
     key_blocks: list[KeyBlock]
 
 
+@dataclass(frozen=True)
+class LinearTerms:
+    """A bias slope (t_j - t_i): slopes [B, H, Q, 1]; coordinates [1 or B, 1 or H, Q or K], whole numbers or floats."""
+
+    slopes: Tensor
+    t_q: Tensor
+    t_k: Tensor
+
+    @property
+    def are_positions(self) -> bool:
+        """Whether the coordinates are whole numbers, which grow by one a token."""
+        return not self.t_k.is_floating_point()
+
+
+def linear_terms(slopes: Tensor | None, t_q: Tensor | None, t_k: Tensor | None) -> LinearTerms | None:
+    return None if slopes is None or t_q is None or t_k is None else LinearTerms(slopes, t_q, t_k)
+
+
 class Operands:
-    """Queries, keys and values for the kernels; with slopes their last channel is for the distance.
+    """Queries, keys and values for the kernels; with a linear bias their last channels are for its coordinate.
 
-    slope (k_pos - q_pos) = q_c k_c + constant, q_c = slope / scale, k_c = k_pos - centre
+    slope (t_j - t_i) = q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
 
-    The centre is the middle of a tile's rows: a logit of slope times position would lose its digits in float32.
+    The centre is the coordinate of the row in the middle of a tile: slope times t would lose its digits in float32.
+    Coordinates shared by all heads take one channel. Where every query head has its own, a key head carries a channel
+    for each of its query heads, and a query is zero in those of the others.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None, scale: float, keys: Keys) -> None:
-        self.q, self.slopes, self.scale, self.keys = q, slopes, scale, keys
+    def __init__(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, keys: Keys, linear: LinearTerms | None = None
+    ) -> None:
+        self.q, self.scale, self.keys, self.linear = q, scale, keys, linear
         self.n_key_heads, self.n_groups = k.shape[1], q.shape[1] // k.shape[1]
-        self.may_read_values = (
-            q.device.type == "cpu"
-        )  # to choose tiles by them; elsewhere that would wait for the device
+        self.may_read_values = q.device.type == "cpu"  # to choose tiles; elsewhere that would wait for the device
         self.k, self.v = k, v
-        if slopes is not None:
-            self.n_more = 8 - k.shape[-1] % 8  # channels; in eights, which the kernels want
+        if linear is not None:
+            self.n_coordinates = 1 if linear.t_k.shape[1] == 1 else self.n_groups
+            self.n_more = self.n_coordinates + -(k.shape[-1] + self.n_coordinates) % 8  # kernels want eights
             self.k, self.v = F.pad(k, (0, self.n_more)), F.pad(v, (0, self.n_more))
 
     def tiles(self) -> Iterator[Tile]:
@@ -99,15 +120,24 @@ class Operands:
                     start = end
 
     def rows_of_heads(self) -> list[int]:
-        """Query rows of a tile for each key head: all of them, or fewer the steeper its slopes."""
-        if self.slopes is None:
+        """Query rows of a tile for each key head: all of them, or fewer the faster its bias falls."""
+        if self.linear is None:
             return [max(1, self.keys.n_queries)] * self.n_key_heads
         fewest, most = CENTRED_ROWS
         if not self.may_read_values:
             return [most] * self.n_key_heads
-        steepest = self.slopes.amax((0, 2, 3)).reshape(self.n_key_heads, -1).amax(-1)
-        rows = [MAX_LOGIT_DROP / slope if slope > 0 else most for slope in steepest.tolist()]
+        steepest_G = self.linear.slopes.amax((0, 2, 3)).reshape(self.n_key_heads, -1).amax(-1)
+        rows = [MAX_LOGIT_DROP / fall if fall > 0 else most for fall in (steepest_G * self.fall_per_row()).tolist()]
         return [2 ** int(math.log2(min(max(r, fewest), most))) for r in rows]
+
+    def fall_per_row(self) -> float:
+        """How much the coordinate of the keys grows from one row to the next, at most over stretches of a tile."""
+        assert self.linear is not None
+        if self.linear.are_positions:
+            return 1.0
+        ends = self.linear.t_k[..., :: CENTRED_ROWS[0]]
+        ends = torch.cat([ends, self.linear.t_k[..., -1:]], -1)
+        return float(ends.diff().amax().clamp(min=0.0)) / CENTRED_ROWS[0]
 
     def first_keys(self, heads: range, rows: int) -> list[list[int]]:
         """For each tile of these key heads, and each head, a key before which all weigh less than a row's last digit.
@@ -116,37 +146,42 @@ class Operands:
         below, so a slope leaves nothing to keys beyond some distance.
         """
         keys, n_tiles = self.keys, -(-self.keys.n_queries // rows)
-        offset, k_pos_K = keys.n_keys - keys.n_queries, keys.k_pos_BK[0]
-        own_key_known = self.may_read_values and len(keys.k_pos_BK) == 1 and offset >= 0  # of each row, for all batches
-        if self.slopes is None or not own_key_known or not bool((k_pos_K.diff() >= 0).all()):
-            return [[0] * len(heads)] * n_tiles
+        offset = keys.n_keys - keys.n_queries
+        nothing_left_out = [[0] * len(heads)] * n_tiles
+        if self.linear is None or not self.may_read_values or offset < 0:  # with an offset below 0 rows lack a key
+            return nothing_left_out
         of_heads = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
-        q, slopes, k = (
-            self.q[:, of_heads],
-            self.slopes[:, of_heads, :, 0],
-            self.k[:, heads.start : heads.stop, :, : -self.n_more],
-        )
+        t_q, t_k = (t if t.shape[1] == 1 else t[:, of_heads] for t in (self.linear.t_q, self.linear.t_k))
+        if not bool((t_k.diff() >= 0).all()):
+            return nothing_left_out
+        q, slopes = self.q[:, of_heads], self.linear.slopes[:, of_heads, :, 0]
+        k = self.k[:, heads.start : heads.stop, :, : -self.n_more]
         k_own = kernels.repeated(k[:, :, offset:], q)
         longest = kernels.repeated(k.norm(dim=-1).amax(-1), q)
         spread_BHQ = self.scale * (q.norm(dim=-1) * longest[..., None] - torch.linalg.vecdot(q, k_own))
         digits = -math.log(torch.finfo(q.dtype).eps) + math.log(keys.n_keys) + 3
-        reach_BHQ = ((spread_BHQ + digits) / slopes).where(slopes > 0, torch.inf).nan_to_num(torch.inf)  # tokens
-        reach_GQ = reach_BHQ.amax(0).reshape(len(heads), self.n_groups, -1).amax(1)
-        reach_GN = F.pad(reach_GQ, (0, n_tiles * rows - keys.n_queries)).view(len(heads), n_tiles, rows).amax(-1)
-        from_N = k_pos_K[offset::rows]
-        first_GN = torch.searchsorted(k_pos_K.to(reach_GN.dtype), from_N - reach_GN)
+        reach_BHQ = ((spread_BHQ + digits) / slopes).where(slopes > 0, torch.inf).nan_to_num(torch.inf)
+        padded_BHQ = F.pad(reach_BHQ, (0, n_tiles * rows - keys.n_queries))
+        reach_BHN = padded_BHQ.reshape(*padded_BHQ.shape[:2], n_tiles, rows).amax(-1)
+        wanted_BHN = t_q[..., ::rows] - reach_BHN
+        sorted_BHK = t_k.to(wanted_BHN.dtype).expand(*wanted_BHN.shape[:2], -1).contiguous()
+        first_HN = torch.searchsorted(sorted_BHK, wanted_BHN.contiguous()).amin(0)
+        first_GN = first_HN.reshape(len(heads), self.n_groups, -1).amin(1)
         step = max(1, rows // 2)  # so that heads share tiles
-        return (first_GN // step * step).mT.tolist()
+        found: list[list[int]] = (first_GN // step * step).mT.tolist()
+        return found
 
     def kernel_arguments(self, tile: Tile, block: KeyBlock) -> dict[str, Any]:
         """What the kernels take for one block of keys."""
         q = self.q[:, self.heads(tile), tile.a : tile.b]
         k, v = (x[:, tile.g : tile.h, block.first : block.last] for x in (self.k, self.v))
-        if self.slopes is not None:
+        if self.linear is not None:
             q = F.pad(q, (0, self.n_more))
-            q[..., -1:] = self.slopes[:, self.heads(tile), tile.a : tile.b] / self.scale
-            k_pos_BK = self.keys.k_pos_BK[:, block.first : block.last]
-            k[..., -1] = v[..., -1] = (k_pos_BK - self.middle(tile))[:, None].to(k.dtype)
+            slopes_BHQ = self.linear.slopes[:, self.heads(tile), tile.a : tile.b, 0]
+            self.own_channel(q).copy_(self.by_coordinate(slopes_BHQ / self.scale))
+            t_BHK = self.of_heads(self.linear.t_k, tile)[..., block.first : block.last] - self.centre(tile)
+            t_BGKN = self.by_coordinate(t_BHK).mT  # of each key head, a channel for each coordinate
+            k[..., -self.n_coordinates :] = v[..., -self.n_coordinates :] = t_BGKN.to(k.dtype)
         mask = None
         if block.masked:
             visible_B1QK = self.keys.visible(tile.a, tile.b)
@@ -157,19 +192,62 @@ class Operands:
         """The tile's query heads."""
         return slice(tile.g * self.n_groups, tile.h * self.n_groups)
 
-    def middle(self, tile: Tile) -> Tensor:
-        """Position from which the tile's distances count, [1 or B, 1]."""
-        return self.keys.q_pos_BQ[:, (tile.a + tile.b) // 2, None]
+    def of_heads(self, t: Tensor, tile: Tile) -> Tensor:
+        """Coordinates of the tile's heads, or the one that all heads share."""
+        return t if t.shape[1] == 1 else t[:, self.heads(tile)]
 
-    def to_middle(self, tile: Tile) -> Tensor:
-        """The middle minus the position of each of the tile's rows, [1 or B, 1, rows, 1]."""
-        return (self.middle(tile) - self.keys.q_pos_BQ[:, tile.a : tile.b])[:, None, :, None].to(self.k.dtype)
+    def own_channel(self, x_BHQC: Tensor) -> Tensor:
+        """Of tensors with all channels, that of each query head's own coordinate: a view [B, heads / N, N, Q]."""
+        n_batch, n_heads, n_queries, _ = x_BHQC.shape
+        n = self.n_coordinates
+        channels = x_BHQC[..., -n:].view(n_batch, n_heads // n, n, n_queries, n)
+        return channels.diagonal(dim1=2, dim2=4).movedim(-1, 2)
+
+    def by_coordinate(self, x_BHQ: Tensor) -> Tensor:
+        """[B, heads, Q] -> [B, heads / N, N, Q], as `own_channel` has it."""
+        return x_BHQ.view(x_BHQ.shape[0], -1, self.n_coordinates, x_BHQ.shape[2])
+
+    def centre(self, tile: Tile) -> Tensor:
+        """Coordinate from which the tile's distances count, [1 or B, 1 or heads, 1]."""
+        middle = (tile.a + tile.b) // 2
+        assert self.linear is not None
+        return self.of_heads(self.linear.t_q, tile)[..., middle, None]
+
+    def to_centre(self, tile: Tile) -> Tensor:
+        """The centre minus the coordinate of each of the tile's rows, [1 or B, 1 or heads, rows, 1]."""
+        assert self.linear is not None
+        t_BHQ = self.of_heads(self.linear.t_q, tile)[..., tile.a : tile.b]
+        return (self.centre(tile) - t_BHQ)[..., None].to(self.k.dtype)
 
     def shift(self, tile: Tile) -> Tensor | float:
-        """Add to the kernels' log-sum-exps, [B, heads, rows]: the bias counts from the row, not the tile's middle."""
-        if self.slopes is None:
+        """Add to the kernels' log-sum-exps, [B, heads, rows]: the bias counts from the row, not the tile's centre."""
+        if self.linear is None:
             return 0.0
-        return (self.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_middle(tile))[..., 0]
+        return (self.linear.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_centre(tile))[..., 0]
+
+    def linear_gradients(
+        self, dq: Tensor, dk: Tensor, of_null_BHQ: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Gradients of slopes, t_q and t_k from those of queries and keys with all channels.
+
+        t_i moves all logits of its row alike, which only a null key notices: `of_null_BHQ` is then the sum of the
+        gradients of the row's logits.
+        """
+        assert self.linear is not None
+        d_slopes = self.own_channel(dq).flatten(1, 2)[..., None] / self.scale
+        if self.linear.are_positions:
+            return d_slopes, None, None
+        d_t_k = dk[..., -self.n_coordinates :].mT.flatten(1, 2)
+        d_t_q = None
+        if of_null_BHQ is not None:
+            d_t_q = summed_like(self.linear.t_q, -self.linear.slopes[..., 0] * of_null_BHQ)
+        return d_slopes, d_t_q, summed_like(self.linear.t_k, d_t_k)
+
+
+def summed_like(t: Tensor, grad_BHK: Tensor) -> Tensor:
+    """The gradient of a tensor that was broadcast to [B, H, K]."""
+    shared = [axis for axis in (0, 1) if t.shape[axis] == 1]
+    return grad_BHK.sum(shared, keepdim=True).to(t.dtype) if shared else grad_BHK.to(t.dtype)
 
 
 class TiledAttention(torch.autograd.Function):
@@ -177,9 +255,10 @@ class TiledAttention(torch.autograd.Function):
 
     lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
 
-    apply(q, k, v, slopes [B, H, Q, 1] or None, null [H] or None, scale, keys) gives the output [B, H, Q, C], the
-    log-sum-exp [B, H, Q] without gradient, and with slopes E_p[k_pos - q_pos] [B, H, Q, 1]. Beside a null key, slopes
-    are constants: their gradient would lack what moves the log-sum-exp.
+    apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null [H] or None, scale, keys), where slopes and coordinates
+    are those of `LinearTerms`, gives the output [B, H, Q, C], the log-sum-exp [B, H, Q] without gradient, and with
+    slopes E_p[t_j - t_i] [B, H, Q, 1], whose gradient reaches the weights p alone. Beside a null key slopes are
+    constants: their gradient would lack what the tile's centre adds to the log-sum-exp.
     """
 
     @staticmethod
@@ -189,12 +268,15 @@ class TiledAttention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         slopes: Tensor | None,
+        t_q: Tensor | None,
+        t_k: Tensor | None,
         null_H: Tensor | None,
         scale: float,
         keys: Keys,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        whole, log_sum_exp, distance, ctx.states = attend_tiles(Operands(q, k, v, slopes, scale, keys), null_H)
-        ctx.save_for_backward(q, k, v, slopes, null_H, whole, log_sum_exp)
+        linear = linear_terms(slopes, t_q, t_k)
+        whole, log_sum_exp, distance, ctx.states = attend_tiles(Operands(q, k, v, scale, keys, linear), null_H)
+        ctx.save_for_backward(q, k, v, slopes, t_q, t_k, null_H, whole, log_sum_exp)
         ctx.scale, ctx.keys = scale, keys
         ctx.mark_non_differentiable(log_sum_exp)
         if slopes is None:
@@ -204,32 +286,34 @@ class TiledAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, _: Tensor, grad_distance: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, slopes, null_H, whole, log_sum_exp = ctx.saved_tensors
-        operands = Operands(q, k, v, slopes, ctx.scale, ctx.keys)
+        q, k, v, slopes, t_q, t_k, null_H, whole, log_sum_exp = ctx.saved_tensors
+        operands = Operands(q, k, v, ctx.scale, ctx.keys, linear_terms(slopes, t_q, t_k))
         if slopes is not None:
-            grad_out = torch.cat([F.pad(grad_out, (0, operands.n_more - 1)), grad_distance], -1)
-        d_slopes, d_null = None, None
+            grad_out = F.pad(grad_out, (0, operands.n_more))
+            operands.own_channel(grad_out).copy_(operands.by_coordinate(grad_distance[..., 0]))
         grads = tile_gradients(grad_out, whole, log_sum_exp, ctx.states, operands)
-        if slopes is not None:
-            d_slopes = grads[0][..., -1:] / ctx.scale
-            grads = [grad[..., : -operands.n_more] for grad in grads]
+        d_null, of_null_BHQ = None, None
         if null_H is not None:
             share = (null_H.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
-            moved = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype))
-            d_null = -(moved * share).sum((0, 2)).to(null_H.dtype)
-        return *grads, d_slopes, d_null, None, None
+            of_null_BHQ = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype)) * share
+            d_null = -of_null_BHQ.sum((0, 2)).to(null_H.dtype)
+        d_linear: tuple[Tensor | None, ...] = (None, None, None)
+        if slopes is not None:
+            d_linear = operands.linear_gradients(grads[0], grads[1], of_null_BHQ)
+            grads = [grad[..., : -operands.n_more] for grad in grads]
+        return *grads, *d_linear, d_null, None, None
 
 
 def attend_tiles(operands: Operands, null_H: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
     """Output with all channels, log-sum-exp, mean distance (with slopes), and what `tile_gradients` takes."""
-    tiles, slopes, rows = list(operands.tiles()), operands.slopes, operands.q.shape[:3]
+    tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
     outs, log_sum_exps, distances, states = [], [], [], []
     for tile in tiles:
         done = [kernels.attend(**operands.kernel_arguments(tile, block)) for block in tile.key_blocks]
         out, log_sum_exp = merge_by_log_sum_exp([(out, log_sum_exp) for out, log_sum_exp, _ in done])
         log_sum_exp = log_sum_exp + operands.shift(tile)
-        if slopes is not None:
-            distances.append(out[..., -1:] + operands.to_middle(tile))
+        if linear is not None:
+            distances.append(operands.own_channel(out).flatten(1, 2)[..., None] + operands.to_centre(tile))
         if null_H is not None:
             null_H1 = null_H[operands.heads(tile), None].to(log_sum_exp.dtype)
             total = torch.logaddexp(log_sum_exp, null_H1)
@@ -237,7 +321,7 @@ def attend_tiles(operands: Operands, null_H: Tensor | None = None) -> tuple[Tens
         outs.append(out)
         log_sum_exps.append(log_sum_exp)
         states.append((tile, [state for *_, state in done]))
-    distance = operands.q.new_zeros(()) if slopes is None else assemble(tiles, distances, (*rows, 1))
+    distance = operands.q.new_zeros(()) if linear is None else assemble(tiles, distances, (*rows, 1))
     whole = assemble(tiles, outs, (*rows, outs[0].shape[-1]))
     return whole, assemble(tiles, log_sum_exps, rows), distance, states
 
@@ -248,7 +332,7 @@ def tile_gradients(
     """Gradients of the queries, keys and values with all channels of the operands."""
     # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights are
     # multiplied by a power of two, and the gradients, which are linear in them, divided by it at the end
-    guard = 0.0 if operands.slopes is None else DENORMAL_GUARD
+    guard = 0.0 if operands.linear is None else DENORMAL_GUARD
     sums: list[Tensor] = []
     for tile, block_states in states:
         rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))

@@ -86,7 +86,7 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
     """The file of a module of ours, or of one beside the user's own conf folder; nothing is imported."""
     if not module:
         return None
-    roots = [Path(__file__).parent.parent, *([Path(config_dir).expanduser()] if config_dir else [])]
+    roots = [Path(__file__).parents[2], *([Path(config_dir).expanduser()] if config_dir else [])]
     candidates = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
     return next((path for path in candidates if path.is_file()), None)
 

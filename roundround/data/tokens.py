@@ -113,13 +113,12 @@ def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Pat
     """Tokenises into a temporary folder beside the entry, then renames it. The lock is held."""
     log.info("tokenising the corpus once; cached in %s", entry)
     temporary = entry.with_suffix(".tmp")
-    with folder_in_one_step(entry, temporary):
-        with _threads():
+    with writing(entry.parent):
+        with folder_in_one_step(entry, temporary), _threads():
             meta = _write(corpus, recipe, temporary) | {"corpus_hash": corpus_hash, "format": FORMAT}
-        with writing(entry.parent):
             write_atomically(temporary / "meta.json", json.dumps(meta, indent=1))
             shutil.rmtree(entry, ignore_errors=True)  # a damaged one
-    flush_folder(entry.parent)
+        flush_folder(entry.parent)
     log.info("tokenised: %s", "; ".join(_summary(split, meta[split]) for split in SPLITS))
     ready = load(entry)
     assert ready is not None, f"{entry} was just written"
@@ -130,9 +129,8 @@ def _write(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, A
     """Writes tokenizer and tokens; returns what meta.json says of them. UserError where a split got no document."""
     vocabulary = recipe.build(corpus.training_texts())
     dtype = np.dtype("uint16" if vocabulary.size <= 2**16 else "uint32")
-    with writing(folder.parent):
-        write_atomically(folder / "tokenizer.json", vocabulary.tokenizer.to_str())
-        train, held_out = (_TokenFile(folder / f"{split}.bin", dtype) for split in SPLITS)
+    write_atomically(folder / "tokenizer.json", vocabulary.tokenizer.to_str())
+    train, held_out = (_TokenFile(folder / f"{split}.bin", dtype) for split in SPLITS)
     try:
         for batch in _batches(corpus.documents()):
             texts = [text for _, text in batch]
@@ -153,20 +151,19 @@ class _TokenFile:
     """One split's tokens on their way to the disk, counted."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self.path, self.dtype = path, dtype
+        self.dtype = dtype
         self.file = path.open("wb")
         self.counts = {"documents": 0, "tokens": 0, "bytes": 0}
 
     def add(self, ids: list[int], n_bytes: int) -> None:
         """One document's ids and the UTF-8 bytes of its text."""
-        with writing(self.path.parent.parent):
-            self.file.write(np.asarray(ids, dtype=self.dtype).tobytes())
+        self.file.write(np.asarray(ids, dtype=self.dtype).tobytes())
         for name, n in ("documents", 1), ("tokens", len(ids)), ("bytes", n_bytes):
             self.counts[name] += n
 
     def close(self) -> None:
         """On the disk when it returns."""
-        with writing(self.path.parent.parent), self.file:
+        with self.file:
             self.file.flush()
             os.fsync(self.file.fileno())
 

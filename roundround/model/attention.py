@@ -1,4 +1,4 @@
-"""Self-attention: projections, the encoding's rotation, the normaliser's `attend`; it never asks which variant it has.
+"""Self-attention: projections, the encoding's rotation, the normaliser; it never asks which variant it has.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 """
@@ -28,11 +28,12 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(shape.n_heads * shape.head_dim, shape.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, prepared: Any, keys: Keys) -> Tensor:
-        q_BHTC = encoding.rotate(self.heads(self.q_proj(x_BTD)), prepared)
-        k_BGTC = encoding.rotate(self.heads(self.k_proj(x_BTD)), prepared)
+        prepared = encoding.prepare_layer(x_BTD, prepared, keys)
+        q_BHTC = encoding.rotate_queries(self.heads(self.q_proj(x_BTD)), prepared)
+        k_BGTC = encoding.rotate_keys(self.heads(self.k_proj(x_BTD)), prepared)
         v_BGTC = self.heads(self.v_proj(x_BTD))
-        rows = self.softmax.row_parameters(x_BTD)
-        out_BHTC = self.softmax(q_BHTC, k_BGTC, v_BGTC, scale=self.scale, keys=keys, bias=encoding.bias(), rows=rows)
+        bias, rows = encoding.bias(q_BHTC, k_BGTC, prepared), self.softmax.row_parameters(x_BTD)
+        out_BHTC = self.softmax(q_BHTC, k_BGTC, v_BGTC, scale=self.scale, keys=keys, bias=bias, rows=rows)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))
         return out
 

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from roundround.attention.bias import Bias, relative_positions
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.bias import LinearBias
+from roundround.attention.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
-
-
-class LinearBias(Bias):
-    """A bias proportional to key position minus query position, with one slope a head."""
-
-    def __init__(self, slopes_H: Tensor) -> None:
-        self.slopes_H: Tensor = slopes_H
-
-    def block(self, keys: Keys, a: int, b: int) -> Tensor:
-        return self.slopes_H[:, None, None] * relative_positions(keys, a, b)
 
 
 @final
@@ -41,8 +31,6 @@ class ALiBi(PositionalEncoding):
         if not (exponent > 0 and math.isfinite(exponent)):
             raise ValueError(f"exponent={exponent} must be a finite number above 0")
         self.exponent = exponent
-        # holds nothing: an encoding without parameters learns from it the device and precision of the model
-        self.register_buffer("like", torch.empty(0), persistent=False)
 
     def slopes(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         """Slope of each head, logits per token: [H]. Computed where used, because bfloat16 would round them."""
@@ -52,6 +40,6 @@ class ALiBi(PositionalEncoding):
         between = torch.arange(n_heads - n_lower, dtype=dtype, device=device) + 0.5
         return torch.exp2(torch.cat([heads, between]) * (-self.exponent / n_lower))
 
-    def bias(self) -> Bias:
-        like = self.get_buffer("like")
-        return LinearBias(self.slopes(torch.promote_types(like.dtype, torch.float32), like.device))
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> LinearBias:
+        slopes_H = self.slopes(torch.promote_types(q_BHTC.dtype, torch.float32), q_BHTC.device)
+        return LinearBias(slopes_H[:, None, None])

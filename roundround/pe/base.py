@@ -1,6 +1,6 @@
 """What a positional encoding is: a handful of no-op hooks that the decoder always calls.
 
-Shapes: B batch, T tokens, H heads, C head channels, D model width.
+Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from roundround.attention.bias import Bias
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
 
 
 class PositionalEncoding(nn.Module):
@@ -19,6 +19,9 @@ class PositionalEncoding(nn.Module):
 
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,
     or one a layer where `per_layer` is set. `pos_BT` holds positions in tokens (int64; its batch axis may be 1).
+
+    A forward pass calls `positions`, `embed` and `prepare` once, then in each layer `prepare_layer`, `rotate_queries`,
+    `rotate_keys` and `bias`. `prepared` is what `prepare` returned, or what `prepare_layer` made of it.
     """
 
     per_layer: ClassVar[bool] = False
@@ -36,18 +39,29 @@ class PositionalEncoding(nn.Module):
         return x_BTD
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> Any:
-        """Whatever `rotate` needs from the positions; called once a forward pass so that no layer computes it again.
+        """Whatever the layers need from the positions; called once, so that no layer computes it again.
 
         `dtype` is that of the activations: angles are float64 for float64 and float32 for everything narrower.
         """
         return None
 
-    def rotate(self, x_BHTC: Tensor, prepared: Any) -> Tensor:
-        """Queries or keys with their positions turned into them; called for q and for k of each layer."""
-        return x_BHTC
+    def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
+        """What the next three hooks need of one layer's input, the normed `x_BTD` from which queries and keys are made.
 
-    def bias(self) -> Bias | None:
-        """What is added to the logits; called once a layer."""
+        For encodings that depend on the content; the default passes `prepared` on. Padding is in `keys.valid_BK`.
+        """
+        return prepared
+
+    def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
+        """Queries with their positions rotated into them."""
+        return q_BHTC
+
+    def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
+        """Keys with their positions rotated into them."""
+        return k_BGTC
+
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
+        """What is added to the logits of these queries and keys, which are rotated already."""
         return None
 
     def longest(self) -> int | None:

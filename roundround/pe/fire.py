@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 import torch.nn.functional as F
@@ -72,5 +72,5 @@ class FIRE(PositionalEncoding):
             )
             return F.linear(hidden, at_least_float32(self.leave.weight), at_least_float32(self.leave.bias))
 
-    def bias(self) -> Bias:
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias:
         return InterpolatedBias(self)

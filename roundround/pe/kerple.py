@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -58,5 +58,5 @@ class Kerple(PositionalEncoding):
         self.log_r1.uniform_(SMALLEST, self.init_r1).log_()
         self.log_r2.uniform_(SMALLEST, self.init_r2).log_()
 
-    def bias(self) -> Bias:
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias:
         return LogarithmicBias(at_least_float32(self.log_r1).exp(), at_least_float32(self.log_r2).exp())

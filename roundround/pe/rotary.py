@@ -25,6 +25,18 @@ def ladder(n_pairs: int, width: int, theta: float, dtype: torch.dtype, device: t
     return 1.0 / theta**exponents
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Precision of the angles beside activations of this one: bfloat16 would be radians off at long distances."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def rotation(pos_BT: Tensor, frequencies_P: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines [1 or B, T, 2P] of position times frequency, as `apply_rotation` takes them."""
+    angles_BTP = pos_BT[..., None].to(frequencies_P.dtype) * frequencies_P
+    cos_BTP, sin_BTP = angles_BTP.cos(), angles_BTP.sin()
+    return torch.cat([cos_BTP, cos_BTP], dim=-1), torch.cat([-sin_BTP, sin_BTP], dim=-1)
+
+
 def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     """Turn channel pairs (m, m + P) of the first R = 2P channels; the rest passes through.
 
@@ -40,6 +52,10 @@ def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
 
 class RotaryEncoding(PositionalEncoding):
     """Base of the RoPE family: rotates pairs of channels by position times frequency.
+
+    It promises that `frequencies` says everything: queries and keys are rotated alike, no vector changes its length,
+    and a logit depends on the distance alone. Exports, patches and ablations rest on that. An encoding that also scales
+    (xPos), or rotates queries and keys differently, derives from `PositionalEncoding` and calls `apply_rotation`.
 
     Frequencies are computed where they are used and never stored, so that no cast of the module can round them: in
     bfloat16 the slowest pairs would be 10 radians off at position 8191.
@@ -58,15 +74,13 @@ class RotaryEncoding(PositionalEncoding):
         raise NotImplementedError
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines [1 or B, T, 2P] of position times frequency, as `apply_rotation` takes them."""
-        # float64 stays float64; everything narrower takes float32 angles, because bfloat16 would be radians off
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        angles_BTP = pos_BT[..., None].to(wide) * self.frequencies(wide, pos_BT.device)
-        cos_BTP, sin_BTP = angles_BTP.cos(), angles_BTP.sin()
-        return torch.cat([cos_BTP, cos_BTP], dim=-1), torch.cat([-sin_BTP, sin_BTP], dim=-1)
+        return rotation(pos_BT, self.frequencies(wide_dtype(dtype), pos_BT.device))
 
-    def rotate(self, x_BHTC: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        return apply_rotation(x_BHTC, *prepared)
+    def rotate_queries(self, q_BHTC: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return apply_rotation(q_BHTC, *prepared)
+
+    def rotate_keys(self, k_BGTC: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
+        return apply_rotation(k_BGTC, *prepared)
 
     def facts(self) -> dict[str, int]:
         n_rotated = int(torch.count_nonzero(self.frequencies()))

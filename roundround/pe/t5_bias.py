@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -69,5 +69,5 @@ class T5Bias(PositionalEncoding):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.table, std=self.shape.d_model**-0.5)  # as T5 does
 
-    def bias(self) -> Bias:
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias:
         return BucketBias(at_least_float32(self.table), self.max_distance)

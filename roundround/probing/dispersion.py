@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from roundround.attention import fused
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import logits_of_rows, query_blocks, rows_between
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
@@ -101,16 +101,16 @@ def fused_entropies(
     """
     if not fused.serves(q_BHQC, bias):
         return None, None, None
-    slopes = fused.slopes_of(bias)
-    plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+    assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
+    plain, log_sum_exp = fused.entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)
     if not isinstance(softmax, RowScale):
         return plain, None, None
     own, own_beta = (plain, log_sum_exp), torch.ones_like(plain)
     beta = softmax.beta(keys.counts(0, keys.n_queries).to(plain.dtype), lambda: plain)
     if beta is not None:
         own_beta = own_beta * beta
-        slopes = None if slopes is None else slopes * own_beta
-        own = fused.entropy_and_log_sum_exp(q_BHQC * own_beta, k_BGKC, scale=scale, keys=keys, slopes=slopes)
+        bias = None if bias is None else bias.times(own_beta)
+        own = fused.entropy_and_log_sum_exp(q_BHQC * own_beta, k_BGKC, scale=scale, keys=keys, bias=bias)
     return plain, own, own_beta
 
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).resolve().parents[1]  # roundround itself
 PACKAGES = [
     "torch",
     "lightning",
@@ -49,9 +50,8 @@ def versions() -> dict[str, str]:
 
 def git(*args: str) -> str | None:
     """What git prints about the checkout that this code runs from; None where it is no checkout."""
-    here = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(["git", "-C", str(here), *args], capture_output=True, timeout=20, check=False)
+        done = subprocess.run(["git", "-C", str(PACKAGE), *args], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     fine = done.returncode == 0 or ("--no-index" in args and done.returncode == 1)  # 1: the files differ
@@ -60,12 +60,11 @@ def git(*args: str) -> str | None:
 
 def git_state() -> tuple[dict[str, Any] | None, str | None]:
     """(commit and whether the tree is dirty, the patch against that commit where it is)."""
-    here = Path(__file__).resolve().parent
     top = git("rev-parse", "--show-toplevel")
     commit = git("rev-parse", "HEAD")
-    if top is None or commit is None or here.parent != Path(top.strip()).resolve():
-        return None, None  # installed, perhaps inside somebody else's repository
-    patch = uncommitted(here.parent)
+    if top is None or commit is None or PACKAGE.parent != Path(top.strip()).resolve():
+        return None, None  # installed, perhaps inside another repository
+    patch = uncommitted(PACKAGE.parent)
     return {"commit": commit.strip(), "dirty": bool(patch)}, patch or None
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from roundround.attention import fused
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, rows_between
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
@@ -58,8 +58,9 @@ class AttentionSoftmax(nn.Module):
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
         if self.has_fused_form(q_BHQC, keys, bias):
+            assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
-            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=fused.slopes_of(bias))
+            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
         self.announce_blocks(bias)
 
@@ -95,9 +96,9 @@ class AttentionSoftmax(nn.Module):
         return False
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
     ) -> Tensor:
-        """The definition in a fused form, for finite queries and keys; `slopes` are those of a linear bias."""
+        """The definition in a fused form, for finite queries and keys."""
         raise NotImplementedError
 
     def announce_blocks(self, bias: Bias | None) -> None:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from roundround.attention import fused
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
 
 class NullKey(AttentionSoftmax):
-    """exp(e_j) / (exp(null) + sum_l exp(e_l)): the fused softmax, put right by its log-sum-exp.
+    """exp(e_j) / (exp(null) + sum_l exp(e_l)): the fused softmax, corrected by its log-sum-exp.
 
     A variant defines `null_logit` alone.
     """
@@ -26,12 +26,13 @@ class NullKey(AttentionSoftmax):
     sums_to_one: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float] = 4
 
-    def null_logit(self) -> Tensor:
-        """Logit of the null key for each head, [H], at least float32."""
+    def null_logit(self, device: torch.device) -> Tensor:
+        """Logit of the null key for each head, [H], at least float32, on the device of the queries."""
         raise NotImplementedError
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        null_BHQ1 = self.null_logit().to(logits_BHQK.dtype)[:, None, None].expand(*logits_BHQK.shape[:3], 1)
+        null_H = self.null_logit(logits_BHQK.device).to(logits_BHQK.dtype)
+        null_BHQ1 = null_H[:, None, None].expand(*logits_BHQK.shape[:3], 1)
         seen_BHQK = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
@@ -39,7 +40,7 @@ class NullKey(AttentionSoftmax):
         return fused.serves(q_BHQC, bias)
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
     ) -> Tensor:
-        null_H = self.null_logit()
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes, null_H=null_H)
+        null_H = self.null_logit(q_BHQC.device)
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)

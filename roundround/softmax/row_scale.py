@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from roundround.attention import fused
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import entropy_of_logits
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
@@ -48,16 +48,16 @@ class RowScale(AttentionSoftmax):
         return fused.serves(q_BHQC, bias)
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, slopes: Tensor | None
+        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
     ) -> Tensor:
         n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
-        if self.differentiates_entropy and slopes is None and torch.is_grad_enabled():
+        if self.differentiates_entropy and bias is None and torch.is_grad_enabled():
             out: Tensor = fused.attention_by_entropy(
                 q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, beta_of=lambda h: self.beta(n_visible, lambda: h)
             )
             return out
-        beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, slopes=slopes))
+        beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias))
         if beta is not None:
             q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
-            slopes = None if slopes is None else slopes * beta
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, slopes=slopes)
+            bias = None if bias is None else bias.times(beta)
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)

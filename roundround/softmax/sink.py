@@ -29,5 +29,5 @@ class Sink(NullKey):
         checked_finite(init_logit=init_logit)
         self.logit = nn.Parameter(torch.full((shape.n_heads,), init_logit))
 
-    def null_logit(self) -> Tensor:
+    def null_logit(self, device: torch.device) -> Tensor:
         return at_least_float32(self.logit)

@@ -7,7 +7,6 @@ from typing import final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
 from roundround.softmax.null_key import NullKey
 
 
@@ -21,10 +20,5 @@ class Softmax1(NullKey):
     arXiv:2309.17453, as a zero sink.
     """
 
-    def __init__(self, shape: AttentionShape) -> None:
-        super().__init__(shape)
-        # holds nothing: a normaliser without parameters learns from it the device of the model
-        self.register_buffer("like", torch.empty(0), persistent=False)
-
-    def null_logit(self) -> Tensor:
-        return torch.zeros(self.shape.n_heads, device=self.get_buffer("like").device)
+    def null_logit(self, device: torch.device) -> Tensor:
+        return torch.zeros(self.shape.n_heads, device=device)

@@ -181,7 +181,7 @@ def test_a_mistake_costs_one_line(roundround: Callable[..., Done], run: Path, ar
     [
         ({"status": "interrupted"}, "is not finished (interrupted); go on with: roundround train resume="),
         ({"status": "failed: something"}, "is not finished (failed)"),
-        ({"verb": "eval"}, "is a run of eval; export takes one of train"),
+        ({"verb": "eval"}, "is a run of eval; only a run of train holds a model"),
     ],
 )
 def test_only_a_finished_training_run_is_exported(

@@ -186,20 +186,20 @@ def test_the_decoder_inside_a_model_of_images_is_probed() -> None:
         subject = ProbedHuggingFaceModel("images", model, None)
         assert len(observe(subject, tokens.tolist(), rows=False, entropy=False).layouts) == 4
         nats = torch.nn.functional.cross_entropy(stock[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
-        torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), nats, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(subject.token_loss(tokens[:, :-1], tokens[:, 1:]), nats, rtol=1e-4, atol=1e-4)
     assert [c._attn_implementation for c in configs_of(model)] == names
 
 
 @pytest.mark.parametrize("name", ["gemma2", "cohere", "gemma4_text", "llama"])
-def test_nats_in_blocks_of_positions_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_in_blocks_of_positions_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = tiny(name), some_tokens(2, 20)
     logits = model(tokens[:, :-1], use_cache=False).logits
     whole = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
     with installed(model):
         subject = ProbedHuggingFaceModel(name, model, None)
-        torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(subject.token_loss(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
         monkeypatch.setattr(subject_module, "LOGITS_AT_ONCE", N_VOCAB * 2 * 3)
-        torch.testing.assert_close(subject.nats(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(subject.token_loss(tokens[:, :-1], tokens[:, 1:]), whole, rtol=1e-4, atol=1e-4)
     assert "forward" not in subject.decoder.__dict__
 
 

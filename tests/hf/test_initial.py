@@ -55,7 +55,7 @@ def rebuilt(folder: Path) -> Decoder:
 
     nodes = [OmegaConf.create(x) for x in (start.nodes.model, start.nodes.pe)]
     decoder = build_decoder(nodes[0], nodes[1], node("softmax", "softmax"), start.nodes.n_vocab)
-    start.put_into(decoder)
+    start.load_into(decoder)
     return decoder.eval()
 
 

@@ -1,4 +1,4 @@
-"""Nats of each target, however windows are batched and logits chunked."""
+"""The loss of each target, however windows are batched and logits chunked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decoder() -> Decoder:
     return build_decoder(model, pe, softmax, N_VOCAB)
 
 
-def nats_by_loop(decoder: Decoder, windows: Tensor) -> list[list[float]]:
+def losses_by_loop(decoder: Decoder, windows: Tensor) -> list[list[float]]:
     """-log p(target) of each target of each window: one window at a time, float64, by the formula."""
     found = []
     for window in windows:
@@ -43,19 +43,19 @@ def nats_by_loop(decoder: Decoder, windows: Tensor) -> list[list[float]]:
     return found
 
 
-def test_scores_are_the_mean_nats_of_each_target_by_its_place_in_the_window(decoder: Decoder) -> None:
-    expected = nats_by_loop(decoder, WINDOWS)
+def test_scores_are_the_mean_loss_of_each_target_by_its_place_in_the_window(decoder: Decoder) -> None:
+    expected = losses_by_loop(decoder, WINDOWS)
     loss = score(decoder, WINDOWS, batch=3, device=CPU)
-    assert loss.n_windows == 7
+    assert loss.n_targets == 7 * 12
     assert loss.by_position == pytest.approx([sum(column) / 7 for column in zip(*expected, strict=True)], rel=1e-5)
-    assert loss.nats_per_token == pytest.approx(sum(map(sum, expected)) / (7 * 12), rel=1e-6)
+    assert loss.token_loss() == pytest.approx(sum(map(sum, expected)) / (7 * 12), rel=1e-6)
     assert max(loss.by_position) > 1.2 * min(loss.by_position), "positions that cannot be told apart prove nothing"
 
 
 @pytest.mark.parametrize("batch", [1, 2, 6, 7, 100])
 def test_the_batch_does_not_change_the_score(decoder: Decoder, batch: int) -> None:
     whole, batched = (score(decoder, WINDOWS, batch=b, device=CPU) for b in (7, batch))
-    assert batched.n_windows == whole.n_windows
+    assert batched.n_targets == whole.n_targets
     torch.testing.assert_close(batched.sum_T, whole.sum_T, rtol=1e-5, atol=0)
 
 
@@ -115,10 +115,23 @@ def test_windows_may_lie_on_disk(decoder: Decoder, tmp_path: Path) -> None:
 
 def test_an_indifferent_model_is_off_by_the_logarithm_of_the_vocabulary(decoder: Decoder) -> None:
     torch.nn.init.zeros_(decoder.embed_tokens.weight)  # also the output matrix
-    assert score(decoder, WINDOWS, batch=3, device=CPU).nats_per_token == pytest.approx(math.log(N_VOCAB), rel=1e-6)
+    assert score(decoder, WINDOWS, batch=3, device=CPU).token_loss() == pytest.approx(math.log(N_VOCAB), rel=1e-6)
 
 
 def test_position_loss_means_over_windows_and_over_targets() -> None:
-    loss = PositionLoss(torch.tensor([8.0, 2.0, 5.0], dtype=torch.float64), n_windows=4)
+    loss = PositionLoss(3)
+    loss.add(torch.tensor([[4.0, 1.0, 3.0], [2.0, 0.0, 1.0]]))
+    loss.add(torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]))
     assert loss.by_position == [2.0, 0.5, 1.25]
-    assert loss.nats_per_token == 1.25
+    assert loss.token_loss() == 1.25
+    assert loss.token_loss(1, 2) == 0.5
+    assert loss.perplexity() == pytest.approx(math.exp(1.25))
+    assert loss.n_targets == 12
+
+
+def test_what_is_no_target_counts_for_nothing() -> None:
+    loss = PositionLoss(3)
+    loss.add(torch.tensor([[4.0, 1.0], [2.0, torch.nan]]), torch.tensor([[True, True], [True, False]]))
+    assert (loss.token_loss(0, 1), loss.token_loss(1, 2), loss.n_targets) == (3.0, 1.0, 3)
+    assert math.isnan(loss.token_loss(2, 3))
+    assert math.isnan(loss.perplexity(2, 3))

@@ -60,23 +60,37 @@ def keys_at(pos_BT: Tensor, n_queries: int | None = None, **options: Any) -> Key
     return Keys(q_pos_BQ=pos_BT[:, -(n_queries or pos_BT.shape[1]) :], k_pos_BK=pos_BT, **options)
 
 
+def layer_bias(encoding: PositionalEncoding, keys: Keys, x_BTD: Tensor | None = None) -> Any:
+    """The bias of a layer with this input, by default noise of the encoding's precision; None where it has none."""
+    parameter = next(encoding.parameters(), torch.zeros(0, dtype=torch.float64))
+    if x_BTD is None:
+        x_BTD = noise(1, keys.n_keys, encoding.shape.d_model, dtype=parameter.dtype, seed=3)
+    shape, n_batch = encoding.shape, max(len(x_BTD), len(keys.k_pos_BK))
+    q_BHQC = torch.zeros(n_batch, shape.n_heads, keys.n_queries, shape.head_dim, dtype=x_BTD.dtype)
+    k_BGKC = torch.zeros(n_batch, shape.n_key_heads, keys.n_keys, shape.head_dim, dtype=x_BTD.dtype)
+    prepared = encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, x_BTD.dtype), keys)
+    return encoding.bias(q_BHQC, k_BGKC, prepared)
+
+
 def bias_of(encoding: PositionalEncoding, n_tokens: int, start: int = 0) -> Tensor:
     """The whole bias [H, T, T] over consecutive positions, detached."""
-    bias = encoding.bias()
-    assert bias is not None
-    return bias.block(keys_at(positions(n_tokens, start)), 0, n_tokens).detach()[0]
+    keys = keys_at(positions(n_tokens, start))
+    return layer_bias(encoding, keys).block(keys, 0, n_tokens).detach()[0]
 
 
 def rotated(encoding: PositionalEncoding, x_BHTC: Tensor, pos_BT: Tensor) -> Tensor:
-    return encoding.rotate(x_BHTC, encoding.prepare(pos_BT, x_BHTC.dtype))
+    """Vectors rotated as queries are."""
+    return encoding.rotate_queries(x_BHTC, encoding.prepare(pos_BT, x_BHTC.dtype))
 
 
-def logits(encoding: PositionalEncoding, q_BHTC: Tensor, k_BHTC: Tensor, pos_BT: Tensor) -> Tensor:
-    """q . k after rotation, plus the bias: [B, H, T, T], unmasked."""
-    n_tokens = pos_BT.shape[1]
-    q_dot_k = rotated(encoding, q_BHTC, pos_BT) @ rotated(encoding, k_BHTC, pos_BT).mT
-    bias = encoding.bias()
-    return q_dot_k if bias is None else q_dot_k + bias.block(keys_at(pos_BT), 0, n_tokens)
+def logits(
+    encoding: PositionalEncoding, q_BHTC: Tensor, k_BHTC: Tensor, pos_BT: Tensor, x_BTD: Tensor | None = None
+) -> Tensor:
+    """q . k after rotation, plus the bias of a layer with input `x_BTD`: [B, H, T, T], unmasked."""
+    prepared, keys = encoding.prepare(pos_BT, q_BHTC.dtype), keys_at(pos_BT)
+    q_dot_k = encoding.rotate_queries(q_BHTC, prepared) @ encoding.rotate_keys(k_BHTC, prepared).mT
+    bias = layer_bias(encoding, keys, x_BTD)
+    return q_dot_k if bias is None else q_dot_k + bias.block(keys, 0, pos_BT.shape[1])
 
 
 def noise(*sizes: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

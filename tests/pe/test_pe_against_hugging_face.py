@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers_pe import attention_shape, bias_of, build, keys_at, noise, positions, rotated
+from helpers_pe import attention_shape, bias_of, build, keys_at, layer_bias, noise, positions, rotated
 from transformers import GPTNeoXConfig, LlamaConfig, T5Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -88,7 +88,8 @@ def test_t5_bias_is_theirs() -> None:
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 5, 8, 12, 16, 20, 25])
 def test_alibi_is_blooms_and_mpts(n_heads: int) -> None:
     encoding = build("alibi", attention_shape(n_heads=n_heads, n_key_heads=n_heads))
-    last_row = encoding.bias().block(keys_at(positions(40), n_queries=1), 0, 1)[0]
+    keys = keys_at(positions(40), n_queries=1)
+    last_row = layer_bias(encoding, keys, torch.zeros(1, 40, 64)).block(keys, 0, 1)[0]
     mpt = build_mpt_alibi_tensor(n_heads, 40)
     bloom = build_alibi_tensor(torch.ones(1, 40), n_heads, torch.float32)  # up to a constant a row
     torch.testing.assert_close(last_row, mpt)

@@ -15,6 +15,7 @@ from helpers_pe import (
     build,
     encoding_class,
     keys_at,
+    layer_bias,
     logits,
     noise,
     positions,
@@ -22,12 +23,12 @@ from helpers_pe import (
     tunables,
 )
 
+from roundround.attention import blocks
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
-from roundround.softmax import base as softmax_base
 from roundround.softmax.softmax import Softmax
 
-BIASED = [name for name in NAMES if build(name).bias() is not None]
+BIASED = [name for name in NAMES if layer_bias(build(name), keys_at(positions(2))) is not None]
 ROTARY = [name for name in NAMES if isinstance(build(name), RotaryEncoding)]
 ADDED = [name for name in NAMES if encoding_class(name).embed is not PositionalEncoding.embed]
 WITH_PARAMETERS = [name for name in NAMES if list(build(name).parameters())]
@@ -83,7 +84,8 @@ def test_hooks_keep_the_shape_and_dtype_of_activations(name: str, weights: torch
 @pytest.mark.parametrize("name", BIASED)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_bias_is_at_least_float32(name: str, dtype: torch.dtype) -> None:
-    block = build(name).to(dtype).bias().block(keys_at(positions(9)), 2, 6)
+    keys = keys_at(positions(9))
+    block = layer_bias(build(name).to(dtype), keys, noise(1, 9, 64, dtype=dtype)).block(keys, 2, 6)
     assert block.shape == (1, 4, 4, 6)
     assert block.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
@@ -95,7 +97,7 @@ def test_a_block_of_a_bias_is_that_part_of_the_whole(name: str, options: dict[st
     whole_HTT = bias_of(encoding, 11, start=600)  # beyond the threshold of FIRE
     keys = keys_at(positions(11, 600), n_queries=9, **options)
     first, last = keys.span(4, 7)
-    block = encoding.bias().block(keys, 4, 7)
+    block = layer_bias(encoding, keys).block(keys, 4, 7)
     seen = keys.visible(4, 7).expand_as(block)
     assert torch.equal(block[seen], whole_HTT[None, :, 6:9, first:last][seen])
 
@@ -105,10 +107,11 @@ def test_a_batch_of_positions_is_each_row_by_itself(name: str) -> None:
     encoding = build(name).double()
     pos_BT = torch.tensor([[0, 1, 2, 3, 4], [2, 5, 30, 31, 77]])
     q, k, x_BTD = noise(2, 4, 5, 16), noise(2, 4, 5, 16, seed=1), noise(2, 5, 64)
-    together, embedded = logits(encoding, q, k, pos_BT), encoding.embed(x_BTD, pos_BT)
+    together, embedded = logits(encoding, q, k, pos_BT, x_BTD), encoding.embed(x_BTD, pos_BT)
     for row in (0, 1):
         alone = slice(row, row + 1)
-        torch.testing.assert_close(together[alone], logits(encoding, q[alone], k[alone], pos_BT[alone]))
+        by_itself = logits(encoding, q[alone], k[alone], pos_BT[alone], x_BTD[alone])
+        torch.testing.assert_close(together[alone], by_itself)
         torch.testing.assert_close(embedded[alone], encoding.embed(x_BTD[alone], pos_BT[alone]))
 
 
@@ -119,6 +122,18 @@ def test_logits_depend_on_distance_alone(name: str) -> None:
     q, k = noise(2, 4, 12, 16), noise(2, 4, 12, 16, seed=1)
     here, there = (logits(encoding, q, k, positions(12, start)) for start in (0, 131))
     assert (here - there).abs().max() < 1e-10
+
+
+@every_encoding
+def test_one_query_and_one_key_at_all_positions_have_logits_that_depend_on_distance_alone(name: str) -> None:
+    """Whatever else an encoding reads: nothing but its positions tells these tokens apart."""
+    encoding, n_tokens = build(name).double(), 40
+    q, k, x_D = noise(1, 4, 1, 16), noise(1, 4, 1, 16, seed=1), noise(1, 1, 64, seed=2)
+    repeated = (q.expand(-1, -1, n_tokens, -1), k.expand(-1, -1, n_tokens, -1), positions(n_tokens, 20))
+    found_HTT = logits(encoding, *repeated, x_D.expand(-1, n_tokens, -1))[0].detach()
+    for distance in range(n_tokens):
+        diagonal_HT = found_HTT.diagonal(-distance, 1, 2)
+        assert (diagonal_HT - diagonal_HT[:, :1]).abs().max() < 1e-10, f"{distance} tokens apart"
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -170,7 +185,8 @@ def test_gradients_reach_every_parameter(name: str) -> None:
     encoding = build(name)
     out = (encoding.embed(noise(2, 160, 64, dtype=torch.float32), positions(160)) ** 2).sum()
     if name in BIASED:
-        block = encoding.bias().block(keys_at(positions(160)), 0, 160)
+        keys = keys_at(positions(160))
+        block = layer_bias(encoding, keys).block(keys, 0, 160)
         out = out + (block * noise(4, 160, 160, dtype=torch.float32).tril()).sum()
     out.backward()
     for key, parameter in encoding.named_parameters():
@@ -185,12 +201,15 @@ def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch:
     q, k, v = (noise(2, 4, 12, 16, seed=seed).requires_grad_() for seed in range(3))
 
     def gradients(logits_per_block: int) -> list[torch.Tensor]:
-        monkeypatch.setattr(softmax_base, "LOGITS_PER_BLOCK", logits_per_block)
+        monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", logits_per_block)
         keys = keys_at(positions(12))
+
+        def weights_of_rows(logits: torch.Tensor, visible: torch.Tensor, a: int, b: int) -> torch.Tensor:
+            return softmax.weights(logits, visible, blocks.rows_between({}, visible, a, b))
+
         # the definition in blocks, whatever fast form a linear bias may have
-        out = softmax_base.AttentionSoftmax.attend_in_blocks(
-            softmax, q, k, v, scale=0.25, keys=keys, bias=encoding.bias(), rows={}
-        )
+        bias = layer_bias(encoding, keys)
+        out = blocks.attend_in_blocks(weights_of_rows, q, k, v, scale=0.25, keys=keys, bias=bias)
         return list(torch.autograd.grad((out**3).sum(), [q, k, v, *encoding.parameters()]))
 
     torch.testing.assert_close(gradients(5 * 12 * 2 * 4), gradients(10**9))

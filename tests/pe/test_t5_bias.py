@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers_pe import attention_shape, bias_of, build, golden, keys_at, positions
+from helpers_pe import attention_shape, bias_of, build, golden, keys_at, layer_bias, positions
 
 from roundround.pe.t5_bias import bucket
 
@@ -42,7 +42,8 @@ def test_one_table_serves_all_layers() -> None:
 
 def test_every_bucket_learns() -> None:
     encoding = build("t5_bias")
-    encoding.bias().block(keys_at(positions(160)), 0, 160).tril().sum().backward()
+    keys = keys_at(positions(160))
+    layer_bias(encoding, keys).block(keys, 0, 160).tril().sum().backward()
     assert (encoding.table.grad > 0).all()
 
 

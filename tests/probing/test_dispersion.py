@@ -11,14 +11,14 @@ import pytest
 import torch
 from conftest import Done
 from scipy.stats import entropy as shannon
-from test_softmax import KEYS, SCALE, encoding_of, inputs, mask_by_loop, shape_of
+from test_softmax import KEYS, SCALE, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
 from torch import Tensor, nn
 
+from roundround.attention import blocks
 from roundround.attention.keys import Keys
 from roundround.probing import dispersion as dispersion_module
 from roundround.probing.dispersion import MEASURES, Dispersion, watched
 from roundround.report import dispersion_tables as report
-from roundround.softmax import base
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.entmax15 import Entmax15
@@ -47,7 +47,8 @@ def normaliser(name: str) -> AttentionSoftmax:
 def measured(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: list[Tensor]) -> Dispersion:
     q, k, v, _ = tensors
     with watched(nn.ModuleList([softmax]), keys.n_keys) as seen, torch.no_grad():
-        softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding_of(bias).double().bias(), rows={})
+        bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
+        softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
     return seen
 
 
@@ -55,9 +56,9 @@ def measured(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: l
 def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: list[Tensor]) -> list[dict[str, Tensor]]:
     """Every measure [H] of every row that sees something, with its n, from whole rows of logits."""
     q, k, _, _ = tensors
+    of_pairs = layer_bias(encoding_of(bias).double(), keys, q, k)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     logits = (SCALE * q @ k.mT).detach()
-    of_pairs = encoding_of(bias).double().bias()
     if of_pairs is not None:
         everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
         logits = logits + of_pairs.block(everything, 0, keys.n_queries)
@@ -97,7 +98,7 @@ def test_the_stream_equals_a_loop_over_rows(
     name: str, mode: str, bias: str | None, rows_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, softmax = KEYS[mode], normaliser(name)
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", rows_per_block * 3 * 4 * keys.n_keys)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", rows_per_block * 3 * 4 * keys.n_keys)
     tensors = inputs(keys, 2)
     with torch.no_grad():
         tensors[0].mul_(4)  # spread the entropies
@@ -168,7 +169,7 @@ def test_a_polynomial_that_never_sharpens_has_no_active_range() -> None:
 def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
     from test_softmax import Peak, keys_of
 
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**15)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2**15)
     peaks = []
     for n in (512, 1024):
         q, k = torch.randn(1, 4, n, 8), torch.randn(1, 2, n, 8)

@@ -405,14 +405,14 @@ def test_a_padded_nan_stays_where_it_is() -> None:
     model = tiny("llama")
     with installed(model):
         subject = ProbedHuggingFaceModel("tiny", model, None)
-        nats = subject.nats
+        token_loss = subject.token_loss
 
         def broken(tokens: Tensor, targets: Tensor) -> Tensor:
-            found = nats(tokens, targets)
+            found = token_loss(tokens, targets)
             found[0, 5:] = torch.nan  # behind the end of the first text
             return found
 
-        subject.nats = broken
+        subject.token_loss = broken
         loss = ablation.text_loss(subject, [TEXTS[0][:6], TEXTS[0]], batch_tokens=100)
     assert math.isfinite(loss.perplexity())
 

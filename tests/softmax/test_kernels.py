@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_softmax import KEYS, SCALE, inputs, keys_of, shape_of
+from test_softmax import KEYS, SCALE, in_blocks, inputs, keys_of, shape_of
 from torch import Tensor
 
 from roundround.attention import kernels
-from roundround.attention.blocks import attend_rows
 from roundround.softmax import projection
 from roundround.softmax.alpha_entmax import AlphaEntmax
 from roundround.softmax.entmax15 import Entmax15
@@ -27,10 +26,10 @@ def test_the_calls_for_cuda_have_the_signatures_of_its_kernels(dtype: torch.dtyp
     options: dict[str, Any] = {"device": "meta", "dtype": dtype}
     q, k, v = (torch.empty(2, heads, n, 64, **options) for heads, n in ((8, 40), (4, 50), (4, 50)))
     mask = torch.zeros(2, 1, 40, 50, **options) if masked else None
-    out, log_sum_exp, state = kernels.forward_on_cuda(q, k, v, 0.1, causal, mask)
+    out, log_sum_exp, state = kernels.attend_on_cuda(q, k, v, 0.1, causal, mask)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     assert (log_sum_exp.shape, log_sum_exp.dtype) == (q.shape[:3], torch.float32)
-    grads = kernels.backward_on_cuda(torch.empty_like(out), q, k, v, out, log_sum_exp, state, 0.1, causal, mask)
+    grads = kernels.gradients_on_cuda(torch.empty_like(out), q, k, v, out, log_sum_exp, state, 0.1, causal, mask)
     assert [grad.shape for grad in grads] == [q.shape, k.shape, v.shape]
 
 
@@ -51,7 +50,7 @@ def test_the_cpu_kernel_gives_output_log_sum_exp_and_zeros_for_rows_that_are_hid
     q, k, v = (torch.randn(1, 2, 4, 8, dtype=torch.float64) for _ in range(3))
     mask = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
     mask[..., 1, :] = -torch.inf
-    out, log_sum_exp, _ = kernels.forward(q_BHQC=q, k_BGKC=k, v_BGKC=v, scale=0.3, causal=False, mask=mask)
+    out, log_sum_exp, _ = kernels.attend(q_BHQC=q, k_BGKC=k, v_BGKC=v, scale=0.3, causal=False, mask=mask)
     logits = 0.3 * q @ k.mT
     rows = [0, 2, 3]
     torch.testing.assert_close(log_sum_exp[:, :, rows], logits.logsumexp(-1)[:, :, rows])
@@ -95,7 +94,7 @@ def test_adasplash_is_given_what_makes_it_the_definition(
     keys = KEYS[mode]
     q, k, v, _ = inputs(keys, 2)
     out = softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows={})
-    torch.testing.assert_close(out, attend_rows(softmax, q, k, v, SCALE, keys, None, {}, 0, keys.n_queries))
+    torch.testing.assert_close(out, in_blocks(softmax, q, k, v, keys, None))
     assert calls == [(softmax.fixed_alpha, mode == "plain causal")]
 
 

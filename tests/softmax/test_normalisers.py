@@ -17,14 +17,14 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
-from test_softmax import KEYS, SCALE, encoding_of, inputs, keys_of
+from test_softmax import KEYS, SCALE, encoding_of, in_blocks, inputs, keys_of, layer_bias
 from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
 from torch import Tensor
 
 from roundround.attention import fused
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
-from roundround.attention.tiles import Operands
+from roundround.attention.tiles import LinearTerms, Operands
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
 
 PUBLISHED = [-0.037, 0.481, -2.3, 4.917, -1.791]
@@ -136,8 +136,9 @@ def test_adaptive_temperature_never_flattens(n_keys: int) -> None:
 @pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
 @pytest.mark.parametrize("mode", KEYS)
 def test_adaptive_temperature_leaves_training_to_the_plain_softmax(bias: str | None, mode: str) -> None:
-    keys, bias_of_rows = KEYS[mode], encoding_of(bias).double().bias()
+    keys = KEYS[mode]
     q, k, v, _ = inputs(keys, 2)
+    bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
 
     def attended(softmax: AttentionSoftmax) -> Tensor:
         return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
@@ -166,13 +167,11 @@ def test_beta_held_constant_passes_no_gradient() -> None:
 @pytest.mark.parametrize("bias", [None, "alibi"])
 def test_beta_held_constant_is_so_in_attention(bias: str | None) -> None:
     held, keys = build("adaptive_temperature_trained", gradient_through_beta=False), keys_of()
-    bias_of_rows = encoding_of(bias).double().bias()
     q, k, v, cotangent = inputs(keys)
-    options: dict[str, Any] = {"scale": SCALE, "keys": keys, "bias": bias_of_rows, "rows": {}}
-    in_blocks = AttentionSoftmax.attend_in_blocks(held, q, k, v, **options)
-    ours, theirs = (
-        torch.autograd.grad((out * cotangent).sum(), [q, k, v]) for out in (held(q, k, v, **options), in_blocks)
-    )
+    bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
+    fused_out = held(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
+    outs = (fused_out, in_blocks(held, q, k, v, keys, bias_of_rows))
+    ours, theirs = (torch.autograd.grad((out * cotangent).sum(), [q, k, v], retain_graph=True) for out in outs)
     for mine, its in zip(ours, theirs, strict=True):
         assert (mine - its).abs().max() < 1e-10
 
@@ -185,7 +184,7 @@ def test_the_gradient_through_beta_is_that_of_finite_differences(name: str) -> N
     assert torch.autograd.gradcheck(lambda e: weights_of(softmax, e), logits)
     keys = keys_of(5, 5)
     q, k, v = (randn(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
-    for bias in (None, encoding_from("alibi", n_heads=2).double().bias()):
+    for bias in (None, layer_bias(encoding_from("alibi", n_heads=2).double(), keys, q, k)):
 
         def attended(q: Tensor, k: Tensor, v: Tensor, bias: Bias | None = bias) -> Tensor:
             return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
@@ -205,21 +204,24 @@ def dense_entropy(q: Tensor, k: Tensor, scale: float, visible_B1QK: Tensor, bias
     return -terms.sum(-1, keepdim=True).masked_fill(empty_B1Q1, 0.0)
 
 
-@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("bias", [None, "alibi", "fox"])
 @pytest.mark.parametrize("mode", KEYS)
 def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None, mode: str) -> None:
-    keys, bias_of_rows = KEYS[mode], encoding_of(bias).double().bias()
+    keys = KEYS[mode]
     q, k, _, _ = inputs(keys, 2)
-    slopes, bias_BHQK = None, 0.0
+    encoding, bias_BHQK = encoding_of(bias).double(), 0.0
+    bias_of_rows = layer_bias(encoding, keys, q, k)
     if bias_of_rows is not None:
-        slopes = bias_of_rows.slopes_H[:, None, None]
         everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
         bias_BHQK = bias_of_rows.block(everything, 0, keys.n_queries)
     expected = dense_entropy(q, k, SCALE, mask_of(mode), bias_BHQK)
-    found = fused.entropy(q, k, scale=SCALE, keys=keys, slopes=slopes)
+    found = fused.entropy(q, k, scale=SCALE, keys=keys, bias=bias_of_rows)
     cotangent = randn(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
     assert (found - expected).abs().max() < 1e-12
-    ours, theirs = (torch.autograd.grad((entropy * cotangent).sum(), [q, k]) for entropy in (found, expected))
+    leaves = [q, k, *encoding.parameters()]
+    ours, theirs = (
+        torch.autograd.grad((entropy * cotangent).sum(), leaves, retain_graph=True) for entropy in (found, expected)
+    )
     for mine, its in zip(ours, theirs, strict=True):
         assert its.any()
         assert (mine - its).abs().max() < 1e-12
@@ -318,8 +320,9 @@ def test_softmax1_and_sink_have_one_more_key_of_no_value(spread: float) -> None:
 @pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
 @pytest.mark.parametrize("mode", KEYS)
 def test_the_gradient_of_a_sink_is_that_of_finite_differences(bias: str | None, mode: str) -> None:
-    sink, keys, bias_of_rows = build("sink").double(), KEYS[mode], encoding_of(bias).double().bias()
+    sink, keys = build("sink").double(), KEYS[mode]
     q, k, v, cotangent = inputs(keys, 2)
+    bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
 
     def value() -> Tensor:
         return (sink(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={}) * cotangent).sum()
@@ -528,7 +531,8 @@ FUSED = ["softmax", "sink", "softmax1", "adaptive_temperature", "temperature", "
 def attend_once(name: str, bias: str | None) -> None:
     keys = KEYS["plain causal"]
     q, k, v, _ = inputs(keys, 2)
-    build(name).double()(q, k, v, scale=SCALE, keys=keys, bias=encoding_of(bias).double().bias(), rows={})
+    bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
+    build(name).double()(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
 
 
 @pytest.mark.parametrize("bias", [None, "alibi"])
@@ -556,13 +560,14 @@ def test_attention_in_blocks_says_so(name: str, bias: str | None, combination: s
 # -- far from home
 
 
-def far_attention(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Keys, Bias]:
+def far_attention(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Keys, LinearBias]:
     """Eight heads of ALiBi, slopes 1/2 to 1/256, for the last 700 of 32,768 tokens."""
     q, k, v = (randn(1, 8, n, 8, seed=seed).to(dtype) for seed, n in enumerate((700, 32768, 32768)))
-    bias = encoding_from("alibi", n_heads=8, n_key_heads=8).to(dtype).bias()
-    assert bias is not None
-    assert bias.slopes_H.tolist() == [2.0**-h for h in range(1, 9)]
-    return q, k, v, keys_of(700, 32768), bias
+    keys = keys_of(700, 32768)
+    bias = layer_bias(encoding_from("alibi", n_heads=8, n_key_heads=8).to(dtype), keys, q, k)
+    assert isinstance(bias, LinearBias)
+    assert bias.slopes.flatten().tolist() == [2.0**-h for h in range(1, 9)]
+    return q, k, v, keys, bias
 
 
 @pytest.mark.parametrize("name", ["softmax", "softmax1"])
@@ -583,8 +588,11 @@ def test_alibi_is_right_to_four_digits_at_32768_tokens(name: str) -> None:
 
 def test_steep_heads_drop_the_keys_that_weigh_nothing() -> None:
     q, k, v, keys, bias = far_attention(torch.float32)
-    tiles = list(Operands(q, k, v, bias.slopes_H[None, :, None, None].expand(1, 8, 700, 1), SCALE, keys).tiles())
-    first_of_head = [min(part.first for tile in tiles if tile.g <= h < tile.h for part in tile.parts) for h in range(8)]
+    linear = LinearTerms(bias.slopes[None].expand(1, 8, 700, 1), *bias.coordinates(keys))
+    tiles = list(Operands(q, k, v, SCALE, keys, linear).tiles())
+    first_of_head = [
+        min(block.first for tile in tiles if tile.g <= h < tile.h for block in tile.key_blocks) for h in range(8)
+    ]
     assert first_of_head[0] > 31_000
     assert first_of_head == sorted(first_of_head, reverse=True), "the steeper, the more"
     rows_of_head = [sorted((tile.a, tile.b) for tile in tiles if tile.g <= h < tile.h) for h in range(8)]

@@ -19,14 +19,15 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from roundround.attention import blocks
+from roundround.attention.bias import Bias
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
-from roundround.softmax import base
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
 
-N_BATCH, N_HEADS, N_KEYS, HEAD_DIM, SCALE = 3, 4, 11, 8, 0.3
-BIASES = ["alibi", "t5_bias", "kerple", "fire"]
+N_BATCH, N_HEADS, N_KEYS, HEAD_DIM, D_MODEL, SCALE = 3, 4, 11, 8, 32, 0.3
+BIASES = ["alibi", "fox", "t5_bias", "kerple", "fire"]
 VALID_BK = torch.ones(N_BATCH, N_KEYS, dtype=torch.bool)
 VALID_BK[0, :3] = False  # padded on the left: the first causal rows see nothing
 VALID_BK[1, -4:] = False  # on the right
@@ -34,7 +35,7 @@ VALID_BK[1, -4:] = False  # on the right
 
 def shape_of(n_key_heads: int = N_HEADS, n_heads: int = N_HEADS) -> AttentionShape:
     return AttentionShape(
-        n_heads=n_heads, n_key_heads=n_key_heads, head_dim=HEAD_DIM, d_model=32, layer=0, train_length=N_KEYS
+        n_heads=n_heads, n_key_heads=n_key_heads, head_dim=HEAD_DIM, d_model=D_MODEL, layer=0, train_length=N_KEYS
     )
 
 
@@ -78,6 +79,14 @@ def encoding_of(name: str | None, n_heads: int = N_HEADS, seed: int = 0) -> Posi
     return encoding
 
 
+def layer_bias(encoding: PositionalEncoding, keys: Keys, q: Tensor, k: Tensor) -> Bias | None:
+    """The bias of a layer as the decoder asks for it, for an input that is the same in every call."""
+    generator = torch.Generator().manual_seed(7)
+    x_BTD = torch.randn(len(q), keys.n_keys, D_MODEL, dtype=torch.float64, generator=generator).to(q.dtype)
+    prepared = encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, q.dtype), keys)
+    return encoding.bias(q, k, prepared)
+
+
 def inputs(keys: Keys, n_key_heads: int = N_HEADS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """Queries, keys, values and a direction in which to differentiate the output."""
     generator = torch.Generator().manual_seed(1)
@@ -107,10 +116,10 @@ def mask_by_loop(keys: Keys) -> Tensor:
 def attention_by_formula(q: Tensor, k: Tensor, v: Tensor, keys: Keys, encoding: PositionalEncoding) -> Tensor:
     """sum_j exp(e_j) v_j / sum_j exp(e_j) over the visible keys, e = scale q . k + bias; 0 where none is visible."""
     group = q.shape[1] // k.shape[1]
+    bias = layer_bias(encoding, keys, q, k)
     k = torch.stack([k[:, h // group] for h in range(q.shape[1])], dim=1)
     v = torch.stack([v[:, h // group] for h in range(q.shape[1])], dim=1)
     logits = SCALE * torch.einsum("bhqc,bhkc->bhqk", q, k)
-    bias = encoding.bias()
     if bias is not None:
         everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
         logits = logits + bias.block(everything, 0, keys.n_queries)
@@ -123,11 +132,20 @@ def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Tensor]) -> list
     return [out.detach(), *torch.autograd.grad((out * cotangent).sum(), leaves)]
 
 
+def in_blocks(softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None) -> Tensor:
+    """The definition over blocks of rows, whatever fused form there is."""
+
+    def weights_of_rows(logits: Tensor, visible: Tensor, a: int, b: int) -> Tensor:
+        return softmax.weights(logits, visible, blocks.rows_between({}, visible, a, b))
+
+    return blocks.attend_in_blocks(weights_of_rows, q, k, v, scale=SCALE, keys=keys, bias=bias)
+
+
 def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **options: Any) -> list[Tensor]:
-    """Output of `attend`, and its gradients with respect to q, k, v and the parameters of the bias."""
+    """Output of attention, and its gradients with respect to q, k, v and the parameters of the bias."""
     q, k, v, cotangent = tensors
     softmax = options.get("softmax") or Softmax(shape_of(k.shape[1]))
-    out = softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=options.get("rows", {}))
+    out = softmax(q, k, v, scale=SCALE, keys=keys, bias=layer_bias(encoding, keys, q, k), rows=options.get("rows", {}))
     assert (out.shape, out.dtype) == (q.shape, q.dtype)
     return with_gradients(out, cotangent, [q, k, v, *encoding.parameters()])
 
@@ -221,13 +239,13 @@ def test_several_blocks_of_queries_are_one(
     keys: Keys, bias: str | None, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def blocked(n_rows: int) -> list[Tensor]:
-        monkeypatch.setattr(base, "LOGITS_PER_BLOCK", n_rows * N_BATCH * N_HEADS * keys.n_keys)
+        monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", n_rows * N_BATCH * N_HEADS * keys.n_keys)
         tensors, encoding = inputs(keys, 2), encoding_of(bias).double()
-        ranges = base.query_blocks(tensors[0], keys)
+        ranges = blocks.query_blocks(tensors[0], keys)
         assert ranges[0] == (0, min(n_rows, keys.n_queries))
         assert [row for a, b in ranges for row in range(a, b)] == list(range(keys.n_queries))
         q, k, v, cotangent = tensors
-        out = Softmax(shape_of(2)).attend_in_blocks(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={})
+        out = in_blocks(Softmax(shape_of(2)), q, k, v, keys, layer_bias(encoding, keys, q, k))
         return with_gradients(out, cotangent, [q, k, v, *encoding.parameters()])
 
     for several, one in zip(blocked(rows), blocked(1000), strict=True):
@@ -237,19 +255,19 @@ def test_several_blocks_of_queries_are_one(
 def test_a_block_on_a_cpu_stays_in_cache_unless_that_leaves_few_rows() -> None:
     def rows_of(n_keys: int, **options: Any) -> int:
         q_BHQC = torch.empty(2, 4, n_keys, 1)
-        a, b = base.query_blocks(q_BHQC, keys_of(n_keys, n_keys, **options))[0]
+        a, b = blocks.query_blocks(q_BHQC, keys_of(n_keys, n_keys, **options))[0]
         return b - a
 
-    assert rows_of(1024) == base.LOGITS_IN_CACHE // (8 * 1024)
-    assert rows_of(16384) == base.ROWS_IN_CACHE
-    assert rows_of(65536) == base.LOGITS_PER_BLOCK // (8 * 65536) < base.ROWS_IN_CACHE
+    assert rows_of(1024) == blocks.LOGITS_IN_CACHE // (8 * 1024)
+    assert rows_of(16384) == blocks.ROWS_IN_CACHE
+    assert rows_of(65536) == blocks.LOGITS_PER_BLOCK // (8 * 65536) < blocks.ROWS_IN_CACHE
     assert rows_of(65536, window=100) > 400  # a window's rows span few keys
 
 
 def test_a_block_holds_one_row_where_even_that_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 1)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 1)
     keys = keys_of(3)
-    assert base.query_blocks(inputs(keys)[0], keys) == [(0, 1), (1, 2), (2, 3)]
+    assert blocks.query_blocks(inputs(keys)[0], keys) == [(0, 1), (1, 2), (2, 3)]
 
 
 class Gain(AttentionSoftmax):
@@ -267,7 +285,7 @@ class Gain(AttentionSoftmax):
 def test_every_row_gets_its_own_parameters_and_the_number_of_keys_it_sees(
     keys: Keys, rows_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", rows_per_block * N_BATCH * N_HEADS * keys.n_keys)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", rows_per_block * N_BATCH * N_HEADS * keys.n_keys)
     q, k, v, _ = tensors = inputs(keys)
     gain_BHQ1 = torch.rand(N_BATCH, N_HEADS, keys.n_queries, 1, dtype=torch.float64)
     mask_B1QK = mask_by_loop(keys)
@@ -290,9 +308,9 @@ def test_the_base_reads_nothing_off_tokens_and_defines_no_weights() -> None:
 def test_nothing_leaks_from_keys_that_are_not_visible(
     keys: Keys, bias: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 4 * N_BATCH * N_HEADS * keys.n_keys)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 4 * N_BATCH * N_HEADS * keys.n_keys)
     q, k, v, cotangent = inputs(keys)
-    bias_of_rows = encoding_of(bias).double().bias()
+    bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
     out = Softmax(shape_of())(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
     mask_B1QK = mask_by_loop(keys)
     for i in range(keys.n_queries):
@@ -303,7 +321,7 @@ def test_nothing_leaks_from_keys_that_are_not_visible(
 
 
 @each_bias
-def test_rows_that_see_nothing_are_zero_and_poison_no_gradient(bias: str | None) -> None:
+def test_rows_that_see_nothing_are_zero_and_spoil_no_gradient(bias: str | None) -> None:
     keys = KEYS["padded"]
     out, *gradients = attended(keys, encoding_of(bias), inputs(keys, dtype=torch.float32))
     assert not out[0, :, :3].any()
@@ -350,7 +368,7 @@ def peak_of_training(n_tokens: int, bias: str | None, **options: Any) -> Peak:
     encoding = encoding_of(bias, n_heads)
     keys = keys_of(n_tokens, n_tokens, **options)
     with Peak() as peak:
-        out = Softmax(shape_of())(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows={})
+        out = Softmax(shape_of())(q, k, v, scale=SCALE, keys=keys, bias=layer_bias(encoding, keys, q, k), rows={})
         out.sum().backward()
     assert q.grad is not None
     assert q.grad.any()
@@ -376,7 +394,7 @@ def test_the_measure_of_memory_counts_what_is_alive_once() -> None:
 def test_memory_of_training_is_linear_in_length(
     bias: str | None, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**17)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2**17)
     half, whole = (peak_of_training(n, bias, **options) for n in (512, 1024))
     table = 1024 * 1024 * 4  # queries x keys x heads
     assert whole.largest < table / 3
@@ -387,7 +405,7 @@ def test_memory_of_training_is_linear_in_length(
 def test_the_largest_tensor_of_a_t5_bias_in_training_is_one_block_of_queries() -> None:
     # 2048 tokens at the shipped bounds; F.scaled_dot_product_attention would make the whole table
     peak = peak_of_training(2048, "t5_bias")
-    assert peak.largest == base.LOGITS_IN_CACHE < base.LOGITS_PER_BLOCK < 2048**2 * 4
+    assert peak.largest == blocks.LOGITS_IN_CACHE < blocks.LOGITS_PER_BLOCK < 2048**2 * 4
 
 
 def test_the_fused_kernel_serves_what_needs_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:

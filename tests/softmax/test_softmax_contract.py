@@ -16,13 +16,25 @@ import pytest
 import torch
 from conftest import ROOT
 from omegaconf import OmegaConf
-from test_softmax import KEYS, SCALE, Peak, encoding_of, inputs, keys_of, mask_by_loop, row_counts, with_gradients
+from test_softmax import (
+    D_MODEL,
+    KEYS,
+    SCALE,
+    Peak,
+    encoding_of,
+    inputs,
+    keys_of,
+    layer_bias,
+    mask_by_loop,
+    row_counts,
+    with_gradients,
+)
 from torch import Tensor, nn
 
+from roundround.attention import blocks
 from roundround.attention.bias import Bias
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
-from roundround.softmax import base
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.projection import Projection
 
@@ -30,7 +42,6 @@ NAMES = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 REPLACED: dict[str, dict[str, Any]] = {"top_k": {"k": 3}}  # of so few keys the shipped 64 are all
 CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key chosen equals that of the next
-D_MODEL = 32
 
 every_normaliser = pytest.mark.parametrize("name", NAMES)
 every_encoding = pytest.mark.parametrize("encoding_name", ENCODINGS)
@@ -143,19 +154,20 @@ class Combination:
         *leaves, self.cotangent = (2 * randn(*size, dtype=dtype, seed=seed) for seed, size in enumerate(sizes))
         self.q, self.k, self.v = (leaf.requires_grad_() for leaf in leaves)
 
-    def operands(self) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        """Rotated queries and keys, values, and what the normaliser reads off the tokens."""
-        prepared = self.encoding.prepare(self.keys.k_pos_BK, self.q.dtype)
-        q, k = (self.encoding.rotate(x, prepared) for x in (self.q, self.k))
-        return q, k, self.v, self.softmax.row_parameters(self.encoding.embed(self.x, self.keys.k_pos_BK))
+    def operands(self) -> tuple[Tensor, Tensor, Bias | None, dict[str, Tensor]]:
+        """Rotated queries and keys, their bias, and what the normaliser reads off the tokens."""
+        encoding, x = self.encoding, self.encoding.embed(self.x, self.keys.k_pos_BK)
+        prepared = encoding.prepare_layer(x, encoding.prepare(self.keys.k_pos_BK, self.q.dtype), self.keys)
+        q, k = encoding.rotate_queries(self.q, prepared), encoding.rotate_keys(self.k, prepared)
+        return q, k, encoding.bias(q, k, prepared), self.softmax.row_parameters(x)
 
     def attended(self) -> Tensor:
-        q, k, v, rows = self.operands()
-        return self.softmax(q, k, v, scale=SCALE, keys=self.keys, bias=self.encoding.bias(), rows=rows)
+        q, k, bias, rows = self.operands()
+        return self.softmax(q, k, self.v, scale=SCALE, keys=self.keys, bias=bias, rows=rows)
 
     def dense(self) -> Tensor:
-        q, k, v, rows = self.operands()
-        return dense(self.softmax, q, k, v, self.keys, self.encoding.bias(), rows, visible_by_order(self.keys))
+        q, k, bias, rows = self.operands()
+        return dense(self.softmax, q, k, self.v, self.keys, bias, rows, visible_by_order(self.keys))
 
     def with_gradients(self, out: Tensor) -> list[Tensor]:
         leaves = [self.q, self.k, self.v, *parameters_of(self.softmax, self.encoding)]
@@ -163,9 +175,8 @@ class Combination:
 
     def margins(self, n_chosen: int) -> Tensor:
         """How far the logit of the last key chosen lies above the next [B, H, Q, 1]; inf where there is none."""
-        q, k, _, _ = self.operands()
+        q, k, bias, _ = self.operands()
         logits = SCALE * q @ k.repeat_interleave(2, dim=1).mT
-        bias = self.encoding.bias()
         if bias is not None:
             everything = Keys(q_pos_BQ=self.keys.q_pos_BQ, k_pos_BK=self.keys.k_pos_BK, causal=False)
             logits = logits + bias.block(everything, 0, self.keys.n_queries)
@@ -176,8 +187,8 @@ class Combination:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows a block at 17 tokens, so that blocks are put together and computed again in the backward pass."""
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
+    """A few rows a block at 17 tokens, so that there are several blocks, computed again in the backward pass."""
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
 
 
 # -- yaml and class
@@ -338,7 +349,9 @@ def test_attention_in_float32_is_right_to_four_digits(name: str, encoding_name: 
 @functools.cache
 def bias_of_a_thousand(encoding_name: str, token: int) -> Tensor | None:
     """Bias [1, H, 1, 1000] of one token's row: many normalisers read it."""
-    bias, everything = encoding_from(encoding_name, n_heads=2).double().bias(), keys_of(1000, 1000, causal=False)
+    everything, q = keys_of(1000, 1000, causal=False), torch.zeros(1, 2, 1000, 4, dtype=torch.float64)
+    sizes = {"n_heads": 2, "n_key_heads": 1, "head_dim": 4}
+    bias = layer_bias(encoding_from(encoding_name, **sizes).double(), everything, q, q[:, :1])
     return None if bias is None else bias.block(everything, token, token + 1).detach()
 
 
@@ -348,18 +361,17 @@ def bias_of_a_thousand(encoding_name: str, token: int) -> Tensor | None:
 def test_a_thousand_tokens_attend_by_the_dense_definition(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**17)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2**17)
     sizes = {"n_heads": 2, "n_key_heads": 1, "head_dim": 4}
     softmax = build(name, attention_shape(**sizes)).double()
     # in blocks every row goes the same way, and the last two hundred are three blocks that cost a third
     n_queries = 200 if type(softmax).has_fused_form is AttentionSoftmax.has_fused_form else 1000
     encoding, keys = encoding_from(encoding_name, **sizes).double(), keys_of(n_queries, 1000)
-    q, k = (
-        encoding.rotate(3 * randn(1, h, pos.shape[1], 4, seed=h), encoding.prepare(pos, torch.float64))
-        for h, pos in ((2, keys.q_pos_BQ), (1, keys.k_pos_BK))
-    )
+    positions_of_all = encoding.prepare(keys.k_pos_BK, torch.float64)
+    q = encoding.rotate_queries(3 * randn(1, 2, 1000, 4, seed=2), positions_of_all)[:, :, -n_queries:]
+    k = encoding.rotate_keys(3 * randn(1, 1, 1000, 4, seed=1), positions_of_all)
     v, rows = randn(1, 1, 1000, 4, seed=5), softmax.row_parameters(randn(1, n_queries, D_MODEL, seed=6))
-    found = softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=rows)
+    found = softmax(q, k, v, scale=SCALE, keys=keys, bias=layer_bias(encoding, keys, q, k), rows=rows)
     # rows do not know of each other, so the definition is evaluated for some of them, each with all its keys
     for i in (*range(0, n_queries, n_queries // 9), n_queries - 1):
         token = 1000 - n_queries + i
@@ -377,7 +389,7 @@ def test_a_thousand_tokens_attend_by_the_dense_definition(
 def test_nothing_leaks_from_keys_that_are_not_visible(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2 * 2 * 4 * 6)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2 * 2 * 4 * 6)
     case = Combination(name, encoding_name, 6, padded=True, dtype=torch.float64)
     out, visible_BQK = case.attended(), visible_by_order(case.keys)[:, 0]
     for i in range(6):
@@ -401,20 +413,21 @@ TRAINED = [name for name in NAMES if "in_training" in read("softmax", name)]
 
 
 @pytest.mark.parametrize(("name", "training"), [*((n, False) for n in NAMES), *((n, True) for n in TRAINED)])
-@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("bias", [None, "alibi", "fox"])
 @each_keys
 def test_every_way_to_attend_is_the_dense_definition(
     name: str, training: bool, bias: str | None, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = KEYS[mode]
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 4 * 3 * 4 * keys.n_keys)
-    softmax, bias_of_rows = build(name).double().train(training), encoding_of(bias).double().bias()
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 4 * 3 * 4 * keys.n_keys)
+    softmax, encoding = build(name).double().train(training), encoding_of(bias).double()
     q, k, v, cotangent = inputs(keys, 2)
+    bias_of_rows = layer_bias(encoding, keys, q, k)
     rows = softmax.row_parameters(randn(3, keys.n_queries, D_MODEL))
     rows = {key: value.detach().requires_grad_() for key, value in rows.items()}
     out = softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows=rows)
-    expected = dense(softmax, q, k, v, keys, bias_of_rows, rows, mask_of(mode))
-    leaves = [q, k, v, *(rows.values() or softmax.parameters())]
+    expected = dense(softmax, q, k, v, keys, layer_bias(encoding, keys, q, k), rows, mask_of(mode))
+    leaves = [q, k, v, *(rows.values() or softmax.parameters()), *encoding.parameters()]
     theirs = with_gradients(expected, cotangent, leaves)
     for ours, its in zip(with_gradients(out, cotangent, leaves), theirs, strict=True):
         assert (ours - its).abs().max() < 1e-10
@@ -432,7 +445,7 @@ def attended_with(softmax: AttentionSoftmax, q: Tensor, k: Tensor, keys: Keys, b
     return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows=softmax.row_parameters(x_BTD))
 
 
-each_bias = pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
+each_bias = pytest.mark.parametrize("bias", [None, "alibi", "fox", "t5_bias"])
 
 
 @every_normaliser
@@ -440,8 +453,9 @@ each_bias = pytest.mark.parametrize("bias", [None, "alibi", "t5_bias"])
 @each_keys
 @torch.no_grad()
 def test_a_bad_query_makes_its_rows_nan_and_no_other(name: str, bias: str | None, mode: str) -> None:
-    keys, softmax, bias_of_rows = KEYS[mode], build(name), encoding_of(bias).bias()
+    keys, softmax = KEYS[mode], build(name)
     q, k, _, _ = inputs(keys, 2, torch.float32)
+    bias_of_rows = layer_bias(encoding_of(bias), keys, q, k)
     expected = attended_with(softmax, q, k, keys, bias_of_rows)
     row = keys.n_queries // 2
     sees_B = mask_of(mode)[:, 0, row].any(-1)
@@ -460,8 +474,9 @@ def test_a_bad_query_makes_its_rows_nan_and_no_other(name: str, bias: str | None
 @each_keys
 @torch.no_grad()
 def test_a_bad_key_makes_the_rows_that_see_it_nan_and_no_other(name: str, bias: str | None, mode: str) -> None:
-    keys, softmax, bias_of_rows = KEYS[mode], build(name), encoding_of(bias).bias()
+    keys, softmax = KEYS[mode], build(name)
     q, k, _, _ = inputs(keys, 2, torch.float32)
+    bias_of_rows = layer_bias(encoding_of(bias), keys, q, k)
     expected = attended_with(softmax, q, k, keys, bias_of_rows)
     for column in (1, 5, 9):  # 1 and 9 are padding of one sequence each, and 9 is the future of most rows
         poisoned = torch.zeros(expected.shape[:3], dtype=torch.bool)
@@ -480,8 +495,9 @@ def test_a_bad_key_makes_the_rows_that_see_it_nan_and_no_other(name: str, bias: 
 @torch.no_grad()
 def test_a_logit_that_overflows_makes_its_row_nan(name: str, bias: str | None, mode: str) -> None:
     # every number given is finite; what rows become that see the large key with a finite logit of 1e30 is left open
-    keys, softmax, bias_of_rows = KEYS[mode], build(name), encoding_of(bias).bias()
+    keys, softmax = KEYS[mode], build(name)
     q, k, _, _ = inputs(keys, 2, torch.float32)
+    bias_of_rows = layer_bias(encoding_of(bias), keys, q, k)
     expected = attended_with(softmax, q, k, keys, bias_of_rows)
     for sign in (1, -1):
         broken_q, broken_k, row, column = q.detach().clone(), k.detach().clone(), keys.n_queries // 2, 5
@@ -505,8 +521,9 @@ def peak_of_training(name: str, encoding_name: str, n_tokens: int) -> Peak:
     rows = softmax.row_parameters(randn(1, n_tokens, D_MODEL, dtype=torch.float32))
     with Peak() as peak:
         prepared = encoding.prepare(keys.k_pos_BK, torch.float32)
-        turned = (encoding.rotate(x, prepared) for x in (q, k))
-        softmax(*turned, v, scale=SCALE, keys=keys, bias=encoding.bias(), rows=rows).sum().backward()
+        rotated = encoding.rotate_queries(q, prepared), encoding.rotate_keys(k, prepared)
+        bias = layer_bias(encoding, keys, *rotated)
+        softmax(*rotated, v, scale=SCALE, keys=keys, bias=bias, rows=rows).sum().backward()
     assert v.grad is not None
     assert v.grad.any()
     return peak
@@ -515,9 +532,10 @@ def peak_of_training(name: str, encoding_name: str, n_tokens: int) -> Peak:
 @every_normaliser
 @every_encoding
 def test_memory_of_training_is_linear_in_length(name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bias = encoding_from(encoding_name).bias()
+    keys, q = keys_of(2, 2), torch.zeros(1, 4, 2, 8)
+    bias = layer_bias(encoding_from(encoding_name), keys, q, q)
     # 32 rows a block at 256 tokens, or the 16 of which FIRE's hidden layer is half a table
-    monkeypatch.setattr(base, "LOGITS_PER_BLOCK", 2**15 if bias is None or bias.n_hidden <= 4 else 2**17)
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2**15 if bias is None or bias.n_hidden <= 4 else 2**17)
     half, whole = (peak_of_training(name, encoding_name, n) for n in (128, 256))
     assert whole.largest < 4 * 256 * 256
     assert whole.most < 2.3 * half.most

@@ -83,7 +83,7 @@ def test_loss_by_position_averages_to_the_loss(roundround: Callable[..., Done], 
 def test_the_figure_is_drawn(roundround: Callable[..., Done], run: Path) -> None:
     done = evaluated(roundround, run, LENGTHS)
     assert (done.directory / "figures" / "perplexity.pdf").stat().st_size > 1000
-    assert "trained length" in (done.directory / "figures" / "perplexity.svg").read_text()
+    assert "training context length" in (done.directory / "figures" / "perplexity.svg").read_text()
 
 
 def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(roundround: Callable[..., Done], run: Path) -> None:

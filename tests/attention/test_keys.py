@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from roundround.attention.bias import Bias
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 
 VALID_BK = torch.tensor(
@@ -163,7 +163,16 @@ def test_the_mask_lies_where_the_positions_lie() -> None:
     assert keys.visible(1, 3).shape == (1, 1, 2, 3)
 
 
-def test_the_base_bias_has_no_slopes_and_asks_for_a_block() -> None:
-    assert Bias().slopes_H is None
+def test_the_base_bias_asks_for_a_block() -> None:
     with pytest.raises(NotImplementedError):
         Bias().block(keys_of(7, 7), 0, 7)
+
+
+def test_a_linear_bias_multiplied_is_its_block_multiplied() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((3, 1, 1), (1, 3, 7), (1, 3, 5, 1))
+    slopes, t_13K, factor_1HQ1 = (torch.rand(*size, generator=generator) for size in sizes)
+    bias, keys = LinearBias(slopes, t_13K[..., 2:], t_13K), keys_of(5, 7)
+    whole = bias.times(factor_1HQ1).block(keys, 0, 5)
+    torch.testing.assert_close(whole, factor_1HQ1 * bias.block(keys, 0, 5))
+    torch.testing.assert_close(bias.times(factor_1HQ1).block(keys, 1, 3), whole[:, :, 1:3, :5])

@@ -1,0 +1,55 @@
+"""The forget gates of the Forgetting Transformer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roundround.attention.bias import LinearBias
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import at_least_float32
+from roundround.pe.base import PositionalEncoding
+
+
+@final
+class FoX(PositionalEncoding):
+    """Lets each head forget: every token multiplies the weight of all that came before it by a gate read off itself.
+
+    b(i, j) = c_i - c_j, c_t = sum_{l <= t} ln sigmoid(w_h . x_l + b_h)
+
+    Lin et al. 2025, arXiv:2503.02130, section 3.
+
+    x is the layer's normed input. The gates' weights start normal with standard deviation `init_std`, their biases at
+    0, so that every head starts near ALiBi with slope ln 2. A gate of padding forgets nothing.
+    """
+
+    per_layer: ClassVar[bool] = True
+
+    def __init__(self, shape: AttentionShape, *, init_std: float) -> None:
+        super().__init__(shape)
+        if not 0 <= init_std < float("inf"):
+            raise ValueError(f"init_std={init_std} must be a finite number, 0 or above")
+        self.init_std = init_std
+        self.gate_weight = nn.Parameter(torch.empty(shape.n_heads, shape.d_model))
+        self.gate_bias = nn.Parameter(torch.empty(shape.n_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.gate_weight, std=self.init_std)
+        nn.init.zeros_(self.gate_bias)
+
+    def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Tensor:
+        """The coordinate -c of every token and head, [B, H, T], float64 so that long sums keep their digits."""
+        with torch.autocast(x_BTD.device.type, enabled=False):  # bfloat16 gates would add up their rounding
+            operands = (at_least_float32(x) for x in (x_BTD, self.gate_weight, self.gate_bias))
+            log_gate_BTH = F.logsigmoid(F.linear(*operands))
+        if keys.valid_BK is not None:
+            log_gate_BTH = log_gate_BTH.masked_fill(~keys.valid_BK[..., None], 0.0)
+        return -log_gate_BTH.mT.double().cumsum(-1)
+
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Tensor) -> LinearBias:
+        one = torch.ones(1, 1, 1, dtype=torch.promote_types(q_BHTC.dtype, torch.float32), device=q_BHTC.device)
+        return LinearBias(one, prepared[..., -q_BHTC.shape[2] :], prepared)

@@ -1,0 +1,57 @@
+"""xPos."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.attention.keys import AttentionShape
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.rotary import apply_rotation, ladder, rotation, wide_dtype
+
+Rotation = tuple[Tensor, Tensor]
+
+
+@final
+class XPos(PositionalEncoding):
+    """RoPE whose logits also decay with the distance, each pair at its own rate: the fast pairs forget first.
+
+    q_k <- zeta_k^(i / s) R(g_k i) q_k, k_k <- zeta_k^(-j / s) R(g_k j) k_k, zeta_k = (k / P + gamma) / (1 + gamma)
+
+    Sun et al. 2022, arXiv:2212.10554, algorithm 1.
+
+    P is head_dim / 2 and k = 0 .. P - 1; the paper's gamma is 0.4 and its scale_base s is 512. Exponents count from the
+    middle of the positions, so that neither queries nor keys grow large: at 32k positions the factors reach 1e17, which
+    float32 and bfloat16 hold and float16 does not.
+    """
+
+    def __init__(self, shape: AttentionShape, *, theta: float, gamma: float, scale_base: float) -> None:
+        super().__init__(shape)
+        if shape.head_dim % 2:
+            raise ValueError(f"head_dim={shape.head_dim} is odd; xPos pairs channels, so it must be even")
+        if not (theta > 1 and math.isfinite(theta)):
+            raise ValueError(f"theta={theta} must be a finite number above 1")
+        for name, value in (("gamma", gamma), ("scale_base", scale_base)):
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name}={value} must be a finite number above 0")
+        self.theta, self.gamma, self.scale_base = theta, gamma, scale_base
+
+    def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Rotation, Rotation]:
+        """Cosines and signed sines [1 or B, T, C] for the queries and for the keys, with the decay multiplied in."""
+        wide, n_pairs = wide_dtype(dtype), self.shape.head_dim // 2
+        cos, sin = rotation(pos_BT, ladder(n_pairs, 2 * n_pairs, self.theta, wide, pos_BT.device))
+        k = torch.arange(n_pairs, dtype=wide, device=pos_BT.device)
+        log_zeta_C = (((k / n_pairs + self.gamma) / (1 + self.gamma)).log()).repeat(2)
+        middle_B1 = (pos_BT.amin(-1, keepdim=True) + pos_BT.amax(-1, keepdim=True)) // 2
+        steps_BT1 = ((pos_BT - middle_B1).to(wide) / self.scale_base)[..., None]
+        decay_BTC = (steps_BT1 * log_zeta_C).exp()
+        return (cos * decay_BTC, sin * decay_BTC), (cos / decay_BTC, sin / decay_BTC)
+
+    def rotate_queries(self, q_BHTC: Tensor, prepared: tuple[Rotation, Rotation]) -> Tensor:
+        return apply_rotation(q_BHTC, *prepared[0])
+
+    def rotate_keys(self, k_BGTC: Tensor, prepared: tuple[Rotation, Rotation]) -> Tensor:
+        return apply_rotation(k_BGTC, *prepared[1])
