@@ -59,13 +59,19 @@ def ours(softmax: str, pe: str | None, n: int, device: torch.device, **tunables:
     )
     node = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "softmax" / f"{softmax}.yaml"), tunables)
     module = maker(node, AttentionSoftmax)(shape).to(device)  # type: ignore[arg-type]
-    bias = None
+    encoding = PositionalEncoding(shape)
     if pe is not None:
-        bias = maker(OmegaConf.load(ROOT / "conf" / "pe" / f"{pe}.yaml"), PositionalEncoding)(shape).to(device).bias()  # type: ignore[arg-type]
+        encoding = maker(OmegaConf.load(ROOT / "conf" / "pe" / f"{pe}.yaml"), PositionalEncoding)(shape).to(device)  # type: ignore[arg-type]
     pos_1T = torch.arange(n, device=device)[None]
     keys = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T)
     x_BTD = torch.randn(1, n, shape.d_model, device=device)
-    return lambda q, k, v: module(q, k, v, scale=SCALE, keys=keys, bias=bias, rows=module.row_parameters(x_BTD))
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        bias = encoding.bias(q, k, encoding.prepare_layer(x_BTD, None, keys))
+        out: Tensor = module(q, k, v, scale=SCALE, keys=keys, bias=bias, rows=module.row_parameters(x_BTD))
+        return out
+
+    return attention
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -115,6 +121,7 @@ def implementations(n: int, device: torch.device) -> dict[str, Attention]:
     made |= {
         f"{name} + ALiBi": ours(name, "alibi", n, device) for name in fused if name in ("softmax", "ssmax", "sink")
     }
+    made["softmax + FoX"] = ours("softmax", "fox", n, device)
     made["adaptive, full gradient + ALiBi"] = ours(trained, "alibi", n, device)
     if n <= BLOCKS_UP_TO:
         made |= {name: ours(name, None, n, device) for name in BLOCKS}

@@ -1,6 +1,6 @@
 """Fused attention that also takes what `F.scaled_dot_product_attention` does not, and the entropy of its rows.
 
-Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits; see `tiles.py`.
+Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits: see `tiled_attention.py`.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 """
 
@@ -17,7 +17,7 @@ from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
 from roundround.attention.keys import Keys
-from roundround.attention.tiles import TiledAttention
+from roundround.attention.tiled_attention import TiledAttention
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
@@ -119,6 +119,13 @@ def attention_by_tiles(
         merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_H, scale, keys)  # type: ignore[no-untyped-call]
     out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
     return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
+
+
+def with_equal_channels(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with as many channels each, which the kernels ask for; those added are zero."""
+    n = max(q_BHQC.shape[-1], v_BGKC.shape[-1])
+    q, k, v = (x if x.shape[-1] == n else F.pad(x, (0, n - x.shape[-1])) for x in (q_BHQC, k_BGKC, v_BGKC))
+    return q, k, v
 
 
 def without_broken_rows(

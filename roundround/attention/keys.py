@@ -72,11 +72,14 @@ class Keys:
 
     def visible(self, a: int, b: int) -> Tensor:
         """Mask [1 or B, 1, b - a, K'] of the query rows a..b over the keys of `span(a, b)`; True where visible."""
-        first, last = self.span(a, b)
+        return self.visible_to(torch.arange(a, b, device=self.k_pos_BK.device), *self.span(a, b))
+
+    def visible_to(self, rows_R: Tensor, first: int, last: int) -> Tensor:
+        """Mask [1 or B, 1, R, last - first] of some query rows over the keys first..last; True where visible."""
         device = self.k_pos_BK.device
-        row_Q1 = torch.arange(a, b, device=device)[:, None] + self.n_keys - self.n_queries
+        row_Q1 = rows_R[:, None] + self.n_keys - self.n_queries
         column_K = torch.arange(first, last, device=device)
-        mask_QK = torch.ones(b - a, last - first, dtype=torch.bool, device=device)
+        mask_QK = torch.ones(len(rows_R), last - first, dtype=torch.bool, device=device)
         if self.causal:
             mask_QK &= column_K <= row_Q1
         if self.window is not None:

@@ -42,13 +42,14 @@ class FoX(PositionalEncoding):
         nn.init.zeros_(self.gate_bias)
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Tensor:
-        """The coordinate -c of every token and head, [B, H, T], float64 so that long sums keep their digits."""
+        """The coordinate -c of every token and head, [B, H, T], in float64 so that long sums keep their digits."""
         with torch.autocast(x_BTD.device.type, enabled=False):  # bfloat16 gates would add up their rounding
             operands = (at_least_float32(x) for x in (x_BTD, self.gate_weight, self.gate_bias))
             log_gate_BTH = F.logsigmoid(F.linear(*operands))
         if keys.valid_BK is not None:
             log_gate_BTH = log_gate_BTH.masked_fill(~keys.valid_BK[..., None], 0.0)
-        return -log_gate_BTH.mT.double().cumsum(-1)
+        wide = torch.float32 if x_BTD.device.type == "mps" else torch.float64  # which Apple's GPUs lack
+        return -log_gate_BTH.mT.to(wide).cumsum(-1)
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Tensor) -> LinearBias:
         one = torch.ones(1, 1, 1, dtype=torch.promote_types(q_BHTC.dtype, torch.float32), device=q_BHTC.device)

@@ -19,7 +19,13 @@ from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import logits_of_rows, query_blocks, rows_between
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
-from roundround.attention.row_measures import entropy_of_logits
+from roundround.attention.row_measures import (
+    entropy_bound,
+    entropy_of_logits,
+    entropy_of_weights,
+    extreme_logits,
+    largest_weight_bound,
+)
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
@@ -70,8 +76,8 @@ class Dispersion:
         plain, spread = values.pop("plain_entropy"), values["logit_spread"]
         values["in_active_range"] = (self.beta_at(plain) > 1).double()
         values["ln_n"] = ln_n_BHQ.expand_as(plain)
-        values["entropy_bound"] = (ln_n_BHQ - spread).clamp(min=0.0)
-        values["largest_weight_bound"] = (spread - ln_n_BHQ).exp().clamp(max=1.0)
+        values["entropy_bound"] = entropy_bound(ln_n_BHQ, spread)
+        values["largest_weight_bound"] = largest_weight_bound(ln_n_BHQ, spread)
         for name, value_BHQ in values.items():
             self.sums_LHN[name][layer] += torch.einsum("bhq,bqn->hn", value_BHQ.double(), place_BQN).cpu()
         self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
@@ -130,12 +136,10 @@ def row_measures(
     """
     plain, own, own_beta = fused_entropies(softmax, q_BHQC, k_BGKC, scale, keys, bias)
     blocks: dict[str, list[Tensor]] = {}
-    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first, whose memory the others use again
+    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first: its memory is large enough for all
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
         logits = at_least_float32(logits)
-        seen = visible.any(-1)
-        largest = logits.masked_fill(~visible, -torch.inf).amax(-1).where(seen, 0.0)
-        smallest = logits.masked_fill(~visible, torch.inf).amin(-1).where(seen, 0.0)
+        largest, smallest = extreme_logits(logits, visible)
         plain_block = entropy_of_logits(logits, visible) if plain is None else plain[:, :, a:b]
         found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0]}
         if own is not None and own_beta is not None:
@@ -149,13 +153,6 @@ def row_measures(
         for name, value in found.items():
             blocks.setdefault(name, []).append(value)
     return {name: torch.cat(values[::-1], -1) for name, values in blocks.items()}
-
-
-def entropy_of_weights(alpha: Tensor) -> Tensor:
-    """Shannon entropy in nats over the last axis; weights that do not sum to one are first made to."""
-    share = alpha / alpha.sum(-1, keepdim=True).clamp(min=torch.finfo(alpha.dtype).tiny)
-    entropy: Tensor = torch.special.entr(share).sum(-1)
-    return entropy
 
 
 @contextmanager

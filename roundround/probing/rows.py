@@ -15,7 +15,7 @@ from torch import Tensor
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
-from roundround.attention.row_measures import entropy_of_weights
+from roundround.attention.row_measures import entropy_of_weights, extreme_logits
 from roundround.probing.layout import Layout
 from roundround.softmax.base import AttentionSoftmax
 
@@ -55,7 +55,7 @@ class RowStatistics:
         sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long()
         at_once = max(1, ELEMENTS // (q_HTC.shape[0] * n))
         for rows_R in torch.split(sampled, at_once):
-            self.add_rows(layout, softmax, q_HTC, k_GTC, rows_R.to(q_HTC.device), scale, keys.window, rows)
+            self.add_rows(layout, softmax, q_HTC, k_GTC, rows_R.to(q_HTC.device), scale, keys, rows)
 
     def add_rows(
         self,
@@ -65,13 +65,13 @@ class RowStatistics:
         k_GTC: Tensor,
         rows_R: Tensor,
         scale: float,
-        window: int | None,
+        keys: Keys,
         rows: Mapping[str, Tensor],
     ) -> None:
         sums, n_keys = self.sums[softmax.shape.layer], k_GTC.shape[1]
         q_HRC = at_least_float32(q_HTC[:, rows_R]) * scale
         k_HKC = repeated(at_least_float32(k_GTC)[None], q_HTC[None])[0]
-        visible_RK = seen_by(rows_R, n_keys, window)
+        visible_RK = keys.visible_to(rows_R, 0, n_keys)[0, 0]
         per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
         per_row["n_visible"] = visible_RK.sum(-1)[None, None, :, None]
         logits_HRK = q_HRC @ k_HKC.mT
@@ -93,7 +93,7 @@ class RowStatistics:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
                     add_to(sums, name, value_HR.sum(1))
-        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, window)
+        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, keys.window)
 
     def add_split(
         self, sums: dict[str, Tensor], layout: Layout, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor, window: int | None
@@ -151,12 +151,6 @@ def quarter(number: int, n_pairs: int) -> tuple[int, int]:
     return round(number * n_pairs / 4), round((number + 1) * n_pairs / 4)
 
 
-def seen_by(rows_R: Tensor, n_keys: int, window: int | None) -> Tensor:
-    """Which keys the rows see: [R, K], bool."""
-    distance_RK = rows_R[:, None] - torch.arange(n_keys, device=rows_R.device)
-    return (distance_RK >= 0) & (distance_RK < (n_keys if window is None else window))
-
-
 def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor) -> dict[str, Tensor]:
     """Weight on places, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 where there is no such key."""
 
@@ -182,8 +176,7 @@ def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor) -> dict[str, Tensor]:
 
 def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[str, Tensor]:
     """Entropy of the weights in nats (made to sum to one first), the largest, and the spread of the visible logits."""
-    largest = logits_HRK.masked_fill(~visible_RK, -torch.inf).amax(-1)
-    smallest = logits_HRK.masked_fill(~visible_RK, torch.inf).amin(-1)
+    largest, smallest = extreme_logits(logits_HRK, visible_RK)
     return {
         "entropy": entropy_of_weights(alpha_HRK),
         "largest_weight": alpha_HRK.amax(-1),

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.attention.row_measures import entropy_bound, largest_weight_bound, shannon_entropy
 from roundround.retrieval.model import MaxRetrieval, weights_of
 from roundround.retrieval.sets import Sets
 from roundround.softmax.base import AttentionSoftmax
@@ -44,11 +45,11 @@ def evaluate(
         ln_n = math.log(e_SBN.shape[-1])
         measured = {
             "accuracy": logits.argmax(-1) == sets.answers_SB[..., None],
-            "entropy": torch.special.entr(alpha_SBMN).sum(-1),
+            "entropy": shannon_entropy(alpha_SBMN),
             "largest_weight": alpha_SBMN.amax(-1),
             "logit_spread": spread_SB,
-            "entropy_bound": (ln_n - spread_SB).clamp(min=0),
-            "largest_weight_bound": (spread_SB - ln_n).clamp(max=0).exp(),
+            "entropy_bound": entropy_bound(ln_n, spread_SB),
+            "largest_weight_bound": largest_weight_bound(ln_n, spread_SB),
             "largest_logit_is_right": e_SBN.argmax(-1) == sets.largest_SB,
         }
         for metric, value in measured.items():

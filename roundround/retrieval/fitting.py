@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundround.attention.row_measures import shannon_entropy
 from roundround.retrieval.model import MaxRetrieval
 from roundround.retrieval.sets import Sets
 
@@ -38,7 +39,7 @@ def points(model: MaxRetrieval, blocks: Iterable[Sets], *, n_inputs: int) -> Ten
         wrong_B = e_BN.argmax(-1) != largest_B
         e_BN, largest_B = e_BN[wrong_B], largest_B[wrong_B]
         beta_B = best_beta(e_BN, largest_B)
-        entropy_B = torch.special.entr(e_BN.softmax(-1)).sum(-1)
+        entropy_B = shannon_entropy(e_BN.softmax(-1))
         found.append(torch.stack([entropy_B, beta_B], -1)[beta_B.isfinite()].cpu())
         if sum(map(len, found)) >= n_inputs:
             break

@@ -59,8 +59,10 @@ class AttentionSoftmax(nn.Module):
         """
         if self.has_fused_form(q_BHQC, keys, bias):
             assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
+            n_channels = v_BGKC.shape[-1]
+            q_BHQC, k_BGKC, v_BGKC = fused.with_equal_channels(q_BHQC, k_BGKC, v_BGKC)
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
-            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[..., :n_channels]
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
         self.announce_blocks(bias)
 

@@ -434,6 +434,25 @@ def test_every_way_to_attend_is_the_dense_definition(
     assert all(part.any() for part in theirs if name != "hard"), "a gradient that is zero everywhere proves nothing"
 
 
+@every_normaliser
+@pytest.mark.parametrize(("of_queries", "of_values"), [(16, 8), (8, 16)])
+@pytest.mark.parametrize("mode", ["plain causal", "padded", "window"])
+def test_queries_and_values_may_have_other_numbers_of_channels(
+    name: str, of_queries: int, of_values: int, mode: str
+) -> None:
+    keys, softmax = KEYS[mode], build(name).double()
+    q, k, v = (
+        randn(3, n_heads, keys.n_keys, n, seed=seed).requires_grad_()
+        for seed, (n_heads, n) in enumerate(((4, of_queries), (2, of_queries), (2, of_values)))
+    )
+    rows, cotangent = softmax.row_parameters(randn(3, keys.n_queries, D_MODEL)), randn(3, 4, keys.n_keys, of_values)
+    out = softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows=rows)
+    expected = dense(softmax, q, k, v, keys, None, rows, mask_of(mode))
+    ours, theirs = (with_gradients(x, cotangent, [q, k, v]) for x in (out, expected))
+    for mine, its in zip(ours, theirs, strict=True):
+        assert (mine - its).abs().max() < 1e-10
+
+
 # -- what is not finite
 
 

@@ -1,0 +1,145 @@
+"""Attention assembled from calls of the flash kernels, gradients included.
+
+It rests on one property of the kernels' backward pass: of the forward pass it needs only the output and the
+log-sum-exp. So attention computed over one block of keys after another, or with one more key that has no value, has
+exact gradients once these two are corrected.
+
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from roundround.attention import kernels
+from roundround.attention.keys import Keys
+from roundround.attention.tiles import Operands, Tile, linear_terms
+
+DENORMAL_GUARD = 86 * math.log(2)  # nats
+
+
+class TiledAttention(torch.autograd.Function):
+    """Attention tile by tile, its blocks of keys merged by their log-sum-exps, with an optional null key.
+
+    lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
+
+    apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null [H] or None, scale, keys), where slopes and coordinates
+    are those of `LinearTerms`, gives the output [B, H, Q, C], the log-sum-exp [B, H, Q] without gradient, and with
+    slopes E_p[t_j - t_i] [B, H, Q, 1], whose gradient reaches the weights p alone. Beside a null key slopes are
+    constants: their gradient would lack what the tile's centre adds to the log-sum-exp.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slopes: Tensor | None,
+        t_q: Tensor | None,
+        t_k: Tensor | None,
+        null_H: Tensor | None,
+        scale: float,
+        keys: Keys,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        linear = linear_terms(slopes, t_q, t_k)
+        whole, log_sum_exp, distance, ctx.states = attend_tiles(Operands(q, k, v, scale, keys, linear), null_H)
+        ctx.save_for_backward(q, k, v, slopes, t_q, t_k, null_H, whole, log_sum_exp)
+        ctx.scale, ctx.keys = scale, keys
+        ctx.mark_non_differentiable(log_sum_exp)
+        if slopes is None:
+            ctx.mark_non_differentiable(distance)
+        return whole[..., : v.shape[-1]], log_sum_exp, distance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor, grad_distance: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, slopes, t_q, t_k, null_H, whole, log_sum_exp = ctx.saved_tensors
+        operands = Operands(q, k, v, ctx.scale, ctx.keys, linear_terms(slopes, t_q, t_k))
+        if slopes is not None:
+            grad_out = F.pad(grad_out, (0, operands.n_more))
+            operands.own_channel(grad_out).copy_(operands.by_coordinate(grad_distance[..., 0]))
+        grads = tile_gradients(grad_out, whole, log_sum_exp, ctx.states, operands)
+        d_null, of_null_BHQ = None, None
+        if null_H is not None:
+            share = (null_H.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
+            of_null_BHQ = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype)) * share
+            d_null = -of_null_BHQ.sum((0, 2)).to(null_H.dtype)
+        d_linear: tuple[Tensor | None, ...] = (None, None, None)
+        if slopes is not None:
+            d_linear = operands.linear_gradients(grads[0], grads[1], of_null_BHQ)
+            grads = [grad[..., : -operands.n_more] for grad in grads]
+        return *grads, *d_linear, d_null, None, None
+
+
+def attend_tiles(operands: Operands, null_H: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
+    """Output with all channels, log-sum-exp, mean distance (with slopes), and what `tile_gradients` takes."""
+    tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
+    outs, log_sum_exps, distances, states = [], [], [], []
+    for tile in tiles:
+        done = [kernels.attend(**operands.kernel_arguments(tile, block)) for block in tile.key_blocks]
+        out, log_sum_exp = merge_by_log_sum_exp([(out, log_sum_exp) for out, log_sum_exp, _ in done])
+        log_sum_exp = log_sum_exp + operands.shift(tile)
+        if linear is not None:
+            distances.append(operands.own_channel(out).flatten(1, 2)[..., None] + operands.to_centre(tile))
+        if null_H is not None:
+            null_H1 = null_H[operands.heads(tile), None].to(log_sum_exp.dtype)
+            total = torch.logaddexp(log_sum_exp, null_H1)
+            out, log_sum_exp = out * (log_sum_exp - total).exp()[..., None].to(out.dtype), total
+        outs.append(out)
+        log_sum_exps.append(log_sum_exp)
+        states.append((tile, [state for *_, state in done]))
+    distance = operands.q.new_zeros(()) if linear is None else assemble(tiles, distances, (*rows, 1))
+    whole = assemble(tiles, outs, (*rows, outs[0].shape[-1]))
+    return whole, assemble(tiles, log_sum_exps, rows), distance, states
+
+
+def tile_gradients(
+    grad_out: Tensor, whole: Tensor, log_sum_exp: Tensor, states: list[Any], operands: Operands
+) -> list[Tensor]:
+    """Gradients of the queries, keys and values with all channels of the operands."""
+    # far keys have weights that are denormal numbers, on which a CPU takes a hundred times as long: all weights are
+    # multiplied by a power of two, and the gradients, which are linear in them, divided by it at the end
+    guard = 0.0 if operands.linear is None else DENORMAL_GUARD
+    sums: list[Tensor] = []
+    for tile, block_states in states:
+        rows = (slice(None), operands.heads(tile), slice(tile.a, tile.b))
+        lse = log_sum_exp[rows] - operands.shift(tile) - guard
+        for block, state in zip(tile.key_blocks, block_states, strict=True):
+            grads = kernels.gradients(grad_out[rows], whole[rows], lse, state, **operands.kernel_arguments(tile, block))
+            if grads[0].shape == whole.shape and grads[1].shape == operands.k.shape:
+                sums = list(grads)
+                continue
+            if not sums:
+                sums = [whole.new_zeros(whole.shape), torch.zeros_like(operands.k), torch.zeros_like(operands.v)]
+            columns = (slice(None), slice(tile.g, tile.h), slice(block.first, block.last))
+            for total, place, grad in zip(sums, (rows, columns, columns), grads, strict=True):
+                total[place] += grad
+    return [total.mul_(math.exp(-guard)) for total in sums] if guard else sums
+
+
+def merge_by_log_sum_exp(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps over disjoint keys as those over all of them."""
+    (out, log_sum_exp), *others = blocks
+    for other, other_lse in others:
+        total = torch.logaddexp(log_sum_exp, other_lse)
+        mine, its = ((lse - total).exp()[..., None].to(out.dtype) for lse in (log_sum_exp, other_lse))
+        out, log_sum_exp = out * mine + other * its, total
+    return out, log_sum_exp
+
+
+def assemble(tiles: list[Tile], values: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """One tensor of this shape from what was computed tile by tile."""
+    if len(values) == 1:
+        return values[0]
+    whole = values[0].new_empty(shape)
+    n_groups = shape[1] // max(tile.h for tile in tiles)
+    for tile, value in zip(tiles, values, strict=True):
+        whole[:, tile.g * n_groups : tile.h * n_groups, tile.a : tile.b] = value
+    return whole
