@@ -191,6 +191,34 @@ def test_no_room_imports_itself_round_a_corner() -> None:
     assert [room for room in graph if room in reached(graph, room)] == []
 
 
+def arrows(diagram: str) -> dict[str, set[str]]:
+    """What each room points at in a mermaid flowchart."""
+    found: dict[str, set[str]] = {}
+    for start, end in re.findall(r"^ +(\w+)(?:\[.*?\])? (?:-->|-\. .*? \.->) (\w+)", diagram, re.MULTILINE):
+        found.setdefault(start, set()).add(end)
+    return found
+
+
+def test_the_diagram_of_the_rooms_shows_what_they_import() -> None:
+    drawn = arrows((ROOT / "docs" / "architecture.md").read_text())
+    below = {"errors", "files", "console", "__version__", "api", "cli"}  # below all rooms, or above them
+    real: dict[str, set[str]] = {}
+    for module, path in modules(PACKAGE).items():
+        room = module.split(".")[0]
+        real.setdefault(room, set()).update({item.part for item in imports(path) if item.part not in (None, room)})
+    real["command_line"].add("tasks")  # by name
+    assert {room: rooms - real[room] for room, rooms in drawn.items() if rooms - real[room]} == {}
+    hidden = {room: real[room] - reached(drawn, room) - below for room in real}
+    assert {room: rooms for room, rooms in hidden.items() if rooms} == {}
+
+
+def test_the_page_about_the_rooms_names_files_that_are_there() -> None:
+    names = re.findall(r"`(\w+(?:/\w+)*\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    files = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")} | {"tests/test_imports.py"}
+    assert len(names) > 40
+    assert [name for name in names if not any(file == name or file.endswith(f"/{name}") for file in files)] == []
+
+
 def test_a_verb_names_a_function_of_the_tasks() -> None:
     cli = ast.parse((PACKAGE / "cli.py").read_text())
     tables = [node.value for node in cli.body if isinstance(node, ast.Assign) and node.targets[0].id == "VERBS"]
