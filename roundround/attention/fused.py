@@ -94,7 +94,7 @@ def attention_by_entropy(
         return cast("Tensor", EntropyScaledAttention.apply(q_BHQC, k_BGKC, v_BGKC, beta_of, scale, keys))  # type: ignore[no-untyped-call]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it looks at numbers to choose its tiles
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # tiles are chosen by reading numbers
 def attention_by_tiles(
     q_BHQC: Tensor,
     k_BGKC: Tensor,
@@ -133,7 +133,7 @@ def without_broken_rows(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Queries and keys fit for a kernel, and the rows [B, H, Q, 1] whose output must be NaN; None where none need be.
 
-    A row is broken where a visible logit of it is not finite. The kernels would not tell: on a CPU a row of NaN logits
+    A row is broken where a visible logit of it is not finite. The kernels hide that: on a CPU a row of NaN logits
     comes out as zeros, a key of -inf as if it were hidden, and a hidden key of NaN spoils its neighbours.
     """
     if q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling() and all_logits_finite(q_BHQC, k_BGKC, scale):

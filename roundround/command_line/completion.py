@@ -36,7 +36,7 @@ def under_cursor() -> str:
 
 
 def joined(words: list[str]) -> tuple[list[str], str]:
-    """The words with those that bash broke at `=` put together, and what stands before the cursor in its own word."""
+    """The words with those that bash broke at `=` joined again, and what stands before the cursor in its own word."""
     whole: list[str] = []
     after_equals = False
     for word in words:

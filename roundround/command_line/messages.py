@@ -14,7 +14,7 @@ from roundround.errors import UserError, nearest, one_line
 
 
 def explain(error: BaseException) -> str:
-    """One line about an error raised while the config was put together."""
+    """One line about an error raised while the config was composed."""
     chain = causes(error)
     for link in chain:
         if isinstance(link, UserError):  # raised inside one of our resolvers

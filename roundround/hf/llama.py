@@ -26,7 +26,7 @@ from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
 
 SWIGLU, GEGLU = "silu", "gelu_pytorch_tanh"
-ANY_THETA = 10_000.0  # nothing turns at it
+ANY_THETA = 10_000.0  # no pair rotates, so any will do
 
 Node = dict[str, Any]  # a class and its arguments, as they stand in a config
 

@@ -1,4 +1,4 @@
-"""The rotation that every RoPE variant shares; a variant only says which frequencies it turns at.
+"""The rotation that every RoPE variant shares; a variant only says at which frequencies.
 
 Pairing is half-split, as in Hugging Face's Llama and Gemma's JAX code: of the 2P rotated channels, channel m pairs with
 channel m + P. Channels beyond the first 2P pass through unchanged. Shapes: B, T, H, C head channels, P pairs, R = 2P.
@@ -38,16 +38,16 @@ def rotation(pos_BT: Tensor, frequencies_P: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
-    """Turn channel pairs (m, m + P) of the first R = 2P channels; the rest passes through.
+    """Rotate channel pairs (m, m + P) of the first R = 2P channels; the rest passes through.
 
     first' = first cos - second sin, second' = second cos + first sin; the first half of `sin_BTR` carries the minus, so
     that one shift by P brings every channel its partner (1.6 times as fast here as slicing the halves apart).
     """
-    n_turned = cos_BTR.shape[-1]
+    n_rotated = cos_BTR.shape[-1]
     cos, sin = cos_BTR[:, None].to(x_BHTC.dtype), sin_BTR[:, None].to(x_BHTC.dtype)
-    turning = x_BHTC[..., :n_turned]
-    turned = torch.addcmul(turning * cos, turning.roll(n_turned // 2, -1), sin)
-    return turned if n_turned == x_BHTC.shape[-1] else torch.cat([turned, x_BHTC[..., n_turned:]], dim=-1)
+    rotating = x_BHTC[..., :n_rotated]
+    rotated = torch.addcmul(rotating * cos, rotating.roll(n_rotated // 2, -1), sin)
+    return rotated if n_rotated == x_BHTC.shape[-1] else torch.cat([rotated, x_BHTC[..., n_rotated:]], dim=-1)
 
 
 class RotaryEncoding(PositionalEncoding):

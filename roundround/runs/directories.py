@@ -82,7 +82,7 @@ def all_runs(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     for manifest in [*folder.glob(f"*/*/{MANIFEST}"), *folder.glob(f"*/*-sweep*/*/{MANIFEST}")]:
         try:
             found.append((manifest.parent.absolute(), read_manifest(manifest.parent)))
-        except UserError:  # somebody else's file; `last` never means it
+        except UserError:  # a file of another program; `last` never means it
             continue
     return found
 

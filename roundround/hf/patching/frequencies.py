@@ -27,7 +27,7 @@ def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
 
 
 def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Tensor]:
-    """Let the model turn at other frequencies; returns its own. UserError where it computes them anew by itself."""
+    """Let the model rotate at other frequencies; returns its own. UserError where it computes them anew by itself."""
     for module in text_decoder(model).modules():
         kinds = getattr(module, "rope_type", None)
         changing = CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds])

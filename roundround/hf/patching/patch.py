@@ -73,7 +73,7 @@ class Patch:
 def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Tensor]:
     """The encoding's frequencies in the place of each of the model's tables. UserError where they do not fit.
 
-    A Hugging Face model turns the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in its
+    A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in its
     forms, and NoPE. One that pairs other channels, or adds something to embeddings or logits, does not fit.
     """
     tables = frequency_tables(model)
@@ -91,7 +91,7 @@ def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list
             raise UserError(f"{name} is no RoPE; only the frequencies of a loaded model can be replaced")
         if len(tables) > 1 and not all(torch.equal(table, other) for other in tables):
             raise UserError(
-                f"{type(model).__name__} turns its layers at {len(tables)} different bases, and {name} knows one; "
+                f"{type(model).__name__} rotates its layers at {len(tables)} different bases, and {name} knows one; "
                 "`roundround probe ablate=...` cuts each of them"
             )
         frequencies = encoding.frequencies(torch.float32)
@@ -102,9 +102,9 @@ def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list
 
 
 def remark_on(own: list[Tensor], new: list[Tensor]) -> str | None:
-    """A line where pairs turn at frequencies that the model was not trained with; None where there is no such pair."""
+    """A line where pairs rotate at frequencies that the model was not trained with; None where there is no such pair."""
     for before, after in zip(own, new, strict=True):
-        turning = after > 0
-        if not torch.allclose(after[turning], before[turning].to(after), rtol=1e-4):
-            return "the encoding turns at other frequencies than the model was trained with; pe.theta=... is its base"
+        rotating = after > 0
+        if not torch.allclose(after[rotating], before[rotating].to(after), rtol=1e-4):
+            return "the encoding rotates at other frequencies than the model was trained with; pe.theta=... is its base"
     return None
