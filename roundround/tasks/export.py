@@ -114,7 +114,8 @@ def card_of(manifest: dict[str, Any], name: str, checkpoint: str, state: dict[st
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
-    from roundround.hf.export.folder import MODELING, agreement, is_stock, new_folder, write_folder
+    from roundround.hf.export.agreement import agreement
+    from roundround.hf.export.folder import MODELING, is_stock, new_folder, write_folder
 
     stock, pe, softmax = is_stock(model), run.manifest["choices"].get("pe"), run.manifest["choices"].get("softmax")
     kind = "a stock LlamaForCausalLM" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"

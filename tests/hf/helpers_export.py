@@ -45,7 +45,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 logging.disable_progress_bar()
-folders, facts = sys.argv[2:], {}
+again, folders, facts = sys.argv[2], sys.argv[3:], {}
 torch.set_grad_enabled(False)
 for folder in folders:
     tokens, mask = (load_file(sys.argv[1])[name] for name in ("tokens", "mask"))
@@ -57,6 +57,9 @@ for folder in folders:
     batch = model.generate(input_ids=tokens[:, :9], attention_mask=mask[:, :9], max_new_tokens=5, do_sample=False,
                            eos_token_id=None)
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
+    if again and trust:
+        model.save_pretrained(again + "/" + folder.split("/")[-1])
+        tokenizer.save_pretrained(again + "/" + folder.split("/")[-1])
     save_file({"logits": out.logits, "padded": padded, "text": text.contiguous(), "batch": batch.contiguous()},
               folder + "/../" + folder.split("/")[-1] + ".answer")
     facts[folder] = {"class": type(model).__name__, "module": type(model).__module__, "loss": out.loss.item(),
@@ -109,12 +112,15 @@ def some_padding() -> Tensor:
     return mask
 
 
-def loaded(folders: list[Path], cwd: Path) -> dict[Path, dict[str, Any]]:
-    """What a clean process makes of the folders: facts, logits, padded logits and generated tokens of each."""
+def loaded(folders: list[Path], cwd: Path, *, again: Path | None = None) -> dict[Path, dict[str, Any]]:
+    """What a clean process makes of the folders: facts, logits, padded logits and generated tokens of each.
+
+    again: where that process saves those with code of their own by `save_pretrained`, each by its name.
+    """
     question = cwd / "question.safetensors"
     save_file({"tokens": some_tokens(), "mask": some_padding()}, question)
     cache = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(cwd / "modules"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-I", "-W", "ignore", "-c", CHILD, str(question), *map(str, folders)]
+    command = [sys.executable, "-I", "-W", "ignore", "-c", CHILD, str(question), str(again or ""), *map(str, folders)]
     done = subprocess.run(
         command, cwd=cwd, env=os.environ | cache, capture_output=True, text=True, timeout=300, check=False
     )

@@ -138,19 +138,22 @@ def test_a_users_own_variant_is_taken_along_where_it_is_trusted(
     Path("mine/pe").mkdir(parents=True)
     Path("mine/pe/still.yaml").write_text("# still\n_target_: still_pe.Still\nfactor: 3.0\n")
     Path("mine/still_pe.py").write_text(
-        "from roundround.pe.base import PositionalEncoding\n\n\n"
+        "from roundround.pe.base import PositionalEncoding\nfrom still_factor import times\n\n\n"
         "class Still(PositionalEncoding):\n    '''Makes the embeddings larger.'''\n\n"
         "    def __init__(self, shape, *, factor: float):\n        super().__init__(shape)\n"
         "        self.factor = factor\n\n"
-        "    def embed(self, x_BTD, pos_BT):\n        return x_BTD * self.factor\n"
+        "    def embed(self, x_BTD, pos_BT):\n        return times(x_BTD, self.factor)\n"
     )
+    Path("mine/still_factor.py").write_text("def times(x, factor):\n    return x * factor\n")
     run = train("pe=still", "--config-dir", "mine").directory
     refused = roundround("export", f"run={run}", "to=model", "--config-dir", "mine")
     assert "trust=true" in one_line(refused)
     done = roundround("export", f"run={run}", "to=model", "trust=true", "--config-dir", "mine")
     assert done.code == 0, done.err
-    assert "return x_BTD * self.factor" in Path("model/modeling_roundround.py").read_text()
-    sys.modules.pop("still_pe", None)
+    assert Path("model/still_factor.py").read_text() == Path("mine/still_factor.py").read_text()
+    assert "return times(x_BTD, self.factor)" in Path("model/still_pe.py").read_text()
+    for name in ("still_pe", "still_factor"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from roundround.hf.export import folder as export_folder
-from roundround.hf.export.folder import ModelToExport, NotTheSame, agreement, is_stock, new_folder, rows_compared
+from roundround.hf.export import agreement as export_agreement
+from roundround.hf.export.agreement import NotTheSame, agreement, rows_compared
+from roundround.hf.export.folder import ModelToExport, is_stock, new_folder
 from roundround.hf.llama import stock_config
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -61,6 +62,7 @@ FOLDERS_OF_LLAMA = {
     for name in PAIRS
     if name in ALSO_STOCK or (name.endswith("-softmax") and name.removesuffix("-softmax") in STOCK)
 } | {name for name in PAIRS if name.startswith(("rope-untied", "rope-geglu", "rope-scaled"))}
+OWN_CODE = sorted(PAIRS.keys() - FOLDERS_OF_LLAMA)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,17 @@ def answers(models: dict[str, ModelToExport], tmp_path_factory: pytest.TempPathF
     """What one clean process says of a folder for each of PAIRS."""
     root = tmp_path_factory.mktemp("exported")
     folders = {name: written(model, root / name) for name, model in models.items()}
-    found = loaded(list(folders.values()), root)
+    found = loaded(list(folders.values()), root, again=root / "again")
+    return {name: found[folder] | {"folder": folder} for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def answers_again(
+    answers: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
+    """What another clean process says of the folders that the first one has written by `save_pretrained`."""
+    folders = {name: answers[name]["folder"].parent / "again" / name for name in OWN_CODE}
+    found = loaded(list(folders.values()), tmp_path_factory.mktemp("again"))
     return {name: found[folder] | {"folder": folder} for name, folder in folders.items()}
 
 
@@ -98,7 +110,8 @@ def test_only_what_llama_computes_is_a_stock_llama(name: str, answers: dict[str,
     assert answers[name]["class"] == ("LlamaForCausalLM" if stock else "RoundroundForCausalLM")
     assert answers[name]["module"].startswith("transformers.models.llama") == stock
     assert ("modeling_roundround.py" in files) != stock
-    assert files - {"modeling_roundround.py"} == {
+    assert any(file.endswith(".py") for file in files) != stock
+    assert {file for file in files if not file.endswith(".py")} == {
         "config.json",
         "generation_config.json",
         "model.safetensors",
@@ -106,6 +119,18 @@ def test_only_what_llama_computes_is_a_stock_llama(name: str, answers: dict[str,
         "tokenizer_config.json",
         "README.md",
     }
+
+
+@pytest.mark.parametrize("name", OWN_CODE)
+def test_a_loaded_model_saves_its_code_and_loads_again(
+    name: str, answers: dict[str, dict[str, Any]], answers_again: dict[str, dict[str, Any]]
+) -> None:
+    first, again = answers[name], answers_again[name]
+    assert again["class"] == "RoundroundForCausalLM"
+    for what in ("logits", "padded", "text", "batch"):
+        assert torch.equal(first[what], again[what])
+    assert first["ids"] == again["ids"]
+    assert sources(first["folder"]) == sources(again["folder"])
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -151,16 +176,18 @@ def test_parameters_have_llamas_names(answers: dict[str, dict[str, Any]]) -> Non
     assert more == {"model.encodings.0.table", *(f"model.layers.{i}.self_attn.softmax.logit" for i in range(2))}
 
 
-def test_the_modelling_file_is_readable_and_needs_no_more_than_it_must(answers: dict[str, dict[str, Any]]) -> None:
-    text = (answers["alibi-ssmax"]["folder"] / "modeling_roundround.py").read_text()
-    assert re.search(r"^\s*(from|import) roundround", text, re.MULTILINE) is None
-    assert "import entmax" not in text
-    assert "class ALiBi(PositionalEncoding):" in text
-    assert "class SSMax(RowScale):" in text
-    assert "Press et al. 2021" in text
-    assert "drawn first: what a variant draws moves no other weight" in text  # a comment of the decoder's
-    assert "class RoPE(" not in text
-    assert "import entmax" in (answers["fire-as_entmax"]["folder"] / "modeling_roundround.py").read_text()
+def sources(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.py")}
+
+
+def test_a_folder_holds_the_sources_that_the_model_needs_and_no_others(answers: dict[str, dict[str, Any]]) -> None:
+    files = sources(answers["alibi-ssmax"]["folder"])
+    assert files.keys() >= {"modeling_roundround.py", "pe_alibi.py", "softmax_ssmax.py", "attention_fused.py"}
+    assert not files.keys() & {"pe_rope.py", "pe_rotary.py", "softmax_softmax.py", "softmax_projection.py"}
+    assert "from .pe_alibi import ALiBi as Encoding" in files["modeling_roundround.py"]
+    assert "from .softmax_ssmax import SSMax as Normaliser" in files["modeling_roundround.py"]
+    assert not any(re.search(r"^\s*(from|import) (roundround|entmax)", text, re.MULTILINE) for text in files.values())
+    assert "import entmax" in sources(answers["fire-as_entmax"]["folder"])["softmax_projection.py"]
 
 
 def test_the_card_tells_the_runs_numbers_and_leaves_the_licence(answers: dict[str, dict[str, Any]]) -> None:
@@ -220,7 +247,7 @@ def test_a_softmax_that_silently_turned_plain_is_seen(tmp_path: Path) -> None:
     model = trained(node("pe", "rope"), node("softmax", "adaptive_temperature"))
     folder = written(model, tmp_path / "folder")
     agreed(model, folder)
-    file = folder / "modeling_roundround.py"
+    file = folder / "softmax_adaptive_temperature.py"
     text = file.read_text()
     assert "beta_at(entropy())" in text
     file.write_text(text.replace("return self.beta_at(entropy())", "return None"))
@@ -243,10 +270,11 @@ def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> Non
         agreed(model, folder)
 
 
-def test_a_modelling_file_that_needs_roundround_does_not_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["modeling_roundround.py", "pe_alibi.py", "attention_fused.py"])
+def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -> None:
     model = trained(node("pe", "alibi"), node("softmax", "softmax"))
     folder = written(model, tmp_path / "folder")
-    file = folder / "modeling_roundround.py"
+    file = folder / name
     file.write_text(file.read_text() + "\nfrom roundround.pe.rope import RoPE\n")
     with pytest.raises(NotTheSame, match=r"does not load in a process of its own: .*roundround"):
         agreed(model, folder)
@@ -254,7 +282,7 @@ def test_a_modelling_file_that_needs_roundround_does_not_load(tmp_path: Path) ->
 
 def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
-    monkeypatch.setattr(export_folder, "LOGITS_COMPARED", 2 * 257 * 4)
+    monkeypatch.setattr(export_agreement, "LOGITS_COMPARED", 2 * 257 * 4)
     assert rows_compared(some_tokens(), 257).tolist() == [0, 8, 15, 23]
 
 

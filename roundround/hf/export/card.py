@@ -56,8 +56,9 @@ here, so a text that starts afresh begins with `tokenizer.bos_token_id`.
 
 STOCK = "It is a stock `LlamaForCausalLM`; no code from this folder is needed."
 OWN_CODE = (
-    "Llama's own code would compute something else, so the folder carries the model's: `modeling_roundround.py` is\n"
-    "all of it; read it before you trust it. It keeps no cache, so each new token costs a pass over all before it."
+    "Llama's own code would compute something else, so the folder carries the model's source files:\n"
+    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. There is no cache\n"
+    "of keys and values, so each new token costs a pass over all tokens before it."
 )
 
 

@@ -1,8 +1,8 @@
 """The decoder behind the interface of Hugging Face's causal language models.
 
-An export joins this file with the sources it imports and those of the run's own encoding and normaliser to one file
-that needs no roundround. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the encoding learns is
-below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
+An export copies this file and the source files that it imports into one folder that needs no roundround; `Encoding` and
+`Normaliser` are the run's own classes there. Parameters have the names of Hugging Face's `LlamaForCausalLM`; what the
+encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
 """
@@ -19,11 +19,8 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from roundround.model.decoder import Decoder
-from roundround.pe.base import PositionalEncoding
-from roundround.softmax.base import AttentionSoftmax
-
-Encoding: type[PositionalEncoding] = PositionalEncoding  # an export puts the run's own class here
-Normaliser: type[AttentionSoftmax] = AttentionSoftmax
+from roundround.pe.base import PositionalEncoding as Encoding
+from roundround.softmax.base import AttentionSoftmax as Normaliser
 
 
 class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
