@@ -1,5 +1,8 @@
 """Attention over blocks of query rows: any weights, memory linear in length.
 
+FlexAttention is not used instead: without compilation it makes the whole matrix of logits, it covers the softmax alone,
+and none of its CUDA kernels could be checked without a GPU.
+
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 """
 

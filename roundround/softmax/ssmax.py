@@ -23,8 +23,8 @@ class SSMax(RowScale):
 
     Nakanishi 2025, arXiv:2501.19399, equations 2 and 5.
 
-    `s` null starts at 1 / ln(training context length), where it equals the plain softmax at that length. `bias` adds b, which
-    starts at 0 and which the paper finds to hurt longer contexts.
+    `s` null starts at 1 / ln(training context length), where it equals the plain softmax at that length. `bias` adds
+    b, which starts at 0 and which the paper finds to hurt longer contexts.
     """
 
     def __init__(self, shape: AttentionShape, *, s: float | None, bias: bool) -> None:

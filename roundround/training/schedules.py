@@ -1,4 +1,8 @@
-"""Learning-rate schedules: the factor on the peak rate at each step."""
+"""Learning-rate schedules: the factor on the peak rate at each step.
+
+Not torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR`: those multiply the last rate by a ratio, so only 60 of
+600 rates come out bit-equal, and a resumed run would have to replay them. Here a rate is a function of the step alone.
+"""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ class Patch:
 def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Tensor]:
     """The encoding's frequencies in the place of each of the model's tables. UserError where they do not fit.
 
-    A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in its
-    forms, and NoPE. One that pairs other channels, or adds something to embeddings or logits, does not fit.
+    A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in
+    its forms, and NoPE. One that pairs other channels, or adds something to embeddings or logits, does not fit.
     """
     tables = frequency_tables(model)
     layer = attention_layers(model)[0]
@@ -102,7 +102,7 @@ def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list
 
 
 def remark_on(own: list[Tensor], new: list[Tensor]) -> str | None:
-    """A line where pairs rotate at frequencies that the model was not trained with; None where there is no such pair."""
+    """A line where pairs rotate at frequencies that the model was not trained with; None where none does."""
     for before, after in zip(own, new, strict=True):
         rotating = after > 0
         if not torch.allclose(after[rotating], before[rotating].to(after), rtol=1e-4):
