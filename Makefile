@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test lint types wheel bench clean
+.PHONY: help demo test lint types docs wheel bench clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (about 10 minutes on two cores, no network, no GPU)"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
+	@echo "make docs    API pages from the docstrings, in site/"
 	@echo "make bench   training, attention and probes against other implementations (about 50 minutes)"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -32,6 +33,10 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+docs: $(INSTALLED)
+	rm -rf site
+	$(BIN)/python docs/render.py site
+
 wheel: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
@@ -44,4 +49,4 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/probe.py
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .mypy_cache

@@ -7,6 +7,7 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 "${PYTHON:-python3}" -m venv "$empty/venv"
 "$empty/venv/bin/python" -m pip install --quiet --constraint "$constraints" "$wheel"
+"$empty/venv/bin/python" -c 'from importlib.resources import files; assert (files("roundround") / "py.typed").is_file()'
 mkdir "$empty/work"
 cd "$empty/work"
 export ROUNDROUND_CACHE="$empty/cache"
