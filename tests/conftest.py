@@ -69,8 +69,10 @@ class Done:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One token cache for the whole session, and no word to Weights & Biases."""
+    """One token cache for a session (each worker's own), no word to Weights & Biases, and no Slurm job around it."""
     kept = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        del os.environ[name]  # Lightning would take the job's tasks for ours
     os.environ["ROUNDROUND_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["WANDB_MODE"] = "offline"
     os.environ["HF_HUB_OFFLINE"] = "1"

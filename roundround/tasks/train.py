@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
@@ -28,6 +27,7 @@ from roundround.runs.run import Invocation, Run, opened
 from roundround.runs.start import Start, starting_point
 from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback
+from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.module import LanguageModel
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
@@ -59,7 +59,8 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         run.note(choices=start.choices, **start.facts)
-        fit(run, config, data, optimizer, schedule, start)
+        with lightning_messages_in_log():
+            fit(run, config, data, optimizer, schedule, start)
         report(run, config, data)
 
 
@@ -156,9 +157,6 @@ def trainer_of(node: DictConfig, callback: TrainingCallback, n_steps: int) -> li
             f"trainer.precision={node.precision} keeps the weights themselves in 16 bits, where updates smaller than a "
             "few thousandths of a weight are rounded away; use trainer.precision=bf16-mixed"
         )
-    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):  # what it has to say goes to the run's log
-        logging.getLogger(name).handlers.clear()
-        logging.getLogger(name).propagate = True
     settings = node.copy()
     accelerator = node.accelerator
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
