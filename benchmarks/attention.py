@@ -1,4 +1,4 @@
-"""Every normaliser's attention against other implementations, turn about in one process, and its peak memory.
+"""Every normaliser's attention against other implementations, timed in interleaved rounds, and its peak memory.
 
     python benchmarks/attention.py                        # the whole table, 1k to 32k: about 30 minutes on two cores
     python benchmarks/attention.py --lengths 1024,4096 --rounds 5

@@ -1,4 +1,6 @@
-"""Steps a second of max retrieval for one and ten seeds, against plain PyTorch one seed at a time, turn about.
+"""Steps per second of max retrieval for one and ten seeds, against plain PyTorch one seed at a time.
+
+They are timed in interleaved rounds.
 
     python benchmarks/max_retrieval.py
     python benchmarks/max_retrieval.py --device cuda --rounds 20

@@ -1,4 +1,4 @@
-"""Training throughput against two other implementations of the same model, turn about in one process.
+"""Training throughput against two other implementations of the same model, timed in interleaved rounds.
 
     python benchmarks/train_throughput.py                    # tiny and small, float32 and bf16-mixed
     python benchmarks/train_throughput.py --sizes tiny --rounds 9

@@ -188,19 +188,19 @@ class MaxRetrievalConfig:
         for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
             if not sizes or min(sizes) < 1 or sorted(set(sizes)) != sizes:
                 raise UserError(f"{name}={sizes} must be numbers of items from 1 up, each larger than the one before")
-        known = [str(name) for name in self.normalisers]
+        names = [str(name) for name in self.normalisers]
         for name in self.evaluate:
-            if name not in (*known, "all"):
-                raise UserError(f"no normaliser '{name}' to evaluate{nearest(name, [*known, 'all'])}")
+            if name not in (*names, "all"):
+                raise UserError(f"no normaliser '{name}' to evaluate{nearest(name, [*names, 'all'])}")
 
     @property
     def names(self) -> list[str]:
         """The normalisers to evaluate, in the order of `normalisers`; the plain softmax is always the first."""
-        known = [str(name) for name in self.normalisers]
-        wanted = {"softmax", *(known if "all" in self.evaluate else self.evaluate)}
+        names = [str(name) for name in self.normalisers]
+        wanted = {"softmax", *(names if "all" in self.evaluate else self.evaluate)}
         if self.fit or "fitted" in wanted:
             wanted |= {"adaptive_temperature", "fitted"}
-        return [name for name in known if name in wanted]
+        return [name for name in names if name in wanted]
 
 
 def check_checkpoint(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Writing into the token cache: one process at a time, all or nothing, a full disk told plainly."""
+"""Writing into the token cache: one process at a time, all or nothing, and a clear message where the disk is full."""
 
 from __future__ import annotations
 

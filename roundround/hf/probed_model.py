@@ -92,7 +92,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         return logits_BTV
 
     @contextmanager
-    def turning_at(self, tables: Sequence[Tensor]) -> Iterator[None]:
+    def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
         own = replace_frequencies(self.pretrained, tables)
         try:
             yield

@@ -23,7 +23,7 @@ ENDS = ("lowest", "highest")
 
 @dataclass(frozen=True)
 class Band:
-    """A fraction of the turning pairs at one end of the ladder: the `lowest` frequencies or the `highest`."""
+    """A fraction of the rotated pairs at one end of the ladder: the `lowest` frequencies or the `highest`."""
 
     end: str
     fraction: float
@@ -31,9 +31,9 @@ class Band:
     def __str__(self) -> str:
         return f"{self.end}:{self.fraction:g}"
 
-    def n_pairs(self, n_turning: int) -> int:
-        """Number of pairs taken of `n_turning`; what is kept is rounded down, as p-RoPE does."""
-        return math.ceil(self.fraction * n_turning - 1e-9)
+    def n_pairs(self, n_rotated: int) -> int:
+        """Number of pairs taken of `n_rotated`; what is kept is rounded down, as p-RoPE does."""
+        return math.ceil(self.fraction * n_rotated - 1e-9)
 
 
 def parse_band(text: str) -> Band:
@@ -60,18 +60,18 @@ def check_apart(bands: Sequence[Band]) -> None:
 
 
 def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
-    """A table of frequencies with the bands' set to zero; pairs that do not turn are not counted.
+    """A table of frequencies with the bands' set to zero; pairs that do not rotate are not counted.
 
     UserError where the bands, each a whole number of pairs, overlap in this table.
     """
-    turning = torch.nonzero(table_P > 0)[:, 0]
-    by_speed = turning[table_P[turning].argsort(descending=True)]  # fastest first
+    rotated = torch.nonzero(table_P > 0)[:, 0]
+    by_speed = rotated[table_P[rotated].argsort(descending=True)]  # fastest first
     left = table_P.clone()
     taken = [band.n_pairs(len(by_speed)) for band in bands]
     if sum(taken) > len(by_speed) and sum(band.fraction for band in bands) < 1 - 1e-9:
         numbers = " and ".join(map(str, taken))
         raise UserError(
-            f"ablate={','.join(map(str, bands))} overlap: of {len(by_speed)} turning pairs they take {numbers}"
+            f"ablate={','.join(map(str, bands))} overlap: of {len(by_speed)} rotated pairs they take {numbers}"
         )
     for band in bands:
         n = band.n_pairs(len(by_speed))
@@ -95,15 +95,15 @@ def text_loss(probed: ProbedModel, texts: Sequence[Sequence[int]], *, batch_toke
 def ablated_loss(
     probed: ProbedModel, bands: Sequence[Band], texts: Sequence[Sequence[int]], *, batch_tokens: int
 ) -> PositionLoss:
-    """`text_loss` with the bands' frequencies at zero in every layer."""
-    with probed.turning_at([without(table, bands) for table in probed.tables()]):
+    """`text_loss` with the bands' frequencies set to zero in every layer."""
+    with probed.with_frequencies([without(table, bands) for table in probed.tables()]):
         return text_loss(probed, texts, batch_tokens=batch_tokens)
 
 
-def curve(n_turning: int, n_points: int = 8) -> list[Band]:
+def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
     """Bands from either end, of up to `n_points` sizes up to the whole ladder, for perplexity against what is kept."""
-    steps = sorted({round(i * n_turning / min(n_points, n_turning)) for i in range(1, min(n_points, n_turning) + 1)})
-    return [Band(end, n / n_turning) for end in ENDS for n in steps]
+    steps = sorted({round(i * n_rotated / min(n_points, n_rotated)) for i in range(1, min(n_points, n_rotated) + 1)})
+    return [Band(end, n / n_rotated) for end in ENDS for n in steps]
 
 
 def context_bins(longest: int) -> list[tuple[int, int]]:

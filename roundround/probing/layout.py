@@ -1,7 +1,7 @@
-"""Which channels of a head turn together, and how fast: read off what a layer does, not off what its config says.
+"""Which channels of a head RoPE rotates as a pair, and at which frequency: measured on a layer, not read in a config.
 
-The same tokens go through the model twice, the second time SHIFT positions further on. RoPE only knows distances, so
-every layer sees the same input and its queries differ by exactly the rotation of SHIFT positions.
+The same tokens go through the model twice, the second time SHIFT positions later. RoPE depends on distances alone, so
+every layer gets the same input, and its queries differ by exactly the rotation of SHIFT positions.
 Shapes: B batch, T tokens, H heads, C head channels, P channel pairs.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
 
-SHIFT = 31  # positions: far enough to tell one base from another, near enough for every model's context
+SHIFT = 31  # positions: enough to distinguish one base from another, and within every model's context
 PAIRINGS = ("half-split", "interleaved")
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair
 MARGIN = 0.6  # in half precision rounding adds up over the layers: the best layout must beat all others by this factor
@@ -25,7 +25,7 @@ MARGIN = 0.6  # in half precision rounding adds up over the layers: the best lay
 class Layout:
     """The channel pairs of one layer's heads in the order of the model's table, fastest first; the rest come last.
 
-    frequencies_P: radians per token, float64 on the CPU, 0 where a pair does not turn.
+    frequencies_P: radians per token, float64 on the CPU, 0 where a pair does not rotate.
     pairing: `half-split` (channel m with m + R/2 of the R rotated ones) or `interleaved` (2m with 2m + 1).
     n_rotary: channels R that the model's table of frequencies covers; the others are paired in the same way.
     """
@@ -39,8 +39,8 @@ class Layout:
         return len(self.frequencies_P)
 
     @property
-    def n_turning(self) -> int:
-        """Pairs with a frequency above 0."""
+    def n_rotated(self) -> int:
+        """Number of pairs with a frequency above 0."""
         return int((self.frequencies_P > 0).sum())
 
     def split(self, x: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ class Layout:
         return self.split(torch.arange(2 * self.n_pairs))[first:last].flatten()
 
 
-def turned(x_THP2: Tensor, angles_P: Tensor) -> Tensor:
-    """Every pair turned by its angle in radians, counter-clockwise."""
+def rotated(x_THP2: Tensor, angles_P: Tensor) -> Tensor:
+    """Every pair rotated by its angle in radians, counter-clockwise."""
     cos, sin = (x.to(device=x_THP2.device, dtype=x_THP2.dtype) for x in (angles_P.cos(), angles_P.sin()))
     first, second = x_THP2.unbind(-1)
     return torch.stack([first * cos - second * sin, first * sin + second * cos], -1)
@@ -101,13 +101,13 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
     errors = [error_of(layout, q_HTC, shifted_HTC) for layout in possible]
     best = min(range(len(possible)), key=errors.__getitem__)
     others = [e for e, other in zip(errors, possible, strict=True) if not same(other, possible[best])]
-    known = TOLERANCE.get(q_HTC.dtype, MARGIN * min(others, default=1.0))
-    return possible[best] if errors[best] <= known else None
+    tolerance = TOLERANCE.get(q_HTC.dtype, MARGIN * min(others, default=1.0))
+    return possible[best] if errors[best] <= tolerance else None
 
 
 def same(one: Layout, other: Layout) -> bool:
-    """Whether two layouts say the same; where nothing turns, pairings do not matter."""
-    alike = one.pairing == other.pairing or not one.n_turning
+    """Whether two layouts mean the same; where no pair rotates, pairings do not matter."""
+    alike = one.pairing == other.pairing or not one.n_rotated
     return alike and torch.equal(one.frequencies_P, other.frequencies_P)
 
 
@@ -115,6 +115,6 @@ def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
     """Relative error of the queries that a layout predicts, the mean over pairs."""
     before, after = layout.split(at_least_float32(q_HTC)), layout.split(at_least_float32(shifted_HTC))
     angles_P = layout.frequencies_P * SHIFT
-    wrong_P = (after - turned(before, angles_P)).square().sum((0, 1, 3)).sqrt()
+    wrong_P = (after - rotated(before, angles_P)).square().sum((0, 1, 3)).sqrt()
     right_P = before.square().sum((0, 1, 3)).sqrt()
     return float((wrong_P / right_P.clamp(min=1e-30)).mean())

@@ -26,7 +26,7 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 
 QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32, of which entropies hold several copies
-RIDE_UP_TO = 256  # tokens: with longer texts the self-test and the prompt are a batch of their own
+SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt are a batch of their own
 BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
 
 
@@ -34,10 +34,10 @@ BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on t
 class Probe:
     """What a probe found; see docs/probing.md.
 
-    name: the model's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model turns
+    name: the model's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model rotates
     them. norms: [layer, head, pair]. rows: where weight goes, from sampled rows; None where not asked for.
-    entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it, and the sampled rows
-    tell instead. prompt: a prompt token by token.
+    entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
+    give it. prompt: a prompt token by token.
     """
 
     name: str
@@ -97,23 +97,23 @@ def observe(
     """Put texts (token ids) through the model and look at every layer.
 
     rows: also sample rows of attention. entropy: also the entropy of every row, which costs a second pass of attention.
-    prompt: token ids of one short text to record whole. ablated: whether a model none of whose pairs turns is as it
-    should be. Memory depends on `batch_tokens` and the longest text. Raises UserError for a text shorter than two
-    tokens, for a model that is not causal, and for one whose channels turn in an unknown way.
+    prompt: token ids of one short text to record whole. ablated: accept a model that rotates no pair. Memory depends on
+    `batch_tokens` and the longest text. Raises UserError for a text shorter than two tokens, for a model that is not
+    causal, and for one that rotates its channels in an unknown way.
     """
     check_texts(texts)
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
-        raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to tell where heads look; give rows=false")
+        raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads look; give rows=false")
     if prompt is not None:
         check_prompt(prompt)
     seen = Watch(len(probed.normalisers), longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
-    riders = [*test.rows, *([] if prompt is None else [(prompt, 0)])]
+    extra_rows = [*test.rows, *([] if prompt is None else [(prompt, 0)])]
     with watching(probed.normalisers, seen.add):
-        for number, batch in enumerate(batches(texts, batch_tokens, apart=longest > RIDE_UP_TO)):
+        for number, batch in enumerate(batches(texts, batch_tokens, apart=longest > SHARED_BATCH_MAX_TOKENS)):
             seen.begin(batch, None if number else test, None if number else prompt)
-            hidden_BTD = run(probed, [*([] if number else riders), *((text, 0) for text in batch)])
+            hidden_BTD = run(probed, [*([] if number else extra_rows), *((text, 0) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
     return Probe(
@@ -131,18 +131,18 @@ def observe(
 
 
 def checked_layouts(name: str, layouts: Sequence[Layout | None], *, ablated: bool) -> list[Layout]:
-    """The layouts of all layers; UserError where a layer was not called, or where none turns though one should."""
+    """The layouts of all layers; UserError where a layer was not called, or where none rotates though one should."""
     found = [layout for layout in layouts if layout is not None]
     if len(found) < len(layouts):
         raise UserError(f"not every attention layer of {name} was called; roundround cannot look inside")
-    if not ablated and not any(layout.n_turning for layout in found):
-        raise UserError(f"{name} has no RoPE: no layer turns its queries; there are no frequencies to probe")
+    if not ablated and not any(layout.n_rotated for layout in found):
+        raise UserError(f"{name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
     return found
 
 
 def check(probed: ProbedModel, tokens: Sequence[int]) -> None:
     """The self-test alone, on rows from these tokens; UserError for an unknown layout or a model that is not causal."""
-    observe(probed, [tokens[:RIDE_UP_TO]], rows=False, entropy=False)
+    observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False)
 
 
 class Watch:
@@ -231,7 +231,7 @@ def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple
 
 
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Queries [H, n, C] and keys [G, n, C] of one text of a call, and what `attend` was told about it."""
+    """Queries [H, n, C] and keys [G, n, C] of one text of a call, and the options of its `attend`."""
     q, k, _ = (x[number, :, :n] for x in qkv)
     rows = {name: value[number : number + 1, :, :n] for name, value in options["rows"].items()}
     return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}

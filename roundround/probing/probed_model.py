@@ -42,7 +42,7 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def tables(self) -> list[Tensor]:
-        """The model's tables of frequencies, radians per token; a layer turns by one of them or not at all."""
+        """The model's tables of frequencies, radians per token; a layer uses one of them or none."""
 
     @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
@@ -61,8 +61,8 @@ class ProbedModel(ABC):
         """Loss of each target in nats, [B, T], float32."""
 
     @abstractmethod
-    def turning_at(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Inside, the model turns at these frequencies in place of those of `tables()`."""
+    def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Inside, the model rotates at these frequencies in place of those of `tables()`."""
 
     def tokens(self, text: str) -> list[int]:
         """Token ids of a text, the first token in front."""
@@ -105,7 +105,7 @@ class ProbedDecoder(ProbedModel):
         return loss_BT
 
     @contextmanager
-    def turning_at(self, tables: Sequence[Tensor]) -> Iterator[None]:
+    def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
         own = self.decoder.encodings
         self.decoder.encodings = nn.ModuleList([FixedFrequencies(self.normalisers[0].shape, tables[0])])
         try:
@@ -116,7 +116,7 @@ class ProbedDecoder(ProbedModel):
 
 @final
 class AfterFirstToken(nn.Module):
-    """Scores windows from the middle of a text, each after the token with which the model knows texts to begin.
+    """Scores windows from the middle of a text, each after the model's first token.
 
     As `Decoder` with targets: the loss [B, T] of each in nats.
     """

@@ -1,7 +1,8 @@
-"""Three short rows that ride along with the first batch of a probe, and prove two things about the model.
+"""Three short rows that are added to the first batch of a probe, and check two properties of the model.
 
-Row 0 is a text, row 1 the same SHIFT positions further on, row 2 the same with other tokens in its second half. Rows 0
-and 1 tell how each layer's channels turn; rows 0 and 2 must not differ before the change, or the future leaks.
+Row 0 is a text, row 1 the same text SHIFT positions later, row 2 the same with other tokens in its second half. Rows 0
+and 1 show how each layer rotates its channels. Rows 0 and 2 must not differ before the change: else the model is not
+causal.
 Shapes: B batch, T tokens, H heads, C head channels, D model width.
 """
 
@@ -22,7 +23,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the output, relativ
 
 
 class SelfTest:
-    """The rows, and what they say."""
+    """The rows, and what follows from the model's answers to them."""
 
     def __init__(self, tokens: Sequence[int], tables: Sequence[Tensor], name: str) -> None:
         """`tokens`: ids to take the rows from, at least two different ones; `tables`: see `read_layout`."""
@@ -42,7 +43,7 @@ class SelfTest:
         layout = read_layout(q_BHTC[0, :, :N_TOKENS], q_BHTC[1, :, :N_TOKENS], self.tables)
         if layout is None:
             raise UserError(
-                f"layer {layer} of {self.name} turns its channels in a way that roundround does not know "
+                f"layer {layer} of {self.name} rotates its channels in a way that roundround does not know "
                 "(neither half-split nor interleaved RoPE at the model's own frequencies)"
             )
         return layout

@@ -24,9 +24,9 @@ def accuracy(measured: Measured, folder: Path) -> list[Path]:
         mean, half = values.mean(0), np.nan_to_num(half_width(values))
         axis.plot(measured.sizes, mean, "o-", color=colour, label=name, markersize=3, linewidth=1.4)
         axis.fill_between(measured.sizes, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
-    known = [n for n in measured.sizes if n in PAPER]
+    in_paper = [n for n in measured.sizes if n in PAPER]
     for place, (label, style) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
-        axis.plot(known, [PAPER[n][place] for n in known], style, color="black", linewidth=1.1, label=label)
+        axis.plot(in_paper, [PAPER[n][place] for n in in_paper], style, color="black", linewidth=1.1, label=label)
     over_items(axis, measured.sizes, "accuracy (%)")
     axis.set_ylim(0, 101)
     axis.legend(frameon=False, fontsize="small", loc="upper right")

@@ -1,4 +1,4 @@
-"""What a max-retrieval run says: records, the table beside the paper's, and how far it lies from it.
+"""The results of a max-retrieval run: records, the table beside the paper's, and the distance between the two.
 
 Shapes: S seeds, N sizes.
 """
@@ -32,7 +32,7 @@ PAPER = {
     8192: (15.7, 17.5),
     16384: (12.4, 14.0),
 }
-FEWEST_TO_RESAMPLE = 5  # seeds; the bootstrap says nothing with fewer
+FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 
 
@@ -140,9 +140,9 @@ def rows(measured: Measured) -> list[list[str]]:
     """The table as text: the paper's two rows, then each normaliser's mean, interval and p-values."""
     found = [["items", *(f"{n:,}" for n in measured.sizes)]]
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
-        known = [f"{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
-        if any(known):
-            found.append([label, *known])
+        cells = [f"{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
+        if any(cells):
+            found.append([label, *cells])
     baseline = measured.accuracy(BASELINE)
     for name in measured.values:
         accuracy = measured.accuracy(name)
@@ -186,26 +186,26 @@ def markdown(measured: Measured) -> str:
 
 
 def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
-    """What the table says in words: how it was tested, the distance from the paper, what a fit of one's own gives."""
-    told = []
+    """Lines below the table: how it was tested, the distance from the paper, what the fitted temperature gains."""
+    lines = []
     if len(measured.seeds) > 1:
-        told.append(
+        lines.append(
             f"mean of {len(measured.seeds)} seeds in per cent, ± its 95 % interval; "
             "p: paired t-test against the plain softmax"
         )
     else:
-        told.append("per cent, one seed; intervals and p-values need two")
+        lines.append("per cent, one seed; intervals and p-values need two")
     apart = distances(measured)
     if apart is not None:
-        told.append(
+        lines.append(
             f"root mean square distance from the paper's table: baseline {apart[0]} points, gains {apart[1]} points"
         )
     if "fitted" in measured.values:
         unseen = [j for j, n in enumerate(measured.sizes) if n not in fit_sizes]
         if unseen:
             means = {name: measured.accuracy(name)[:, unseen].mean() for name in ("fitted", ADAPTIVE, BASELINE)}
-            told.append(
+            lines.append(
                 f"on sizes not fitted on ({', '.join(f'{measured.sizes[j]:,}' for j in unseen)}): fitted "
                 f"{means['fitted']:.1f}, published {means[ADAPTIVE]:.1f}, plain {means[BASELINE]:.1f} per cent"
             )
-    return told
+    return lines

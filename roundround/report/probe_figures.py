@@ -201,7 +201,7 @@ def draw_curve(
         axis.plot(kept, [loss.perplexity() for _, loss in of_end], color=RED, linewidth=1.8, label="all")
         axis.axhline(before.perplexity(), color=GREY, linestyle=":", linewidth=1)
         other = "fastest" if end == "lowest" else "slowest"
-        axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies at zero")
+        axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies set to zero")
         axis.invert_xaxis()
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

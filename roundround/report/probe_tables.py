@@ -1,4 +1,4 @@
-"""What a probe says: records and tables; the pictures are in `probe_figures.py`.
+"""The results of a probe as records and tables; the figures are in `probe_figures.py`.
 
 Shapes: L layers, H heads, P pairs.
 """
@@ -89,12 +89,12 @@ def show(seen: Probe) -> None:
 def share_table(seen: Probe) -> Table:
     """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
     title = f"{seen.name}: share of squared norm in the slowest quarter"
-    table = Table("layer", *KINDS, "turning pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
     without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
     for layer, layout in enumerate(seen.layouts):
         cells = [f"{with_first[kind][layer]:.2f} ({without[kind][layer]:.2f})" for kind in KINDS]
-        table.add_row(str(layer), *cells, f"{layout.n_turning}/{layout.n_pairs} {layout.pairing}")
+        table.add_row(str(layer), *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform is 0.25; in brackets without the first token of each text"
     return table
 
@@ -105,7 +105,7 @@ def head_table(seen: Probe) -> Table:
     columns = ("label", "layer", "head", "share", "-slow", "-fast", "pair", "norm", "entropy", "top", "spread")
     table = Table(*columns, title="heads that stand out", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = (
-        "share of the weight where the label says; -slow, -fast: without the slowest\n"
+        "share of the weight at the label's place; -slow, -fast: without the slowest\n"
         "or fastest quarter of the pairs; pair: with the largest query norm; entropy\n"
         "in nats; top: largest weight; spread: of the logits"
     )
@@ -175,7 +175,7 @@ def shown_layers(n_layers: int) -> list[int]:
     return sorted({round(i * (n_layers - 1) / 5) for i in range(6)})
 
 
-# -- frequencies at zero
+# -- frequencies set to zero
 
 
 def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
@@ -204,7 +204,8 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
 
 def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:
     """Perplexity before and after, by context length."""
-    table = Table("tokens before the target", "perplexity", f"without {bands}", title=f"{probed}: frequencies at zero")
+    title = f"{probed}: frequencies set to zero"
+    table = Table("tokens before the target", "perplexity", f"without {bands}", title=title)
     for first, last in context_bins(len(before.sum_T)):
         values = (f"{loss.perplexity(first, last):.3f}" for loss in (before, after))
         table.add_row(f"{first:,}-{last - 1:,}", *values)
@@ -246,7 +247,8 @@ def records_of_curve(
 def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss]) -> None:
     bins = context_bins(len(before.sum_T))
     columns = [f"{first:,}-{last - 1:,}" for first, last in bins]
-    table = Table("frequencies at zero", "all", *columns, title="perplexity, by the number of tokens before the target")
+    title = "perplexity, by the number of tokens before the target"
+    table = Table("frequencies set to zero", "all", *columns, title=title)
     for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
         table.add_row(name, f"{loss.perplexity():.3f}", *(f"{loss.perplexity(*where):.3f}" for where in bins))
     Console(stderr=True).print(table)

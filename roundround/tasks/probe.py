@@ -20,7 +20,7 @@ from roundround.errors import UserError
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.maximum import entropy_by_length
-from roundround.probing.probe import RIDE_UP_TO, batches, check, observe
+from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.report import probe_figures as figures
@@ -73,7 +73,7 @@ def probed_model_of(config: ProbeConfig, device: torch.device) -> Iterator[tuple
 
 
 def texts_for(config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None) -> list[list[int]]:
-    """Token ids of the texts, each after the token with which the model knows texts to begin; no more are read."""
+    """Token ids of the texts, each after the model's first token (where it has one); no more are read than needed."""
     if config.data is None and config.texts is None and trained is not None:
         stream: Iterator[int] = map(int, trained.held_out_text().held_out)
         return limited(windows(stream, probed, config.length or probed.longest), config)
@@ -118,7 +118,8 @@ def limited(texts: Iterator[list[int]], config: ProbeConfig) -> list[list[int]]:
 def look(run: Run, config: ProbeConfig, probed: ProbedModel, texts: list[list[int]]) -> None:
     """Norms, entropies and rows of the texts, and one prompt token by token."""
     if config.model is not None and config.model.offload:
-        passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=max(map(len, texts)) > RIDE_UP_TO))
+        apart = max(map(len, texts)) > SHARED_BATCH_MAX_TOKENS
+        passes = sum(1 for _ in batches(texts, config.batch_tokens, apart=apart))
         if passes > 1:
             print_status(
                 f"the weights pass through {passes} times; a larger batch_tokens puts more texts into one pass"
@@ -155,7 +156,7 @@ def look_at_maximum(run: Run, probed: ProbedModel) -> None:
 def ablate(
     run: Run, config: ProbeConfig, probed: ProbedModel, texts: list[list[int]], bands: list[ablation.Band]
 ) -> None:
-    """Perplexity by context length with frequencies at zero: of the bands together, or along the whole ladder."""
+    """Perplexity by context length with frequencies set to zero: of the bands together, or along the whole ladder."""
     check(probed, texts[0])
     cut = [ablation.without(table, bands) for table in probed.tables()]
     before = ablation.text_loss(probed, texts, batch_tokens=config.batch_tokens)
@@ -163,12 +164,12 @@ def ablate(
         draw_curve(run, config, probed, texts, before)
         return
     name = ",".join(map(str, bands))
-    with probed.turning_at(cut):
+    with probed.with_frequencies(cut):
         after = ablation.text_loss(probed, texts, batch_tokens=config.batch_tokens)
     changes, seen, changed = [], None, None
     if config.rows:
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
-        with probed.turning_at(cut):
+        with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
         changes = report.records_of_change(seen, changed, name)
     run.results(report.records_of_ablation(before, after, name) + changes)

@@ -23,7 +23,7 @@ from roundround.hf.patching.attention import INPUT, attention, configs_of, insta
 from roundround.hf.patching.frequencies import frequency_tables
 from roundround.hf.patching.mask import mask
 from roundround.hf.probed_model import ProbedHuggingFaceModel
-from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, turned
+from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
@@ -88,22 +88,22 @@ def layouts_of(name: str, **changes: object) -> list[Layout]:
 def test_the_layout_is_read(name: str) -> None:
     layouts = layouts_of(name)
     pairing = "interleaved" if name == "cohere" else "half-split"
-    turning = {
+    rotated_pairs = {
         "gemma4_text": [8, 4, 8, 4],
         "gpt_neox": [3] * 4,
         "smollm3": [8, 0, 8, 0],
     }  # p-RoPE, partial, NoPE layers
     default = [6] * 4 if name in ("olmo2", "phi3", "cohere") else [8] * 4
-    assert [layout.n_turning for layout in layouts] == turning.get(name, default)
-    assert {layout.pairing for layout in layouts if layout.n_turning} == {pairing}
+    assert [layout.n_rotated for layout in layouts] == rotated_pairs.get(name, default)
+    assert {layout.pairing for layout in layouts if layout.n_rotated} == {pairing}
 
 
-def test_the_bases_of_local_and_global_layers_are_told_apart() -> None:
+def test_the_bases_of_local_and_global_layers_are_distinguished() -> None:
     local, of_all, *_ = layouts_of("gemma3_text")
     assert [float(x.frequencies_P[1]) for x in (local, of_all)] == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
 
 
-def test_a_scaled_ladder_is_read_as_the_model_turns_it() -> None:
+def test_a_scaled_ladder_is_read_with_its_scaled_frequencies() -> None:
     plain, scaled = (layouts_of("llama", **changes)[0].frequencies_P for changes in ({}, SCALED_ROPE))
     assert float(scaled[-1]) == pytest.approx(5e5 ** (-7 / 8) / 8)
     assert float(plain[-1]) == pytest.approx(1e4 ** (-7 / 8))
@@ -116,7 +116,7 @@ def test_half_precision_tells_the_same_layout() -> None:
             subject = ProbedHuggingFaceModel(name, model, None)
             read = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
         expected = layouts_of(name)
-        assert [(x.pairing, x.n_turning) for x in read] == [(x.pairing, x.n_turning) for x in expected]
+        assert [(x.pairing, x.n_rotated) for x in read] == [(x.pairing, x.n_rotated) for x in expected]
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
@@ -127,15 +127,15 @@ def test_a_layout_is_found_from_queries_alone(pairing: str, n_rotary: int) -> No
     frequencies = torch.cat([table, torch.zeros(8 - len(table), dtype=torch.float64)])
     layout = Layout(frequencies, pairing, n_rotary)
     q = torch.randn(3, 16, 16, generator=generator)
-    pairs = turned(layout.split(q), frequencies * SHIFT)
+    pairs = rotated(layout.split(q), frequencies * SHIFT)
     shifted = torch.empty_like(q)
     shifted[..., layout.channels(0, 8)] = pairs.flatten(-2)
     other = 1e4 ** (-torch.arange(8) / 8)
     read = read_layout(q, shifted, [other, table])
     assert read is not None
-    assert (read.pairing, read.n_rotary, read.n_turning) == (pairing, n_rotary, len(table))
+    assert (read.pairing, read.n_rotary, read.n_rotated) == (pairing, n_rotary, len(table))
     assert read_layout(q, shifted.roll(1, -1), [other, table]) is None
-    assert read_layout(q, q, [other, table]).n_turning == 0
+    assert read_layout(q, q, [other, table]).n_rotated == 0
 
 
 def test_the_models_own_softmax_is_kept() -> None:
@@ -162,7 +162,7 @@ def test_many_layers_in_half_precision_are_read() -> None:
     with installed(model):
         subject = ProbedHuggingFaceModel("deep", model, None)
         layouts = observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts
-    assert {(x.pairing, x.n_turning) for x in layouts} == {("half-split", 8)}
+    assert {(x.pairing, x.n_rotated) for x in layouts} == {("half-split", 8)}
 
 
 def test_the_decoder_inside_a_model_of_images_is_probed() -> None:
@@ -214,8 +214,11 @@ def test_frequencies_that_follow_the_length_are_read_and_not_replaced(name: str)
     model = tiny("phi3" if name == "longrope" else "llama", rope_parameters=rope)
     with installed(model):
         subject = ProbedHuggingFaceModel(name, model, None)
-        assert observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts[0].n_turning > 5
-        with pytest.raises(UserError, match="can be looked at, not replaced"), subject.turning_at(subject.tables()):
+        assert observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False).layouts[0].n_rotated > 5
+        with (
+            pytest.raises(UserError, match="can be looked at, not replaced"),
+            subject.with_frequencies(subject.tables()),
+        ):
             pass
 
 
@@ -301,7 +304,7 @@ def test_an_unknown_rotation_is_refused() -> None:
         subject = ProbedHuggingFaceModel("odd", model, None)
         wrong = [table * 1.5 for table in frequency_tables(model)]
         subject.tables = lambda: wrong
-        with pytest.raises(UserError, match="layer 0 of odd turns its channels in a way"):
+        with pytest.raises(UserError, match="layer 0 of odd rotates its channels in a way"):
             observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
 
 

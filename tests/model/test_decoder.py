@@ -364,7 +364,7 @@ def test_matrices_that_write_to_the_residual_stream_start_smaller_by_the_square_
             assert float(weight.detach().std()) == pytest.approx(0.1 / 4 if writes else 0.1, rel=0.03), name
 
 
-# -- a trained model of somebody else's
+# -- a model that another library trained
 
 
 needs_stories = pytest.mark.skipif(

@@ -351,7 +351,7 @@ def test_the_order_of_the_ends_reverses_with_the_context(stories: ProbedHuggingF
 
 def test_the_frequencies_come_back(stories: ProbedHuggingFaceModel, beginnings: list[list[int]]) -> None:
     before = stories.tables()
-    with pytest.raises(RuntimeError), stories.turning_at([torch.zeros(4)]):
+    with pytest.raises(RuntimeError), stories.with_frequencies([torch.zeros(4)]):
         raise RuntimeError
     assert all(torch.equal(a, b) for a, b in zip(before, stories.tables(), strict=True))
 
@@ -395,7 +395,7 @@ def test_overlapping_bands_are_refused(bands: list[str]) -> None:
 
 def test_bands_that_overlap_by_rounding_are_refused() -> None:
     bands = [ablation.parse_band(band) for band in ("lowest:0.3", "highest:0.6")]
-    with pytest.raises(UserError, match="of 4 turning pairs they take 2 and 3"):
+    with pytest.raises(UserError, match="of 4 rotated pairs they take 2 and 3"):
         ablation.without(torch.tensor([1.0, 0.5, 0.2, 0.1]), bands)
     halves = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
     assert not ablation.without(torch.tensor([1.0, 0.5, 0.2]), halves).any()

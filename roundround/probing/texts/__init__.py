@@ -9,7 +9,7 @@ from roundround.errors import UserError, nearest
 
 HERE = Path(__file__).parent
 DOMAINS = ("shakespeare", "italian", "chinese", "code", "sums")
-APOSTROPHE = "I'm not sure. You're not sure. He's not sure."  # its heads tell what an apostrophe means from where it is
+APOSTROPHE = "I'm not sure. You're not sure. He's not sure."
 
 
 def texts_of(domain: str) -> list[str]:

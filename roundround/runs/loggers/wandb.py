@@ -27,7 +27,7 @@ class WandB(Logger):
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
 
-        known = manifest["wandb"] or {}
+        earlier = manifest["wandb"] or {}
         sweep = manifest["sweep"]
         settings = wandb.Settings(console="off", silent=True, init_timeout=30)
         options: dict[str, Any] = {
@@ -37,8 +37,8 @@ class WandB(Logger):
             "tags": self.tags,
             "dir": str(directory),
             "name": "/".join(directory.parts[-2:]),
-            "id": known.get("id"),
-            "resume": "allow" if known else None,
+            "id": earlier.get("id"),
+            "resume": "allow" if earlier else None,
             "config": manifest["config"],
             "settings": settings,
         }
