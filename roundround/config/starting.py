@@ -38,7 +38,7 @@ def config_of_run(
         and not any(key == name or key.startswith(name + ".") for name in free)
     ]
     if changed:
-        raise UserError(f"a run goes on as it was; leave out what changes: {', '.join(changed)}")
+        raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:

@@ -141,7 +141,7 @@ def begin(run: Run, fresh: bool) -> None:
         write_atomically(run.directory / "code.patch", patch)
     run.note()
     kept = run.logger.start(run.directory, run.manifest)
-    if kept is not None:  # a run that goes on without a logger keeps the id it had
+    if kept is not None:  # a run that is resumed without a logger keeps its id
         run.note(wandb=kept)
 
 

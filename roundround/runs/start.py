@@ -55,7 +55,7 @@ class Start:
         return data
 
     def load_into(self, decoder: Decoder) -> checkpoints.Checkpoint | None:
-        """Give a freshly initialised decoder its weights; the run's own checkpoint, where it goes on from one."""
+        """Give a freshly initialised decoder its weights; the run's own checkpoint, where it resumes from one."""
         return None
 
 
@@ -143,9 +143,9 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
 
 
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromItsPast]:
-    """`starting_point` of a run that goes on in its own directory."""
+    """`starting_point` of a run that continues in its own directory."""
     if invocation.sweep is not None:
-        raise UserError("resume= goes on with one run; leave out -m")
+        raise UserError("resume= continues one run; leave out -m")
     directory = invocation.directory
     manifest = read_manifest(directory)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb, free=FREE_ON_RESUME)

@@ -69,7 +69,7 @@ def finished(config: ExportConfig) -> TrainedRun:
     trained = TrainedRun(source, trust=config.trust, data=config.data)
     if trained.manifest["status"] != "done":
         status = str(trained.manifest["status"]).partition(":")[0]
-        raise UserError(f"{source} is not finished ({status}); go on with: roundround train resume={source}")
+        raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     return trained
 
 

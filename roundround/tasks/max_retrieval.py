@@ -75,7 +75,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
             report_on(run, config, seeds, model, softmaxes)
         except Interrupted:
             if source is None:
-                print_status(f"go on with: roundround {VERB} resume={run.directory}")
+                print_status(f"resume with: roundround {VERB} resume={run.directory}")
             raise
 
 
@@ -84,11 +84,11 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
     directory, overrides = invocation.directory, invocation.overrides
     if cfg.resume is not None:
         if invocation.sweep is not None:
-            raise UserError("resume= goes on with one run; leave out -m")
+            raise UserError("resume= continues one run; leave out -m")
         if cfg.run is not None:
-            raise UserError("run= evaluates again and resume= goes on training; give one of them")
+            raise UserError("run= evaluates again and resume= continues training; give one of them")
         if trained(directory) != directory:
-            raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to go on with")
+            raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to resume")
         own = read_manifest(directory)
         return config_of_run(cfg, own, directory, overrides, verb=VERB, free=FREE_ON_RESUME), None
     if cfg.run is None:
@@ -132,7 +132,7 @@ def check_trained(directory: Path, n_steps: int) -> None:
     newest = checkpoints.newest(directory / "checkpoints")
     step = checkpoints.read_state(newest)["step"] if newest is not None else 0
     if step < n_steps:
-        raise UserError(f"{directory} stopped after {step:,} of {n_steps:,} steps; go on with resume={directory}")
+        raise UserError(f"{directory} stopped after {step:,} of {n_steps:,} steps; continue with resume={directory}")
 
 
 def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
@@ -181,7 +181,7 @@ def train_all(
         model.load_state_dict(resumed.weights)
         optimizer.load_state_dict(resumed.optimizer)
         first_step = resumed.state["step"]
-        print_status(f"going on after step {first_step:,}")
+        print_status(f"resuming after step {first_step:,}")
     sets = TrainingSets(
         seeds,
         batch_size=config.batch_size,

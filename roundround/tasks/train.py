@@ -106,7 +106,7 @@ def fit(
                 trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
     except Interrupted:
         if run.writes:
-            print_status(f"go on with: roundround train resume={run.directory}")
+            print_status(f"resume with: roundround train resume={run.directory}")
         raise
     run.note(seconds_of_training=callback.training_seconds)
 
@@ -145,7 +145,7 @@ def announce(
     print_status(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
     print_status(f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}")
     if first_step:
-        print_status(f"going on after step {first_step}")
+        print_status(f"resuming after step {first_step}")
     if start.message is not None:
         print_status(start.message)
 

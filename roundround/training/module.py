@@ -14,7 +14,7 @@ from roundround.training.schedules import Schedule
 
 
 class LanguageModel(lightning.LightningModule):
-    """Next-token cross-entropy of a decoder. `first_step` is where a resumed run goes on."""
+    """Next-token cross-entropy of a decoder. `first_step` is where a resumed run continues."""
 
     def __init__(
         self, decoder: Decoder, *, optimizer: OptimizerFactory, schedule: Schedule, first_step: int, n_steps: int

@@ -45,7 +45,7 @@ def test_a_run_with_earlier_names_is_resumed(roundround: Callable[..., Done], ol
     (old_run / "run.json").write_text(json.dumps(manifest))
     done = roundround("train", f"resume={old_run}")
     assert done.code == 0, done.err
-    assert "going on after step 6" in done.err
+    assert "resuming after step 6" in done.err
     assert (old_run / "checkpoints" / "step-00000008").is_dir()
 
 

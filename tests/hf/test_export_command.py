@@ -182,7 +182,7 @@ def test_a_mistake_costs_one_line(roundround: Callable[..., Done], run: Path, ar
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"status": "interrupted"}, "is not finished (interrupted); go on with: roundround train resume="),
+        ({"status": "interrupted"}, "is not finished (interrupted); resume it with: roundround train resume="),
         ({"status": "failed: something"}, "is not finished (failed)"),
         ({"verb": "eval"}, "is a run of eval; only a run of train holds a model"),
     ],

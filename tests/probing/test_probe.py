@@ -167,7 +167,7 @@ def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
     return seen
 
 
-def turning_heads(n: int) -> tuple[Tensor, Tensor, Tensor]:
+def rotated_heads(n: int) -> tuple[Tensor, Tensor, Tensor]:
     """Heads that look at themselves, one back and three back by RoPE alone: theorem 5.3's construction."""
     table = 100.0 ** (-torch.arange(8) / 8).double()
     angles = torch.arange(n)[:, None] * table
@@ -180,7 +180,7 @@ def turning_heads(n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_a_head_is_named_by_what_it_does() -> None:
-    q, k, table = turning_heads(60)
+    q, k, table = rotated_heads(60)
     seen = hand_made(q, k, table)
     labels = [PLACES[int(share)] for share in seen.places()[0].argmax(-1)]
     assert labels == ["diagonal", "previous", "offset"]
@@ -216,7 +216,7 @@ def test_the_shares_of_a_row_are_all_of_it() -> None:
 
 
 def test_without_the_band_that_makes_it_a_pattern_is_gone() -> None:
-    q, k, table = turning_heads(60)
+    q, k, table = rotated_heads(60)
     q[1, :, [0, 1, 8, 9]] *= 8.0  # the previous-token head lives in its fastest quarter
     q[1, :, [2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15]] *= 0.1
     seen = hand_made(q, k, table)
@@ -374,7 +374,7 @@ def test_a_band_is_what_p_rope_takes_away() -> None:
             assert int((left > 0).sum()) == kept_pairs(round(1 - fraction, 9), 2 * n_pairs)
 
 
-def test_only_turning_pairs_count() -> None:
+def test_only_rotated_pairs_count() -> None:
     table = torch.tensor([1.0, 0.5, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0])
     assert ablation.without(table, [ablation.Band("lowest", 0.25)]).tolist() == pytest.approx([1, 0.5, 0.2, *[0] * 5])
     both = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.25)]

@@ -132,10 +132,10 @@ def test_a_run_that_stopped_early_is_not_evaluated_as_if_it_were_whole(roundroun
     (run / "run.json").write_text(json.dumps(manifest))
     refused = roundround("maxkey", f"run={run}", "logger=none")
     assert refused.code == 2
-    assert "stopped after 6 of 9 steps; go on with resume=" in refused.err
+    assert "stopped after 6 of 9 steps; continue with resume=" in refused.err
     whole = roundround("maxkey", f"resume={run}", "logger=none")
     assert whole.code == 0, whole.err
-    assert "going on after step 6" in whole.err
+    assert "resuming after step 6" in whole.err
 
 
 def test_a_run_that_was_cut_off_in_evaluation_gives_the_same_results(roundround: Callable[..., Done]) -> None:
@@ -200,7 +200,7 @@ def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround
     process.wait()
     resumed = shell("maxkey", "resume=last", "logger=none", cwd=here)
     assert resumed.code == 0, resumed.err
-    assert "going on after step" in resumed.err
+    assert "resuming after step" in resumed.err
     whole = shell("maxkey", *options, cwd=here)
     assert whole.code == 0, whole.err
     assert resumed.directory != whole.directory
@@ -222,7 +222,7 @@ def test_an_interrupt_saves_the_step_it_comes_at(here: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     (run,) = here.glob("outputs/max-retrieval/*/*")
-    assert f"go on with: roundround max-retrieval resume={run}" in err
+    assert f"resume with: roundround max-retrieval resume={run}" in err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert weights(run)
 

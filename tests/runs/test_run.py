@@ -635,7 +635,7 @@ def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path
     assert "code.patch" not in names(directory)
 
 
-def test_somebody_elses_repository_around_an_installed_package_says_nothing(
+def test_the_repository_of_another_project_around_an_installed_package_is_not_ours(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = checkout / "venv" / "site-packages" / "roundround"

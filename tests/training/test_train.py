@@ -141,7 +141,7 @@ def test_a_sweep_of_two_processes_each_with_the_users_own_conf(here: Path, fast:
     assert [(m["status"], m["choices"]["pe"]) for m in manifests] == [("done", "mine"), ("done", "rope")]
 
 
-# -- stopping and going on
+# -- interrupting and resuming
 
 
 @pytest.fixture(scope="module")
