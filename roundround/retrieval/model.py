@@ -225,7 +225,7 @@ class AttendOnce(torch.autograd.Function):
 
 
 def head_shape(width: int, train_length: int) -> AttentionShape:
-    """What a normaliser is told of this head."""
+    """What the normalisers need to know about this head."""
     return AttentionShape(n_heads=1, n_key_heads=1, head_dim=width, d_model=width, layer=0, train_length=train_length)
 
 
