@@ -98,26 +98,27 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def typed(*args: str) -> Done:
+    """A command as a person would type it, inside this process and the current folder."""
+    from roundround.cli import app
+
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["roundround", *args]
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            app(list(args), prog_name="roundround")
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        sys.argv = argv
+    return Done(code, out.getvalue(), err.getvalue())
+
+
 @pytest.fixture
 def roundround(here: Path) -> Callable[..., Done]:
-    """`roundround("train", "pe=rope")` as a person would type it, inside this process, in an empty folder."""
-
-    def call(*args: str) -> Done:
-        from roundround.cli import app
-
-        out, err, argv = io.StringIO(), io.StringIO(), sys.argv
-        sys.argv = ["roundround", *args]
-        try:
-            with redirect_stdout(out), redirect_stderr(err):
-                app(list(args), prog_name="roundround")
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        finally:
-            sys.argv = argv
-        return Done(code, out.getvalue(), err.getvalue())
-
-    return call
+    """`roundround("train", "pe=rope")` as a person would type it, in an empty folder."""
+    return typed
 
 
 @pytest.fixture

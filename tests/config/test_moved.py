@@ -34,12 +34,14 @@ def old_run(train: Callable[..., Done]) -> Path:
     return done.directory
 
 
-def test_a_run_with_earlier_names_is_evaluated(roundround: Callable[..., Done], old_run: Path) -> None:
+def test_a_run_with_earlier_names_is_evaluated_exported_and_resumed(
+    roundround: Callable[..., Done], old_run: Path
+) -> None:
     done = roundround("eval", f"run={old_run}", "length=16,32", "logger=none")
     assert done.code == 0, done.err
-
-
-def test_a_run_with_earlier_names_is_resumed(roundround: Callable[..., Done], old_run: Path) -> None:
+    done = roundround("export", f"run={old_run}", "to=model", "logger=none")
+    assert done.code == 0, done.err
+    assert Path("model/config.json").exists()
     manifest = json.loads((old_run / "run.json").read_text())
     manifest["config"]["trainer"]["max_steps"] = 8
     (old_run / "run.json").write_text(json.dumps(manifest))
@@ -47,9 +49,3 @@ def test_a_run_with_earlier_names_is_resumed(roundround: Callable[..., Done], ol
     assert done.code == 0, done.err
     assert "resuming after step 6" in done.err
     assert (old_run / "checkpoints" / "step-00000008").is_dir()
-
-
-def test_a_run_with_earlier_names_is_exported(roundround: Callable[..., Done], old_run: Path) -> None:
-    done = roundround("export", f"run={old_run}", "to=model", "logger=none")
-    assert done.code == 0, done.err
-    assert Path("model/config.json").exists()

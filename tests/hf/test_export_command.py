@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Done
+from conftest import FAST, Done, typed
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging
@@ -19,11 +21,22 @@ from transformers.utils import logging
 logging.disable_progress_bar()
 
 
-@pytest.fixture
-def run(train: Callable[..., Done]) -> Path:
-    done = train("trainer.max_steps=20", "optim.lr=0.02", "checkpoint_every=10")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """One training run for all tests of this file."""
+    text = ["data=text", f"data.path={corpus}"]
+    with contextlib.chdir(tmp_path_factory.mktemp("trained")):
+        done = typed("train", *FAST, *text, "trainer.max_steps=20", "optim.lr=0.02", "checkpoint_every=10")
     assert done.code == 0, done.err
     return done.directory
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the training run, for the test to do with as it likes."""
+    copied = tmp_path / "run"
+    shutil.copytree(trained, copied, symlinks=True)
+    return copied
 
 
 def one_line(done: Done) -> str:

@@ -179,7 +179,7 @@ def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround
     options = [
         *SMALL,
         "model.width=16",
-        "max_steps=4000",
+        "max_steps=1500",
         "checkpoint_every=50",
         "log_every=10",
         "test_sizes=16",

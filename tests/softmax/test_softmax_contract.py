@@ -45,6 +45,8 @@ CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key
 
 every_normaliser = pytest.mark.parametrize("name", NAMES)
 every_encoding = pytest.mark.parametrize("encoding_name", ENCODINGS)
+# attention itself knows an encoding by its bias alone: one that rotates stands for all that have none
+each_kind_of_bias = pytest.mark.parametrize("encoding_name", ["rope", "alibi", "fox", "t5_bias", "kerple", "fire"])
 each_keys = pytest.mark.parametrize("mode", KEYS)
 
 
@@ -218,6 +220,12 @@ def test_the_kinds_of_normaliser_are_all_there() -> None:
     assert CHOSEN.keys() | REPLACED.keys() <= set(NAMES)
 
 
+def test_every_encoding_with_a_bias_is_a_kind_of_its_own() -> None:
+    keys, q = keys_of(2, 2), torch.zeros(1, 4, 2, 8)
+    biased = {name for name in ENCODINGS if layer_bias(encoding_from(name), keys, q, q) is not None}
+    assert {"rope", *biased} == set(each_kind_of_bias.args[1])
+
+
 # -- weights
 
 
@@ -356,7 +364,7 @@ def bias_of_a_thousand(encoding_name: str, token: int) -> Tensor | None:
 
 
 @every_normaliser
-@every_encoding
+@each_kind_of_bias
 @torch.no_grad()
 def test_a_thousand_tokens_attend_by_the_dense_definition(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
@@ -385,7 +393,7 @@ def test_a_thousand_tokens_attend_by_the_dense_definition(
 
 
 @every_normaliser
-@every_encoding
+@each_kind_of_bias
 def test_nothing_leaks_from_keys_that_are_not_visible(
     name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,7 +557,7 @@ def peak_of_training(name: str, encoding_name: str, n_tokens: int) -> Peak:
 
 
 @every_normaliser
-@every_encoding
+@each_kind_of_bias
 def test_memory_of_training_is_linear_in_length(name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, q = keys_of(2, 2), torch.zeros(1, 4, 2, 8)
     bias = layer_bias(encoding_from(encoding_name), keys, q, q)
