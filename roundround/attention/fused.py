@@ -6,8 +6,9 @@ Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import cast
+from typing import ParamSpec, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,22 @@ from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
 from roundround.attention.keys import Keys
 from roundround.attention.tiled_attention import TiledAttention
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, run as it is inside a compiled model; the compiler, which takes a second to import, only there."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        if torch.compiler.is_compiling():
+            disabled: Callable[P, T] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+            return disabled(*args, **options)
+        return function(*args, **options)
+
+    return call
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
@@ -76,7 +93,7 @@ def entropy_and_log_sum_exp(
     return log_sum_exp - mean_logit, log_sum_exp
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # as `attention_by_tiles`
+@outside_compilation  # as `attention_by_tiles`
 def attention_by_entropy(
     q_BHQC: Tensor,
     k_BGKC: Tensor,
@@ -94,7 +111,7 @@ def attention_by_entropy(
         return cast("Tensor", EntropyScaledAttention.apply(q_BHQC, k_BGKC, v_BGKC, beta_of, scale, keys))  # type: ignore[no-untyped-call]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # tiles are chosen by reading numbers
+@outside_compilation  # tiles are chosen by reading numbers
 def attention_by_tiles(
     q_BHQC: Tensor,
     k_BGKC: Tensor,

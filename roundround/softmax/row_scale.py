@@ -52,10 +52,13 @@ class RowScale(AttentionSoftmax):
     ) -> Tensor:
         n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
         if self.differentiates_entropy and bias is None and torch.is_grad_enabled():
-            out: Tensor = fused.attention_by_entropy(
-                q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, beta_of=lambda h: self.beta(n_visible, lambda: h)
-            )
-            return out
+
+            def beta_of(entropy_BHQ1: Tensor) -> Tensor:
+                beta = self.beta(n_visible, lambda: entropy_BHQ1)
+                assert isinstance(beta, Tensor), "it follows the entropy"
+                return beta
+
+            return fused.attention_by_entropy(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, beta_of=beta_of)
         beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias))
         if beta is not None:
             q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
