@@ -38,7 +38,7 @@ def attend_in_blocks(
 ) -> Tensor:
     """Attention output [B, H, Q, C], a few query rows at a time; the backward pass computes each block again."""
     blocks = []
-    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first: its memory is large enough for all
+    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the largest first, so that its memory serves all others
         block = (weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale, keys, bias, a, b)
         recompute = torch.is_grad_enabled() and b - a < keys.n_queries
         blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if recompute else attend_rows(*block))

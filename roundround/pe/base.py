@@ -65,7 +65,7 @@ class PositionalEncoding(nn.Module):
         return None
 
     def longest(self) -> int | None:
-        """The largest number of positions that the encoding knows, None where there is no limit."""
+        """The largest number of positions that the encoding has, None where there is no limit."""
         return None
 
     def facts(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The rotation that every RoPE variant shares; a variant only says at which frequencies.
+"""The rotation that every RoPE variant shares; a variant only defines its frequencies.
 
 Pairing is half-split, as in Hugging Face's Llama and Gemma's JAX code: of the 2P rotated channels, channel m pairs with
 channel m + P. Channels beyond the first 2P pass through unchanged. Shapes: B, T, H, C head channels, P pairs, R = 2P.
@@ -53,7 +53,7 @@ def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
 class RotaryEncoding(PositionalEncoding):
     """Base of the RoPE family: rotates pairs of channels by position times frequency.
 
-    It promises that `frequencies` says everything: queries and keys are rotated alike, no vector changes its length,
+    It promises that `frequencies` determines the rotation: queries and keys are rotated alike, no vector changes its length,
     and a logit depends on the distance alone. Exports, patches and ablations rest on that. An encoding that also scales
     (xPos), or rotates queries and keys differently, derives from `PositionalEncoding` and calls `apply_rotation`.
 

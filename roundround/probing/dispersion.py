@@ -136,7 +136,7 @@ def row_measures(
     """
     plain, own, own_beta = fused_entropies(softmax, q_BHQC, k_BGKC, scale, keys, bias)
     blocks: dict[str, list[Tensor]] = {}
-    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the longest first: its memory is large enough for all
+    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the largest first, so that its memory serves all others
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
         logits = at_least_float32(logits)
         largest, smallest = extreme_logits(logits, visible)

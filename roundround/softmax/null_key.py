@@ -20,7 +20,7 @@ from roundround.softmax.base import AttentionSoftmax
 class NullKey(AttentionSoftmax):
     """exp(e_j) / (exp(null) + sum_l exp(e_l)): the fused softmax, corrected by its log-sum-exp.
 
-    A variant defines `null_logit` alone.
+    A variant defines `null_logit` alone; its gradient is in `attention/tiled_attention.py`.
     """
 
     sums_to_one: ClassVar[bool] = False

@@ -32,7 +32,7 @@ class SSMax(RowScale):
         start = 1 / math.log(max(shape.train_length, 2)) if s is None else s
         checked_finite(s=start)
         if start < 0:
-            raise ValueError(f"s={start} must not be negative at the start: it would turn attention upside down")
+            raise ValueError(f"s={start} must not be negative at the start: it would reverse the order of the weights")
         self.s = nn.Parameter(torch.full((shape.n_heads,), start))
         self.b = nn.Parameter(torch.zeros(shape.n_heads)) if bias else None
 

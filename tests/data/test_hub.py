@@ -133,7 +133,7 @@ def test_shuffling_is_a_permutation_fixed_by_its_seed(online: tuple[str, dict[st
         ("numbers", r"column 'n' holds int, not text"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(online: tuple[str, dict[str, Any]], case: str, message: str) -> None:
+def test_wrong_settings_give_a_one_line_error(online: tuple[str, dict[str, Any]], case: str, message: str) -> None:
     assert re.search(message, online[1][case]), online[1][case]
     assert "\n" not in online[1][case]
 

@@ -192,7 +192,7 @@ def test_a_folder_holds_the_sources_that_the_model_needs_and_no_others(answers: 
 
 def test_the_card_tells_the_runs_numbers_and_leaves_the_licence(answers: dict[str, dict[str, Any]]) -> None:
     text = (answers["alibi-ssmax"]["folder"] / "README.md").read_text()
-    assert "| held-out perplexity | 12.500 (2.5257 nats a token) |" in text
+    assert "| held-out perplexity | 12.500 (2.5257 nats per token) |" in text
     assert "| steps | 7 (checkpoint best) |" in text
     assert "\nlicense:" not in text
     assert "pip install" not in text

@@ -86,12 +86,12 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
     data, choices = manifest["data"], manifest.get("choices", {})
     measured = "not measured at this step"
     if card.perplexity is not None:
-        measured = f"{card.perplexity:.3f} ({card.nats_per_token:.4f} nats a token)"
+        measured = f"{card.perplexity:.3f} ({card.nats_per_token:.4f} nats per token)"
     return {
         "parameters": f"{sum(parameter.numel() for parameter in decoder.parameters()):,}",
         "layers, width, heads, key heads": f"{len(decoder.layers)}, {shape.d_model}, {shape.n_heads}, "
         f"{shape.n_key_heads}",
-        "trained context": f"{shape.train_length:,} tokens",
+        "training context length": f"{shape.train_length:,} tokens",
         "steps": f"{card.step:,} (checkpoint {card.checkpoint})",
         "held-out perplexity": measured,
         "positional encoding": with_arguments(choices.get("pe"), manifest["config"]["pe"]),
