@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from conftest import Done
 from hydra.utils import get_class
+from omegaconf import OmegaConf
 
+from roundround.config.build import target_class
 from roundround.config.moved import MOVED
+from roundround.runs.loggers.base import Logger
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
@@ -18,6 +21,12 @@ def test_a_name_that_moved_leads_to_a_class_and_is_taken_by_no_other(old: str, n
     assert isinstance(get_class(new), type)
     with pytest.raises(Exception, match=r"Error (locating|loading)"):
         get_class(old)
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_a_node_with_an_earlier_name_is_the_class_it_is_now(old: str, new: str) -> None:
+    node = OmegaConf.create({"logger": {"_target_": old}}).logger
+    assert target_class(node, Logger) is get_class(new)
 
 
 @pytest.fixture

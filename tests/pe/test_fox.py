@@ -69,6 +69,10 @@ def test_padding_changes_nothing(normaliser: type[Softmax]) -> None:
         valid[:, before : before + 11] = True
         found = decoder.hidden(padded, valid_BT=valid)[:, before : before + 11]
         torch.testing.assert_close(found, alone, rtol=1e-9, atol=1e-9)
+    in_between = torch.cat([tokens[:, :5], torch.full((1, 3), 7), tokens[:, 5:]], 1)
+    valid = torch.tensor([[True] * 5 + [False] * 3 + [True] * 6])
+    found = decoder.hidden(in_between, valid_BT=valid)[valid]
+    torch.testing.assert_close(found, alone[0], rtol=1e-9, atol=1e-9)
 
 
 def test_a_long_text_keeps_the_digits_of_its_sums() -> None:
