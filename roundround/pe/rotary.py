@@ -54,8 +54,9 @@ class RotaryEncoding(PositionalEncoding):
     """Base of the RoPE family: rotates pairs of channels by position times frequency.
 
     It promises that `frequencies` determines the rotation: queries and keys are rotated alike, no vector changes its
-    length, and a logit depends on the distance alone. Exports, patches and ablations rest on that. An encoding that also
-    scales (xPos), or rotates queries and keys differently, derives from `PositionalEncoding` and calls `apply_rotation`.
+    length, and a logit depends on the distance alone. Exports, patches and ablations rest on that. An encoding that
+    also scales (xPos), or rotates queries and keys differently, derives from `PositionalEncoding` and calls
+    `apply_rotation`.
 
     Frequencies are computed where they are used and never stored, so that no cast of the module can round them: in
     bfloat16 the slowest pairs would be 10 radians off at position 8191.
