@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
-	@echo "make test    set up, run the suite (under 5 minutes on two cores, no network, no GPU)"
+	@echo "make test    set up, run the suite (about 5 minutes on two cores, no network, no GPU)"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
 	@echo "make bench   training, attention and probes against other implementations (about 50 minutes)"

@@ -39,6 +39,14 @@ FAST = [
 ]
 
 
+LONG = ("training", "retrieval", "hf", "command_line")  # folders of tests that start processes
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: at the end no worker waits for one that another has just begun."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
 @dataclass
 class Done:
     """A command that has ended."""
