@@ -75,6 +75,18 @@ class Done:
         return found[0]["value"]
 
 
+def assert_refused(done: Done, *parts: str) -> None:
+    """One line on standard error that says what is wrong, exit code 2, and nothing half-written."""
+    assert done.code == 2, done
+    lines = done.err.strip().splitlines()
+    assert [line for line in lines if line.startswith("roundround ")] == lines[-1:], done.err
+    for part in parts:
+        assert part in lines[-1]
+    assert done.out == ""
+    left = [path for path in Path("outputs").rglob("*") if path.is_file()] if Path("outputs").exists() else []
+    assert left == []
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One token cache for a session (each worker's own), no word to Weights & Biases, and no Slurm job around it."""

@@ -10,20 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Done, shell
-
-
-def assert_refused(done: Done, *parts: str) -> None:
-    """One line on standard error that says what is wrong, exit code 2, and nothing half-written."""
-    assert done.code == 2, done
-    lines = done.err.strip().splitlines()
-    assert [line for line in lines if line.startswith("roundround ")] == lines[-1:], done.err
-    for part in parts:
-        assert part in lines[-1]
-    assert done.out == ""
-    left = [path for path in Path("outputs").rglob("*") if path.is_file()] if Path("outputs").exists() else []
-    assert left == []
-
+from conftest import ROOT, Done, assert_refused, shell
 
 # -- help
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SHARED, Done
+from conftest import SHARED, Done, assert_refused
 from helpers_hf import tiny
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -197,7 +197,7 @@ def test_a_folder_that_is_no_usable_model(
     roundround: Callable[..., Done], folder: Path, here: Path, what: str, message: str
 ) -> None:
     done = roundround("probe", "logger=none", "model=hf", f"model.path={broken(folder, here, what)}")
-    refused(done, message)
+    assert_refused(done, message)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_folder_that_is_no_usable_model(
     ],
 )
 def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[str], message: str) -> None:
-    refused(roundround("probe", "logger=none", *args), message)
+    assert_refused(roundround("probe", "logger=none", *args), message)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
     ],
 )
 def test_a_wrong_option(probe: Callable[..., Done], args: list[str], message: str) -> None:
-    refused(probe(*args), message)
+    assert_refused(probe(*args), message)
 
 
 def test_code_that_is_not_needed_is_no_reason_to_refuse(probe: Callable[..., Done], folder: Path, here: Path) -> None:
@@ -256,22 +256,13 @@ def test_code_that_is_not_needed_is_no_reason_to_refuse(probe: Callable[..., Don
 
 def test_a_broken_pickle_is_refused(probe: Callable[..., Done], folder: Path, here: Path) -> None:
     path = broken(folder, here, "pickled")
-    refused(probe(f"model.path={path}", "model.pickled=true"), "cannot be loaded")
+    assert_refused(probe(f"model.path={path}", "model.pickled=true"), "cannot be loaded")
 
 
 def test_a_short_text_is_refused(probe: Callable[..., Done], here: Path) -> None:
     (here / "short.txt").write_text("ab")
-    refused(probe("text=short.txt"), "rows=false")
+    assert_refused(probe("text=short.txt"), "rows=false")
     assert probe("text=short.txt", "rows=false").code == 0
-
-
-def refused(done: Done, message: str) -> None:
-    assert done.code == 2, done.err
-    lines = done.err.strip().splitlines()
-    assert message in lines[-1]
-    assert len([line for line in lines if line.startswith("roundround")]) == 1
-    assert done.out == ""
-    assert not list(Path("outputs").glob("probe/*/*/run.json"))
 
 
 # -- a trained model
