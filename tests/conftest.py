@@ -111,6 +111,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def held_out_stream(corpus: Path, fraction: float = 0.3) -> bytes:
+    """What a model of bytes is scored on, a zero byte for the end of each document."""
+    from roundround.data.corpora import is_held_out
+
+    texts = [text for text in corpus.read_text().split("\n\n") if fraction == 1 or is_held_out(text, fraction)]
+    return "".join(text + "\0" for text in texts).encode()
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in."""

@@ -57,6 +57,8 @@ class EvalConfig:
     run: str = MISSING
     checkpoint: str = MISSING
     length: list[int] = MISSING
+    stride: int | None = MISSING
+    bos: Any = MISSING
     max_tokens: int | None = MISSING
     batch_tokens: int = MISSING
     dispersion: bool = MISSING
@@ -78,6 +80,10 @@ class EvalConfig:
             at_least_one(length=length)
         if self.max_tokens is not None:
             at_least_one(max_tokens=self.max_tokens)
+        if self.stride is not None and not 1 <= self.stride <= min(self.length):
+            raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
+        if self.bos not in ("auto", True, False):
+            raise UserError(f"bos={self.bos} must be auto, true or false")
 
 
 @dataclass

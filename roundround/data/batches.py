@@ -118,41 +118,71 @@ class TrainingWindows(Dataset[Tensor]):
 
 
 class EvaluationWindows(Dataset[Tensor]):
-    """Windows [length + 1] overlapping by one token, so that each target is scored once; a slice gives [n, length + 1].
+    """Windows [length + 1] over a stream in which every token after the first is a target once.
 
-    Nothing is copied until it is asked for; what is given is int64.
+    Window i begins `stride` tokens after the one before it, and its targets count from position first_scored_N[i] on:
+    those before it have been counted, and are there as context. With stride = length the windows meet: each begins with
+    the token that was the last target before it. The last window is moved back so that it ends with the stream. A slice
+    gives [n, length + 1], int64; nothing is copied until it is asked for.
+
+    A stride below the length is the sliding window of the Hugging Face documentation on perplexity: every target but
+    the first `length` has at least length - stride + 1 tokens of context, and the text is read length / stride times.
+
+    first_scored_N: [N], int64.
     """
 
-    def __init__(self, tokens: Tokens, *, length: int) -> None:
-        self.windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]
+    def __init__(self, tokens: Tokens, *, length: int, stride: int) -> None:
+        if not 1 <= stride <= length < len(tokens):
+            raise ValueError(
+                f"length is {length} and stride {stride}: 1 <= stride <= length < {len(tokens)}, the tokens, is allowed"
+            )
+        self.tokens, self.length = tokens, length
+        n_targets = len(tokens) - 1
+        ends = np.append(np.arange(length, n_targets, stride), n_targets)
+        self.starts_N = ends - length
+        self.first_scored_N = torch.from_numpy(np.append(0, length - np.diff(ends)))
 
     def __len__(self) -> int:
-        return len(self.windows)
+        return len(self.starts_N)
 
     def __getitem__(self, index: int | slice) -> Tensor:
-        return torch.from_numpy(self.windows[index].astype(np.int64))
+        starts = self.starts_N[index]
+        rows = gather(self.tokens, np.atleast_1d(starts), self.length + 1)
+        return rows if isinstance(index, slice) else rows[0]
 
 
 def evaluation_windows(
-    tokens: Tokens, *, length: int, longest: int, max_tokens: int | None = None
+    tokens: Tokens, *, length: int, longest: int, stride: int | None = None, max_tokens: int | None = None
 ) -> EvaluationWindows:
-    """The held-out stream in windows of `length` inputs; the same targets are scored at every length.
+    """The held-out stream in windows of `length` inputs, `stride` tokens apart (None: length, so that they meet).
 
-    The stream is cut to a multiple of `longest` (the longest length to be compared, a multiple of each of them), at
-    most max_tokens, and the one token more that is the last target. UserError where it is shorter than that, or where
-    these numbers, which come from the command line, do not go together.
+    All its targets are scored, or the first `max_tokens`: the same ones at every length up to `longest`. UserError
+    where there are fewer than one window of `longest`: these numbers come from the command line.
     """
-    if length < 1 or longest % length:
-        raise UserError(f"length={length} does not divide the longest length, {longest}; choose lengths that do")
-    if max_tokens is not None and max_tokens < longest:
+    check_one_window(tokens, longest, max_tokens)
+    n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
+    return EvaluationWindows(tokens[: n_targets + 1], length=length, stride=stride or length)
+
+
+def validation_windows(tokens: Tokens, *, length: int, max_tokens: int) -> Tensor:
+    """The held-out stream in whole windows that meet, [n, length + 1], at most max_tokens targets: training's own.
+
+    The tokens after the last whole window are left out. UserError as `evaluation_windows`.
+    """
+    check_one_window(tokens, length, max_tokens)
+    n_targets = min(max_tokens, len(tokens) - 1) // length * length
+    return EvaluationWindows(tokens[: n_targets + 1], length=length, stride=length)[:]
+
+
+def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> None:
+    """Raises UserError where there is not one window of `length` to score."""
+    if max_tokens is not None and max_tokens < length:
         raise UserError(
-            f"{max_tokens} tokens to score are fewer than one window of {longest}; raise max_tokens (validation_tokens "
+            f"{max_tokens} tokens to score are fewer than one window of {length}; raise max_tokens (validation_tokens "
             f"in training)"
         )
-    if len(tokens) < longest + 1:
+    if len(tokens) < length + 1:
         raise UserError(
-            f"the held-out documents make {len(tokens):,} tokens, fewer than the {longest + 1:,} of one longest "
+            f"the held-out documents make {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
             f"window; raise data.held_out, give more text, or evaluate at shorter lengths"
         )
-    n_targets = len(tokens) - 1 if max_tokens is None else min(max_tokens, len(tokens) - 1)
-    return EvaluationWindows(tokens[: n_targets // longest * longest + 1], length=length)

@@ -12,15 +12,17 @@ from roundround.errors import UserError
 
 
 class Corpus(ABC):
-    """A fixed sequence of documents, a fraction of which is held out for evaluation.
+    """A fixed sequence of documents, a fraction of which, or all, is held out for evaluation.
 
     A document is held out where the sha256 of its text, read as a number in [0, 1), is below `held_out`. So a text is
     on the same side wherever and however often it appears, and one pass over a corpus larger than memory is enough.
     """
 
     def __init__(self, *, held_out: float) -> None:
-        if not 0 < held_out < 1:
-            raise ValueError(f"held_out is {held_out}: a fraction of the documents between 0 and 1 is allowed")
+        if not 0 < held_out <= 1:
+            raise ValueError(
+                f"held_out is {held_out}: a fraction of the documents above 0 and up to 1 (all, to evaluate) is allowed"
+            )
         self.held_out = held_out
 
     @abstractmethod

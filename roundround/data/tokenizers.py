@@ -149,10 +149,13 @@ class HuggingFace(TokenizerRecipe):
 
 @final
 class AlreadyLoaded(TokenizerRecipe):
-    """A tokenizer of transformers that is there already, such as a loaded model's. UserError if it is no fast one."""
+    """A tokenizer of transformers that is there already, such as a loaded model's. UserError if it is no fast one.
 
-    def __init__(self, tokenizer: Any, name: str) -> None:
-        self._vocabulary = vocabulary_of(tokenizer, name)
+    end_of_document: the token that joins documents; None for the end-of-sequence token.
+    """
+
+    def __init__(self, tokenizer: Any, name: str, *, end_of_document: int | None = None) -> None:
+        self._vocabulary = vocabulary_of(tokenizer, name, end_of_document)
 
     def identity(self) -> str:
         return content_identity(self._vocabulary)
@@ -178,15 +181,19 @@ class Saved(TokenizerRecipe):
         return self._vocabulary
 
 
-def vocabulary_of(tokenizer: Any, name: str) -> Vocabulary:
-    """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document. UserError."""
+def vocabulary_of(tokenizer: Any, name: str, end_of_document: int | None = None) -> Vocabulary:
+    """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document, or the one given.
+
+    Raises UserError where it has no fast form, or none of these tokens.
+    """
     from transformers import PreTrainedTokenizerFast
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(f"tokenizer '{name}' has no fast form (tokenizer.json); choose another tokenizer.name")
-    if tokenizer.eos_token_id is None:
+    end = tokenizer.eos_token_id if end_of_document is None else end_of_document
+    if end is None:
         raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
-    return open_vocabulary(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), tokenizer.eos_token_id)
+    return open_vocabulary(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end)
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int) -> Vocabulary:

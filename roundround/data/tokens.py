@@ -1,6 +1,6 @@
 """Token files: a corpus is tokenised once, into a cache from which every later run maps its tokens.
 
-    <cache>/<hash of corpus and tokenizer>/train.bin  held_out.bin  tokenizer.json  meta.json
+    <cache>/<hash of corpus and tokenizer>/train.bin  held_out.bin  held_out_bytes.bin  tokenizer.json  meta.json
 
 A document's tokens are followed by the end-of-document token. An entry appears whole, by a rename, or not at all.
 """
@@ -12,11 +12,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,18 @@ from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.disk import claimed, writing
+from roundround.data.token_bytes import BYTES, bytes_of_tokens
 from roundround.data.tokenizers import TokenizerRecipe, Vocabulary, content_hash, open_vocabulary
 from roundround.errors import UserError
 from roundround.files import flush_folder, folder_in_one_step, write_atomically
 
 log = logging.getLogger(__name__)
+Document = TypeVar("Document")
 
-FORMAT = 1  # of the files; raised with any change to them, so that old entries are not taken for new ones
+FORMAT = 2  # of the files; raised with any change to them, so that old entries are not taken for new ones
 BATCH_CHARACTERS = 1 << 20
 SPLITS = ("train", "held_out")
+FILES = (*SPLITS, "held_out_bytes")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -40,19 +43,25 @@ class TokenData:
     """A tokenised corpus, mapped from its files.
 
     train, held_out: [n_tokens], uint16 where the vocabulary fits, else uint32.
+    held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
+    document: the bytes of any stretch of tokens are a sum.
     n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
-    held_out_bytes_per_token: UTF-8 bytes of the held-out texts over held-out tokens, ends of documents counted, so that
-    bits per byte = nats per token / log(2) / held_out_bytes_per_token.
     """
 
     train: NDArray[np.unsignedinteger[Any]]
     held_out: NDArray[np.unsignedinteger[Any]]
+    held_out_bytes: NDArray[np.uint32]
+    n_train_documents: int
+    n_held_out_documents: int
     n_vocab: int
     end_of_document: int
     tokenizer: Tokenizer
     corpus_hash: str
     tokenizer_hash: str
-    held_out_bytes_per_token: float
+
+    def bytes_of_targets(self, n: int) -> int:
+        """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
+        return int(self.held_out_bytes[1 : n + 1].sum(dtype=np.int64))
 
 
 def default_cache_dir() -> Path:
@@ -63,17 +72,20 @@ def default_cache_dir() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "roundround"
 
 
-def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path) -> TokenData:
+def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
     """The corpus in tokens, from the cache or tokenised now. Safe with many processes: one works, the others wait.
 
-    UserError where the corpus cannot be read, has too few documents to hold some out, or the disk is full.
+    UserError where the corpus cannot be read, where a split that the caller needs has no document, or the disk is full.
     """
+    if corpus.held_out == 1 and "train" in needs:
+        raise UserError("data.held_out=1 holds every document out and leaves none to train on; give a smaller fraction")
     corpus_hash = corpus.identity()
     entry = cache_dir / fingerprint(format=FORMAT, corpus=corpus_hash, tokenizer=tokenizer.identity())[:32]
     ready = load(entry)
     if ready is None:
         with claimed(entry):
             ready = load(entry) or _build(corpus, corpus_hash, tokenizer, entry)
+    _require(needs, ready, corpus.held_out)
     return ready
 
 
@@ -83,9 +95,8 @@ def load(entry: Path) -> TokenData | None:
         meta = json.loads((entry / "meta.json").read_text())
         tokenizer_json = (entry / "tokenizer.json").read_text(encoding="utf-8")
         damaged = hashlib.sha256(tokenizer_json.encode()).hexdigest() != meta["tokenizer_hash"]
-        for split in SPLITS:
-            n_bytes = meta[split]["tokens"] * np.dtype(meta["dtype"]).itemsize
-            damaged |= (entry / f"{split}.bin").stat().st_size != n_bytes
+        for name in FILES:
+            damaged |= (entry / f"{name}.bin").stat().st_size != _n_tokens(meta, name) * _dtype(meta, name).itemsize
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError):
@@ -96,16 +107,28 @@ def load(entry: Path) -> TokenData | None:
     return _mapped(entry, meta, open_vocabulary(Tokenizer.from_str(tokenizer_json), meta["end_of_document"]))
 
 
+def _dtype(meta: Mapping[str, Any], name: str) -> np.dtype[Any]:
+    return BYTES if name == "held_out_bytes" else np.dtype(meta["dtype"])
+
+
+def _n_tokens(meta: Mapping[str, Any], name: str) -> int:
+    return int(meta[name.removesuffix("_bytes")]["tokens"])
+
+
 def _mapped(entry: Path, meta: Mapping[str, Any], vocabulary: Vocabulary) -> TokenData:
+    arrays = {}
+    for name in FILES:
+        dtype, empty = _dtype(meta, name), _n_tokens(meta, name) == 0  # an empty file cannot be mapped
+        arrays[name] = np.empty(0, dtype) if empty else np.memmap(entry / f"{name}.bin", dtype=dtype, mode="r")
     return TokenData(
-        train=np.memmap(entry / "train.bin", dtype=meta["dtype"], mode="r"),
-        held_out=np.memmap(entry / "held_out.bin", dtype=meta["dtype"], mode="r"),
+        **arrays,
+        n_train_documents=meta["train"]["documents"],
+        n_held_out_documents=meta["held_out"]["documents"],
         n_vocab=meta["n_vocab"],
         end_of_document=vocabulary.end_of_document,
         tokenizer=vocabulary.tokenizer,
         corpus_hash=meta["corpus_hash"],
         tokenizer_hash=meta["tokenizer_hash"],
-        held_out_bytes_per_token=meta["held_out"]["bytes"] / meta["held_out"]["tokens"],
     )
 
 
@@ -126,58 +149,71 @@ def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Pat
 
 
 def _write(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, Any]:
-    """Writes tokenizer and tokens; returns what meta.json says of them. UserError where a split got no document."""
-    vocabulary = recipe.build(corpus.training_texts())
+    """Writes tokenizer and tokens; returns what meta.json says of them. UserError where there is no text."""
+    vocabulary = recipe.build(_read(corpus.training_texts()))
+    tokenizer, end = vocabulary.tokenizer, [vocabulary.end_of_document]
     dtype = np.dtype("uint16" if vocabulary.size <= 2**16 else "uint32")
-    write_atomically(folder / "tokenizer.json", vocabulary.tokenizer.to_str())
-    train, held_out = (_TokenFile(folder / f"{split}.bin", dtype) for split in SPLITS)
-    try:
-        for batch in _batches(corpus.documents()):
-            texts = [text for _, text in batch]
-            encodings = vocabulary.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-            for (is_held_out, text), encoding in zip(batch, encodings, strict=True):
-                file = held_out if is_held_out else train
-                file.add([*encoding.ids, vocabulary.end_of_document], len(text.encode()))
-    finally:
-        train.close()
-        held_out.close()
-    _require_both(train, held_out, corpus.held_out)
+    write_atomically(folder / "tokenizer.json", tokenizer.to_str())
+    with ExitStack() as files:
+        train, held_out, n_bytes = (files.enter_context(_Array(folder / f"{name}.bin")) for name in FILES)
+        for batch in _batches(_read(corpus.documents())):
+            texts = [text for is_held_out, text in batch if not is_held_out]
+            for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
+                train.add(np.asarray(encoding.ids + end, dtype), text)
+            texts = [text for is_held_out, text in batch if is_held_out]
+            for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+                held_out.add(np.asarray(encoding.ids + end, dtype), text)
+                n_bytes.add(bytes_of_tokens(text, encoding.offsets), text)
+    if train.counts["documents"] + held_out.counts["documents"] == 0:
+        raise UserError("the corpus holds no text: check data.path or data.column")
     sizes = {"dtype": dtype.name, "n_vocab": vocabulary.size, "end_of_document": vocabulary.end_of_document}
-    hashes = {"tokenizer_hash": content_hash(vocabulary.tokenizer)}
-    return {"train": train.counts, "held_out": held_out.counts, **sizes, **hashes}
+    return {
+        "train": train.counts,
+        "held_out": held_out.counts,
+        **sizes,
+        "tokenizer_hash": content_hash(tokenizer),
+    }
 
 
-class _TokenFile:
-    """One split's tokens on their way to the disk, counted."""
+class _Array:
+    """An array on its way to the disk, piece by piece, its documents counted; on the disk when the block is left."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
+    def __init__(self, path: Path) -> None:
         self.file = path.open("wb")
         self.counts = {"documents": 0, "tokens": 0, "bytes": 0}
 
-    def add(self, ids: list[int], n_bytes: int) -> None:
-        """One document's ids and the UTF-8 bytes of its text."""
-        self.file.write(np.asarray(ids, dtype=self.dtype).tobytes())
-        for name, n in ("documents", 1), ("tokens", len(ids)), ("bytes", n_bytes):
+    def add(self, values: NDArray[Any], text: str) -> None:
+        """What is kept of one document."""
+        self.file.write(values.tobytes())
+        for name, n in ("documents", 1), ("tokens", len(values)), ("bytes", len(text.encode())):
             self.counts[name] += n
 
-    def close(self) -> None:
-        """On the disk when it returns."""
+    def __enter__(self) -> _Array:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with self.file:
             self.file.flush()
             os.fsync(self.file.fileno())
 
 
-def _require_both(train: _TokenFile, held_out: _TokenFile, fraction: float) -> None:
-    n_train, n_held_out = train.counts["documents"], held_out.counts["documents"]
-    if n_train + n_held_out == 0:
-        raise UserError("the corpus holds no text: check data.path or data.column")
-    if n_train == 0 or n_held_out == 0:
-        empty = "train on" if n_train == 0 else "hold out"
-        raise UserError(
-            f"the corpus has {n_train + n_held_out} documents and none to {empty} at data.held_out={fraction}; change "
-            f"that fraction, or cut the text into more documents (data=text: data.split_regex)"
-        )
+def _read(documents: Iterable[Document]) -> Iterator[Document]:
+    """The same; UserError where a file of the corpus cannot be read, so that it is not taken for one of the cache."""
+    try:
+        yield from documents
+    except OSError as error:
+        raise UserError(f"the corpus cannot be read: {error}") from error
+
+
+def _require(needs: Sequence[str], data: TokenData, fraction: float) -> None:
+    counts = {"train": data.n_train_documents, "held_out": data.n_held_out_documents}
+    for split in needs:
+        if counts[split] == 0:
+            purpose = {"train": "train on", "held_out": "hold out"}[split]
+            raise UserError(
+                f"the corpus has {sum(counts.values())} documents and none to {purpose} at data.held_out={fraction}; "
+                f"change that fraction, or cut the text into more documents (data=text: data.split_regex)"
+            )
 
 
 def _batches(documents: Iterable[tuple[bool, str]]) -> Iterator[list[tuple[bool, str]]]:

@@ -116,25 +116,25 @@ class ProbedDecoder(ProbedModel):
 
 @final
 class AfterFirstToken(nn.Module):
-    """Scores windows from the middle of a text, each after the model's first token.
+    """Scores windows from the middle of a text, each after `first_token` (None: after nothing).
 
     As `Decoder` with targets: the loss [B, T] of each in nats.
     """
 
-    def __init__(self, probed: ProbedModel) -> None:
+    def __init__(self, probed: ProbedModel, first_token: int | None) -> None:
         super().__init__()
         self.model = probed.model
-        self.probed = probed
+        self.probed, self.first_token = probed, first_token
 
     @property
     def n_before(self) -> int:
         """Tokens in front of each window."""
-        return 0 if self.probed.first_token is None else 1
+        return 0 if self.first_token is None else 1
 
     def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor) -> Tensor:
-        if self.probed.first_token is None:
+        if self.first_token is None:
             return self.probed.token_loss(tokens_BT, targets_BT)
-        first_B1 = torch.full_like(tokens_BT[:, :1], self.probed.first_token)
+        first_B1 = torch.full_like(tokens_BT[:, :1], self.first_token)
         with_first = torch.cat([first_B1, tokens_BT], 1)
         return self.probed.token_loss(with_first, torch.cat([tokens_BT[:, :1], targets_BT], 1))[:, 1:]
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from roundround.model.scoring import PositionLoss
 from roundround.report.figures import BLUE, GREY, colour_map, save, subplots
 
 
-def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: str, folder: Path) -> list[Path]:
-    """Save `folder/perplexity.svg` and `.pdf`; `by_length` maps a length in tokens to the losses (nats) by position."""
-    lengths = sorted(by_length)
+def draw(losses: Mapping[int, PositionLoss], *, train_length: int, title: str, folder: Path) -> list[Path]:
+    """Save `folder/perplexity.svg` and `.pdf`, from the loss at each length in tokens."""
+    lengths = sorted(losses)
     figure, (left, right) = subplots(1, 2, figsize=(9.0, 3.6))
-    left.plot(lengths, [math.exp(float(np.mean(by_length[n]))) for n in lengths], "o-", color=BLUE)
+    left.plot(lengths, [losses[n].perplexity() for n in lengths], "o-", color=BLUE)
     left.set(xscale="log", xlabel="context length (tokens)", ylabel="held-out perplexity")
     left.set_xticks(lengths, [str(n) for n in lengths])
     left.minorticks_off()
     shades = colour_map("viridis")(np.linspace(0.85, 0.1, len(lengths)))
     for n, shade in zip(lengths, shades, strict=True):
-        positions, losses = smoothed(by_length[n])
-        right.plot(positions, losses, color=shade, label=str(n))
+        right.plot(*smoothed(losses[n], n), color=shade, label=str(n))
     right.set(xscale="log", xlabel="position in the window (tokens)", ylabel="loss (nats per token)")
     right.legend(title="context length", frameon=False, fontsize="small")
     for axis in (left, right):
@@ -45,10 +45,10 @@ def draw(by_length: Mapping[int, Sequence[float]], *, train_length: int, title: 
     return save(figure, folder, "perplexity")
 
 
-def smoothed(losses: Sequence[float]) -> tuple[list[float], list[float]]:
+def smoothed(loss: PositionLoss, length: int) -> tuple[list[float], list[float]]:
     """Means over position ranges that double, (position, loss): single positions are noise."""
-    bins = position_bins(len(losses))
-    return [math.sqrt((a + 1) * b) for a, b in bins], [float(np.mean(losses[a:b])) for a, b in bins]
+    bins = position_bins(length)
+    return [math.sqrt((a + 1) * b) for a, b in bins], [loss.token_loss(a, b) for a, b in bins]
 
 
 def position_bins(length: int) -> list[tuple[int, int]]:

@@ -65,15 +65,18 @@ class TrainedRun:
         return self.saved_tokenizer().build([])
 
     def held_out_text(self) -> TokenData:
-        """The corpus in the run's tokens; from the cache where the run left them, else with the tokenizer it kept."""
+        """The corpus in the run's tokens; from the cache where the run left them, else with the tokenizer it kept.
+
+        None of its documents need be left for training.
+        """
         corpus, recorded = build(self.config.data, Corpus), self.manifest["data"]  # type: ignore[type-abstract]
         began_elsewhere = self.config.get("init") is not None  # its tokenizer's folder need not be there any more
         if corpus.identity() == recorded["corpus_hash"] and not began_elsewhere:
             recipe = build(self.config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
-            data = prepare(corpus, recipe, default_cache_dir())
+            data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
             if data.tokenizer_hash == recorded["tokenizer_hash"]:
                 return data
-        return prepare(corpus, self.saved_tokenizer(), default_cache_dir())
+        return prepare(corpus, self.saved_tokenizer(), default_cache_dir(), needs=["held_out"])
 
     def saved_tokenizer(self) -> Saved:
         return Saved(self.directory / "tokenizer.json", self.manifest["data"]["end_of_document"])

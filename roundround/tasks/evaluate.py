@@ -5,7 +5,6 @@ The model is one trained here (`run=`) or a pretrained one (`model=`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from roundround.config.build import build
@@ -22,7 +20,7 @@ from roundround.config.options import load_option
 from roundround.config.recorded import as_dict
 from roundround.config.schema import EvalConfig, checked
 from roundround.console import print_status, warnings_as_lines
-from roundround.data.batches import evaluation_windows
+from roundround.data.batches import EvaluationWindows, evaluation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import AlreadyLoaded
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
@@ -31,14 +29,16 @@ from roundround.files import write_json
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, score
 from roundround.probing.dispersion import Dispersion, watched
-from roundround.probing.probed_model import AfterFirstToken
-from roundround.report import dispersion_tables, perplexity
+from roundround.probing.probed_model import AfterFirstToken, ProbedModel
+from roundround.report import dispersion_tables, evaluation, perplexity
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.directories import find_run
 from roundround.runs.loggers.base import Logger
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation, Run, opened
 from roundround.softmax.base import RunsInBlocks
+
+TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
@@ -51,6 +51,10 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
+    if config.bos is True:
+        raise UserError(
+            "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
+        )
     source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
     replaced = {group: choice for group, choice in given(invocation).items() if group in ("pe", "softmax", "data")}
@@ -76,10 +80,11 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     corpus_node = config.data if config.data is not None else load_option("data", "pydoc")
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         corpus = build(corpus_node, Corpus)  # type: ignore[type-abstract]
-        data = prepare(corpus, AlreadyLoaded(probed.tokenizer, probed.name), default_cache_dir())
+        recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
+        data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **given(invocation), "model": probed.name}
         with opened_run(cfg, config, invocation, device, choices, {"seed": None, "run": None}, data) as run:
-            model = AfterFirstToken(probed)
+            model = AfterFirstToken(probed, chosen_first_token(config, probed, data, device))
             score_and_report(run, config, model, data, device, choices, probed.longest, None)
 
 
@@ -134,26 +139,66 @@ def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str])
         )
 
 
+def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData, device: torch.device) -> int | None:
+    """The token in front of every window, or None: as `bos` says, or what the first targets are cheaper with.
+
+    Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin anywhere
+    takes it for the beginning of a text, which most windows are not.
+    """
+    first = probed.first_token
+    if first is None and config.bos is True:
+        raise UserError(f"bos=true: the tokenizer of {probed.name} puts no token at the beginning of a text")
+    if first is None or config.bos is False:
+        return None
+    if config.bos is True:
+        return first
+    length = min(config.length)
+    n_targets = max(length, min(TARGETS_TO_CHOOSE_BY, config.max_tokens or TARGETS_TO_CHOOSE_BY))
+    windows = evaluation_windows(data.held_out, length=length, longest=max(config.length), max_tokens=n_targets)
+    with_it, without = (
+        score_windows(AfterFirstToken(probed, token), windows, config, data, device).token_loss()
+        for token in (first, None)
+    )
+    name, either = data.tokenizer.id_to_token(first), f"{with_it:.3f} nats per token with it, {without:.3f} without"
+    how = "with" if with_it < without else "without"
+    print_status(
+        f"windows begin {how} {name}: {either}, over the first {n_targets:,} targets (bos=true or false decides)"
+    )
+    return first if with_it < without else None
+
+
+def score_windows(
+    model: nn.Module, windows: EvaluationWindows, config: EvalConfig, data: TokenData, device: torch.device
+) -> PositionLoss:
+    return score(
+        model,
+        windows,
+        batch=max(1, config.batch_tokens // windows.length),
+        device=device,
+        first_scored_N=windows.first_scored_N,
+        joint=data.end_of_document,
+    )
+
+
 def measure(
     config: EvalConfig, model: nn.Module, data: TokenData, device: torch.device
 ) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
     """Losses at each length, and where asked for the dispersion of the attention that led to them.
 
-    The targets are the same at all lengths: the stream is cut to a multiple of every length.
+    The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
     """
-    longest = math.lcm(*config.length)
-    if len(data.held_out) <= longest and len(data.held_out) > max(config.length):
-        raise UserError(
-            f"length={','.join(map(str, config.length))}: {len(data.held_out):,} held-out tokens are fewer than a "
-            f"stretch that all of them divide, {longest:,}; choose lengths that divide the largest"
-        )
     losses, dispersions = {}, {}
     for length in sorted(set(config.length)):
-        windows = evaluation_windows(data.held_out, length=length, longest=longest, max_tokens=config.max_tokens)
-        batch = max(1, config.batch_tokens // length)
+        windows = evaluation_windows(
+            data.held_out,
+            length=length,
+            longest=max(config.length),
+            stride=config.stride,
+            max_tokens=config.max_tokens,
+        )
         n_before = model.n_before if isinstance(model, AfterFirstToken) else 0
         with watched(model, n_before + length) if config.dispersion else nullcontext() as seen:
-            losses[length] = score(model, windows, batch=batch, device=device)
+            losses[length] = score_windows(model, windows, config, data, device)
         if seen is not None:
             dispersions[length] = seen
     return losses, dispersions
@@ -170,40 +215,22 @@ def report(
     more: list[dict[str, Any]],
 ) -> None:
     """Write results, with `more` of them, and the figure, and show the table."""
-    records: list[dict[str, Any]] = []
-    columns = ("context", "perplexity", "nats per token", "nats per byte")
-    table = Table(*columns, title=f"held-out text, {title(choices)}")
-    for length, loss in losses.items():
-        values = {
-            "perplexity": loss.perplexity(),
-            "nats_per_token": loss.token_loss(),
-            "nats_per_byte": loss.token_loss() / data.held_out_bytes_per_token,
-        }
-        records += [{"metric": name, **common, "length": length, "value": value} for name, value in values.items()]
-        by_position = loss.by_position
-        records += [
-            {
-                "metric": "nats_per_token",
-                **common,
-                "length": length,
-                "first_position": a,
-                "last_position": b - 1,
-                "value": sum(by_position[a:b]) / (b - a),
-            }
-            for a, b in perplexity.position_bins(length)
-        ]
-        mark = " *" if length == train_length else ""
-        table.add_row(f"{length:,}{mark}", *(f"{value:.4f}" for value in values.values()))
+    n_bytes = evaluation.scored_bytes(losses, data)
+    by_length = {length: evaluation.values(loss, n_bytes) for length, loss in losses.items()}
+    for length, values in by_length.items():
         run.log(length, length=length, **values)
-    headline = {f"perplexity_{length}": loss.perplexity() for length, loss in losses.items()}
-    run.results(records + more, **headline)
+    records = evaluation.records(losses, n_bytes, common)
+    run.results(
+        records + more, **{f"perplexity_{length}": values["perplexity"] for length, values in by_length.items()}
+    )
     if run.writes:
-        write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
         curves = {length: loss.by_position for length, loss in losses.items()}
-        perplexity.draw(curves, train_length=train_length, title=title(choices), folder=run.directory / "figures")
-        n_targets = next(iter(losses.values())).n_targets
-        Console(stderr=True).print(table)
-        print_status(f"the same {n_targets:,} targets at each length; * is the training context length")
+        write_json(run.directory / "loss_by_position.json", curves)
+        perplexity.draw(losses, train_length=train_length, title=title(choices), folder=run.directory / "figures")
+        heading = f"held-out text, {title(choices)}"
+        Console(stderr=True).print(evaluation.table(by_length, train_length=train_length, title=heading))
+        for line in evaluation.scope(losses, data):
+            print_status(line)
 
 
 def report_dispersion(run: Run, dispersions: dict[int, Dispersion], choices: dict[str, str]) -> None:

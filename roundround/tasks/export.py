@@ -14,7 +14,7 @@ from roundround.config.build import build, checked_values
 from roundround.config.recorded import as_dict
 from roundround.config.schema import ExportConfig, checked
 from roundround.console import print_status, warnings_as_lines
-from roundround.data.batches import evaluation_windows
+from roundround.data.batches import validation_windows
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.pe.base import PositionalEncoding
@@ -93,7 +93,7 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
     tokens = trained.held_out_text().held_out
     length = min(trained.config.model.train_length, len(tokens) - 1)
     n_windows = min(N_WINDOWS, (len(tokens) - 1) // length)
-    return evaluation_windows(tokens, length=length, longest=length, max_tokens=n_windows * length)[:][:, :-1]
+    return validation_windows(tokens, length=length, max_tokens=n_windows * length)[:, :-1]
 
 
 def card_of(manifest: dict[str, Any], name: str, checkpoint: str, state: dict[str, Any]) -> Card:

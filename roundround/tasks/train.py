@@ -15,7 +15,7 @@ from roundround.config.models import build_decoder, check_buildable
 from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig, checked
 from roundround.console import print_status, warnings_as_lines
-from roundround.data.batches import TrainingWindows, evaluation_windows
+from roundround.data.batches import TrainingWindows, validation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.errors import Interrupted, UserError, one_line
@@ -74,10 +74,10 @@ def fit(
     resumed = start.load_into(decoder)
     first_step = resumed.state["step"] if resumed else 0
     length = config.model.train_length
-    windows = evaluation_windows(data.held_out, length=length, longest=length, max_tokens=config.validation_tokens)
+    windows = validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens)
     callback = TrainingCallback(
         run,
-        windows=windows[:],
+        windows=windows,
         tokens_per_step=config.batch_size * length,
         log_every=count(config.trainer, "log_every_n_steps"),
         validate_every=config.validate_every,
@@ -134,7 +134,7 @@ def announce(
             "end_of_document": data.end_of_document,
             "training_tokens": len(data.train),
             "held_out_tokens": len(data.held_out),
-            "held_out_bytes_per_token": data.held_out_bytes_per_token,
+            "held_out_bytes": int(data.held_out_bytes.sum()),
         },
     )
     if not run.writes:
@@ -173,16 +173,17 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
     best = checkpoints.read_state(folder)["best"]
-    token_loss = best["nats_per_token"]
+    token_loss, length = best["nats_per_token"], config.model.train_length
+    n_targets = validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens)[:, 1:].numel()
     values = {
         "perplexity": math.exp(token_loss),
         "nats_per_token": token_loss,
-        "nats_per_byte": token_loss / data.held_out_bytes_per_token,
+        "nats_per_byte": token_loss * n_targets / data.bytes_of_targets(n_targets),
     }
     choices = run.manifest["choices"]
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
     records = [
-        {"metric": name, **common, "length": config.model.train_length, "step": best["step"], "value": value}
+        {"metric": name, **common, "length": length, "step": best["step"], "value": value}
         for name, value in values.items()
     ]
     records += [{"metric": name, **common, "value": value} for name, value in run.manifest["facts"].items()]

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from roundround.data.batches import TrainingWindows, evaluation_windows, global_batch
+from roundround.data.batches import (
+    EvaluationWindows,
+    TrainingWindows,
+    evaluation_windows,
+    global_batch,
+    validation_windows,
+)
 from roundround.errors import UserError
 
 TOKENS = np.arange(1003, dtype=np.uint16)  # a token is its own place in the stream
@@ -127,11 +133,22 @@ def test_numbers_that_do_not_go_together_are_named(changes: dict[str, int], mess
 @pytest.mark.parametrize("length", [8, 16, 32, 64])
 def test_every_length_scores_the_same_targets_once(length: int) -> None:
     found = evaluation_windows(TOKENS, length=length, longest=64)
-    n_targets = 1002 // 64 * 64
-    assert len(found) == n_targets // length
-    assert found[:][:, 1:].flatten().tolist() == list(range(1, n_targets + 1))
-    assert found[:][:, :-1].flatten().tolist() == list(range(n_targets))
+    assert scored(found) == list(range(1, 1003))
+    assert found[:-1][:, :-1].flatten().tolist() == list(range(1002 // length * length))  # the windows meet
     assert found[:].dtype == torch.int64
+
+
+@pytest.mark.parametrize(("length", "stride"), [(64, 1), (64, 7), (64, 63), (10, 3), (1, 1), (1002, 5)])
+def test_sliding_windows_score_every_target_once_after_enough_context(length: int, stride: int) -> None:
+    found = evaluation_windows(TOKENS, length=length, longest=length, stride=stride)
+    assert scored(found) == list(range(1, 1003))
+    assert all(int(first) >= length - stride for first in found.first_scored_N[1:])
+
+
+def scored(windows: EvaluationWindows) -> list[int]:
+    """The targets that count, window after window; TOKENS are the numbers from 0 on."""
+    rows = zip(windows[:].tolist(), windows.first_scored_N.tolist(), strict=True)
+    return [target for row, first in rows for target in row[1 + first :]]
 
 
 def test_evaluation_windows_can_be_sliced_indexed_and_loaded() -> None:
@@ -143,19 +160,21 @@ def test_evaluation_windows_can_be_sliced_indexed_and_loaded() -> None:
 
 def test_the_last_token_can_be_the_last_target() -> None:
     assert len(evaluation_windows(TOKENS[:129], length=64, longest=64)) == 2
-    assert len(evaluation_windows(TOKENS[:128], length=64, longest=64)) == 1
+    assert scored(evaluation_windows(TOKENS[:128], length=64, longest=64)) == list(range(1, 128))
+    assert validation_windows(TOKENS[:129], length=64, max_tokens=999).shape == (2, 65)
+    assert validation_windows(TOKENS[:128], length=64, max_tokens=999).shape == (1, 65)
 
 
-def test_max_tokens_is_rounded_down_to_whole_longest_windows() -> None:
-    assert len(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=200)) == 3 * 4
-    assert len(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=10**9)) == 15 * 4
+def test_max_tokens_is_what_is_scored() -> None:
+    assert scored(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=200)) == list(range(1, 201))
+    assert scored(evaluation_windows(TOKENS, length=16, longest=64, max_tokens=10**9)) == list(range(1, 1003))
+    assert validation_windows(TOKENS, length=16, max_tokens=200).shape == (12, 17)
 
 
 @pytest.mark.parametrize(
     ("n_tokens", "numbers", "message"),
     [
         (64, {"length": 16, "longest": 64}, "64 tokens, fewer than the 65 of one longest window"),
-        (999, {"length": 48, "longest": 64}, "length=48 does not divide the longest length, 64"),
         (999, {"length": 16, "longest": 64, "max_tokens": 63}, "63 tokens to score are fewer than .* 64"),
     ],
 )
@@ -166,5 +185,6 @@ def test_an_evaluation_that_cannot_be_is_told(n_tokens: int, numbers: dict[str, 
 
 def test_nothing_is_read_before_it_is_asked_for() -> None:
     huge = np.lib.stride_tricks.as_strided(TOKENS, shape=(10**11,), strides=(0,))  # 200 GB, were it copied
-    assert len(evaluation_windows(huge, length=1000, longest=1000)) == 10**8 - 1
-    assert evaluation_windows(huge, length=1000, longest=1000)[5:7].shape == (2, 1001)
+    found = evaluation_windows(huge, length=10**6, longest=10**6)
+    assert len(found) == 10**5
+    assert found[5:7].shape == (2, 10**6 + 1)

@@ -50,6 +50,10 @@ def test_order_and_repetition_do_not_move_a_document_across() -> None:
     assert all(sides[text] == held_out for held_out, text in again)
 
 
+def test_all_documents_can_be_held_out() -> None:
+    assert [text for held_out, text in Listed(TEXTS, held_out=1).documents() if held_out] == TEXTS
+
+
 def test_a_larger_fraction_only_adds_to_what_is_held_out() -> None:
     small = {text for held_out, text in Listed(TEXTS, held_out=0.1).documents() if held_out}
     large = {text for held_out, text in Listed(TEXTS, held_out=0.2).documents() if held_out}
@@ -71,7 +75,7 @@ def test_half_surrogates_become_the_replacement_character() -> None:
     assert [text for _, text in Listed(["x\udfff"], held_out=0.5).documents()] == ["x\ufffd"]
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 10.0])
+@pytest.mark.parametrize("fraction", [0.0, 1.1, -0.1, 10.0])
 def test_a_fraction_outside_zero_to_one_is_refused(fraction: float) -> None:
     with pytest.raises(ValueError, match=rf"held_out is {fraction}"):
         Listed(TEXTS, held_out=fraction)

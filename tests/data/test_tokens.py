@@ -19,6 +19,7 @@ import pytest
 
 from roundround.data import tokens
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
+from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe, Vocabulary, open_vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.errors import UserError
@@ -78,8 +79,8 @@ def test_every_token_of_every_document_is_in_its_split_in_order(tmp_path: Path) 
     assert data.train.tolist() == expected[False]
     assert data.held_out.tolist() == expected[True]
     assert (data.train.dtype, data.n_vocab, data.end_of_document) == (np.uint16, 257, 256)
-    n_held_out = sum(is_held_out(text, 0.1) for text in TEXTS)
-    assert data.held_out_bytes_per_token == pytest.approx(1 - n_held_out / len(expected[True]))
+    assert data.n_held_out_documents == sum(is_held_out(text, 0.1) for text in TEXTS)
+    assert data.n_train_documents + data.n_held_out_documents == len(TEXTS)
 
 
 def test_small_batches_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +105,8 @@ def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
     assert corpus.n_reads == 0
     assert isinstance(second.train, np.memmap)
     assert np.array_equal(first.train, second.train)
-    for field in ("n_vocab", "end_of_document", "corpus_hash", "tokenizer_hash", "held_out_bytes_per_token"):
+    assert np.array_equal(first.held_out_bytes, second.held_out_bytes)
+    for field in ("n_vocab", "end_of_document", "corpus_hash", "tokenizer_hash", "n_held_out_documents"):
         assert getattr(first, field) == getattr(second, field)
     text = "a <|endoftext|>"
     assert second.tokenizer.decode(second.tokenizer.encode(text).ids) == text
@@ -246,13 +248,44 @@ def test_a_corpus_too_small_to_split_is_told(tmp_path: Path, texts: list[str], h
     for recipe in (Bytes(), BPE(vocab_size=300, max_train_bytes=1000)):
         with pytest.raises(UserError, match=message):
             prepare(Listed(texts, held_out=held_out), recipe, tmp_path)
-    assert names(tmp_path) <= {".lock"}
+
+
+def test_who_only_evaluates_needs_no_training_documents(tmp_path: Path) -> None:
+    for fraction in (0.999, 1):
+        data = prepare(Listed(["only one"], held_out=fraction), Bytes(), tmp_path, needs=["held_out"])
+        assert (len(data.train), data.held_out.tolist()) == (0, [*b"only one", 256])
+    with pytest.raises(UserError, match=r"data.held_out=1 holds every document out and leaves none to train on"):
+        prepare(Listed(TEXTS, held_out=1), Bytes(), tmp_path)
+
+
+def test_a_file_of_the_corpus_that_cannot_be_read_is_not_taken_for_the_cache(tmp_path: Path) -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", "corpus/secret.txt")
+    with pytest.raises(UserError, match=r"the corpus cannot be read: .*corpus/secret.txt"):
+        prepare(Listed(TEXTS, error=error), Bytes(), tmp_path)
+
+
+@pytest.mark.parametrize("recipe", [Bytes(), BPE(vocab_size=300, max_train_bytes=10**5)], ids=["bytes", "bpe"])
+def test_bytes_of_a_stretch_of_tokens_are_those_of_its_text(tmp_path: Path, recipe: TokenizerRecipe) -> None:
+    data = prepare(Listed(TEXTS, held_out=0.5), recipe, tmp_path)
+    for n in (1, 5, 50, len(data.held_out) - 1):
+        text = data.tokenizer.decode(data.held_out[1 : n + 1].tolist(), skip_special_tokens=True)
+        assert data.bytes_of_targets(n) == pytest.approx(len(text.encode()), abs=3)  # a cut character aside
+    held_out = [text for text in TEXTS if is_held_out(text, 0.5)]
+    assert data.held_out_bytes.sum() == sum(len(text.encode()) for text in held_out)
+
+
+def test_dropped_characters_count_with_the_next_token_and_shared_ones_with_the_first() -> None:
+    text = "\N{GRINNING FACE} ab "  # 4 + 1 + 1 + 1 + 1 bytes
+    found = bytes_of_tokens(text, [(0, 1), (0, 1), (2, 3), (3, 4)])
+    assert found.tolist() == [4, 0, 2, 2, 0]
+    assert bytes_of_tokens(text, []).tolist() == [0]
 
 
 SLOW = """
 import pathlib, sys, time
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.tokenizers import Bytes
+from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokens import prepare
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])

@@ -129,6 +129,24 @@ def test_position_loss_means_over_windows_and_over_targets() -> None:
     assert loss.n_targets == 12
 
 
+def test_joints_between_documents_are_kept_apart(decoder: Decoder) -> None:
+    joint = int(WINDOWS[0, 3])
+    everything = score(decoder, WINDOWS, batch=4, device=CPU)
+    apart = score(decoder, WINDOWS, batch=4, device=CPU, joint=joint)
+    assert apart.n_joints == int((WINDOWS[:, 1:] == joint).sum()) > 0
+    assert apart.n_targets + apart.n_joints == everything.n_targets
+    assert apart.with_joints() == pytest.approx(everything.token_loss())
+
+
+def test_targets_before_the_first_scored_one_are_context(decoder: Decoder) -> None:
+    first_N = torch.arange(len(WINDOWS)) % 3
+    found = score(decoder, WINDOWS, batch=2, device=CPU, first_scored_N=first_N)
+    assert found.count_T.tolist()[:3] == [int((first_N == 0).sum()), int((first_N <= 1).sum()), len(WINDOWS)]
+    everything = score(decoder, WINDOWS, batch=2, device=CPU)
+    torch.testing.assert_close(found.sum_T[2:], everything.sum_T[2:])
+    assert found.sum_T[0] < everything.sum_T[0]
+
+
 def test_what_is_no_target_counts_for_nothing() -> None:
     loss = PositionLoss(3)
     loss.add(torch.tensor([[4.0, 1.0], [2.0, torch.nan]]), torch.tensor([[True, True], [True, False]]))

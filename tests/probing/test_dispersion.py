@@ -215,7 +215,7 @@ def test_eval_reports_dispersion_for_each_head_and_length(
     assert kept["16"]["largest_n"] == [1, 2, 4, 8, 16]
     assert "dispersion" in done.err
     plain = roundround("eval", f"run={run}", "logger=none", "length=16", "max_tokens=512")
-    assert {r["metric"] for r in plain.results} == {"perplexity", "nats_per_token", "nats_per_byte"}
+    assert not {r["metric"] for r in plain.results} & {r["metric"] for r in done.results if "layer" in r}
 
 
 def test_eval_warns_where_the_polynomial_leaves_most_rows_alone(

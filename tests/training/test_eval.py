@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Done
+from conftest import Done, held_out_stream
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
@@ -31,7 +31,7 @@ def evaluated(roundround: Callable[..., Done], run: Path | str, *args: str) -> D
 
 
 def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Done], run: Path) -> None:
-    """Every target of the stream, cut to a multiple of the longest, predicted from its own window alone."""
+    """Every token of the stream but the first, predicted from its own window alone; ends of documents are apart."""
     from roundround.config.build import build
     from roundround.config.models import build_decoder
     from roundround.data.corpora import Corpus
@@ -44,16 +44,20 @@ def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Don
     decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
     decoder.load_state_dict(load_file(run / "checkpoints" / "best" / "model.safetensors"))
     stream = torch.from_numpy(data.held_out.astype("int64"))
-    n_targets = (len(stream) - 1) // 64 * 64
     for length in (16, 32, 64):
-        nats = []
-        for start in range(0, n_targets, length):
+        nats: dict[int, float] = {}
+        for start in [*range(0, len(stream) - 1 - length, length), len(stream) - 1 - length]:
             window = stream[start : start + length + 1]
             with torch.no_grad():
                 logits = decoder(window[None, :-1])[0]
-            nats += F.cross_entropy(logits, window[1:], reduction="none").tolist()
-        assert len(nats) == n_targets
-        assert done.value("perplexity", length=length) == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-5)
+            losses = F.cross_entropy(logits, window[1:], reduction="none").tolist()
+            nats = {start + 1 + i: loss for i, loss in enumerate(losses)} | nats  # of two the earlier window's
+        assert len(nats) == len(stream) - 1
+        of_text = [loss for place, loss in nats.items() if stream[place] != data.end_of_document]
+        assert done.value("perplexity", length=length) == pytest.approx(math.exp(sum(of_text) / len(of_text)), rel=1e-5)
+        with_joints = math.exp(sum(nats.values()) / len(nats))
+        assert done.value("perplexity_with_joints", length=length) == pytest.approx(with_joints, rel=1e-5)
+        assert done.value("scored_targets", length=length) == len(of_text) < len(nats)
 
 
 def test_last_is_the_latest_finished_training_run(
@@ -74,9 +78,11 @@ def test_loss_by_position_averages_to_the_loss(roundround: Callable[..., Done], 
         curve = by_position[str(length)]
         assert len(curve) == length
         total = [r for r in done.results if r["metric"] == "nats_per_token" and r["length"] == length]
-        whole = [r["value"] for r in total if "first_position" not in r]
-        assert whole == [pytest.approx(sum(curve) / length)]
+        (whole,) = [r["value"] for r in total if "first_position" not in r]
         bins = [r for r in total if "first_position" in r]
+        n_targets = sum(r["targets"] for r in bins)
+        assert whole == pytest.approx(sum(r["value"] * r["targets"] for r in bins) / n_targets)
+        assert bins[0]["value"] == pytest.approx(curve[0])
         assert [bins[0]["first_position"], bins[-1]["last_position"]] == [0, length - 1]
 
 
@@ -95,7 +101,27 @@ def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(roundround: Callable
     best = min(steps, key=steps.__getitem__)
     assert (run / "checkpoints" / "best").resolve().name == f"step-{best:08d}"
     done = evaluated(roundround, run, "length=32", "max_tokens=256")
-    assert done.value("nats_per_token", length=32, first_position=None) == pytest.approx(steps[best], rel=1e-5)
+    assert math.log(done.value("perplexity_with_joints", length=32)) == pytest.approx(steps[best], rel=1e-5)
+
+
+def test_bytes_are_those_of_the_text_that_was_scored(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:
+    done = evaluated(roundround, run, "length=32", "max_tokens=300")
+    n_bytes = len(held_out_stream(corpus)[1:301].replace(b"\0", b""))
+    (nats,) = (r["value"] for r in done.results if r["metric"] == "nats_per_token" and "targets" not in r)
+    assert done.value("nats_per_byte") == pytest.approx(nats * done.value("scored_targets") / n_bytes)
+
+
+def test_sliding_windows_score_the_same_targets_later_in_the_window(roundround: Callable[..., Done], run: Path) -> None:
+    apart, sliding = (evaluated(roundround, run, "length=32", f"stride={stride}") for stride in (32, 8))
+    assert sliding.value("scored_targets") == apart.value("scored_targets")
+    late = next(r for r in sliding.results if r.get("first_position") == 16)["targets"]
+    assert late > 0.6 * sliding.value("scored_targets")
+
+
+def test_a_whole_text_can_be_scored(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:
+    done = evaluated(roundround, run, "length=32,48", "data=text", f"data.path={corpus}", "data.held_out=1")
+    n_targets = len(held_out_stream(corpus, 1)[1:].replace(b"\0", b""))
+    assert done.value("scored_targets", length=48) == done.value("scored_targets", length=32) == n_targets
 
 
 def test_an_encoding_is_replaced_at_inference(roundround: Callable[..., Done], run: Path) -> None:
@@ -151,6 +177,10 @@ def test_a_run_from_elsewhere_cannot_name_foreign_code(roundround: Callable[...,
         (["length=0"], "length=0"),
         (["length=1000000"], "tokens"),
         (["length=16,x"], "x"),
+        (["stride=33"], "stride=33 must be from 1 to the smallest length, 32"),
+        (["stride=0"], "stride=0"),
+        (["bos=maybe"], "bos=maybe must be auto, true or false"),
+        (["bos=true"], "bos=true is for a pretrained model="),
         (["device=gpu7"], "device=gpu7"),
         (["max_tokens=5"], "max_tokens"),
     ],

@@ -1,0 +1,81 @@
+"""What an evaluation says: its numbers at each context length, as records and a table, and over what they are taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from roundround.data.tokens import TokenData
+from roundround.model.scoring import PositionLoss
+from roundround.report.perplexity import position_bins
+
+
+def scored_bytes(losses: Mapping[int, PositionLoss], data: TokenData) -> int:
+    """UTF-8 bytes of the text that was scored, the same at every length."""
+    loss = next(iter(losses.values()))
+    return data.bytes_of_targets(loss.n_targets + loss.n_joints)
+
+
+def values(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
+    """The loss of the text in three units, and what the joints between documents would make of it."""
+    n_all = loss.n_targets + loss.n_joints
+    return {
+        "perplexity": loss.perplexity(),
+        "nats_per_token": loss.token_loss(),
+        "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes,
+        "perplexity_with_joints": math.exp(min(loss.with_joints(), 700.0)),
+        "share_of_loss_at_joints": loss.joint_sum / (loss.with_joints() * n_all),
+    }
+
+
+def records(losses: Mapping[int, PositionLoss], n_bytes: int, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A record for each number and context length, and one for the loss in each range of positions."""
+    found: list[dict[str, Any]] = []
+    for length, loss in losses.items():
+        where = {**common, "length": length}
+        found += [{"metric": name, **where, "value": value} for name, value in values(loss, n_bytes).items()]
+        found += [{"metric": "scored_targets", **where, "value": loss.n_targets}]
+        for a, b in position_bins(length):
+            place = {"first_position": a, "last_position": b - 1, "targets": int(loss.count_T[a:b].sum())}
+            if place["targets"]:
+                found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
+    return found
+
+
+def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, title: str) -> Table:
+    """A row for each context length; the training context length has a star."""
+    shown = Table("context", "perplexity", "nats per token", "nats per byte", "with joints", title=title)
+    for length, found in by_length.items():
+        mark = " *" if length == train_length else ""
+        names = ("perplexity", "nats_per_token", "nats_per_byte", "perplexity_with_joints")
+        shown.add_row(f"{length:,}{mark}", *(f"{found[name]:.4f}" for name in names))
+    return shown
+
+
+def scope(losses: Mapping[int, PositionLoss], data: TokenData) -> list[str]:
+    """What the numbers were taken over, in lines."""
+    longest = max(losses)
+    loss, n_documents = losses[longest], data.n_held_out_documents
+    n_all = loss.n_targets + loss.n_joints
+    part = "" if n_all == len(data.held_out) - 1 else "the beginning of "
+    lines = [
+        f"the same {loss.n_targets:,} targets ({scored_bytes(losses, data):,} bytes) at each length: {part}"
+        f"{n_documents:,} held-out documents of {n_documents + data.n_train_documents:,}; "
+        f"* is the training context length"
+    ]
+    if loss.n_joints:
+        name, share = data.tokenizer.id_to_token(data.end_of_document), loss.joint_sum / (loss.with_joints() * n_all)
+        lines.append(
+            f"documents are joined by {name}, which is no target: its {loss.n_joints:,} places cost "
+            f"{loss.joint_sum / loss.n_joints:.2f} nats each at {longest:,}, {share:.1%} of the loss with them"
+        )
+    mean = len(data.held_out) / n_documents - 1
+    if mean < longest / 2:
+        lines.append(
+            f"a document has {mean:,.0f} tokens on average, so a context of {longest:,} is mostly other documents; cut "
+            "the text elsewhere where those belong together (data=text: data.split_regex, null for one document a file)"
+        )
+    return lines
