@@ -83,8 +83,8 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **given(invocation), "model": probed.name}
+        model = AfterFirstToken(probed, chosen_first_token(config, probed, data, device))
         with opened_run(cfg, config, invocation, device, choices, {"seed": None, "run": None}, data) as run:
-            model = AfterFirstToken(probed, chosen_first_token(config, probed, data, device))
             score_and_report(run, config, model, data, device, choices, probed.longest, None)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 N_VOCAB, WINDOW = 97, 5
 SIZES = {
@@ -62,3 +64,16 @@ def tiny(name: str, **changes: Any) -> PreTrainedModel:
 
 def some_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(3, N_VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def saved_llama(path: Path, *, begins_texts: bool = True) -> Path:
+    """A folder with a tiny random Llama and a byte tokenizer, which puts <s> before every text or nothing."""
+    tiny("llama", vocab_size=260).save_pretrained(path)
+    letters = {c: i + 3 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE({"<unk>": 0, "<s>": 1, "</s>": 2, **letters}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    if begins_texts:
+        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(path)
+    return path

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from conftest import SHARED, Done, assert_refused
-from helpers_hf import tiny
+from helpers_hf import saved_llama
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 STORIES = SHARED / "models" / "stories260K"
 
@@ -20,15 +19,7 @@ STORIES = SHARED / "models" / "stories260K"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama with a byte tokenizer that puts a token before every text."""
-    path = tmp_path_factory.mktemp("models") / "little"
-    tiny("llama", vocab_size=260).save_pretrained(path)
-    letters = {c: i + 3 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    backend = Tokenizer(models.BPE({"<unk>": 0, "<s>": 1, "</s>": 2, **letters}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(path)
-    return path
+    return saved_llama(tmp_path_factory.mktemp("models") / "little")
 
 
 @pytest.fixture
@@ -118,18 +109,6 @@ def test_a_run_without_rope_is_refused(roundround: Callable[..., Done], train: C
     done = roundround("probe", "run=last", "logger=none")
     assert done.code == 2
     assert "has no RoPE (ALiBi)" in done.err
-
-
-def test_a_pretrained_model_is_evaluated(roundround: Callable[..., Done], folder: Path, corpus: Path) -> None:
-    options = ["eval", "logger=none", "model=hf", f"model.path={folder}", f"text={corpus}", "length=16,32"]
-    plain = roundround(*options)
-    assert plain.code == 0, plain.err
-    done = roundround(*options, "softmax=adaptive_temperature", "dispersion=true")
-    assert done.code == 0, done.err
-    assert done.value("perplexity", length=32) != plain.value("perplexity", length=32)
-    assert {"entropy", "logit_spread"} <= {r["metric"] for r in done.results}
-    cut = roundround(*options, "pe=p_rope")
-    assert cut.value("perplexity", length=32) != plain.value("perplexity", length=32)
 
 
 # -- bad input: one line, exit code 2

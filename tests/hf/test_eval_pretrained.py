@@ -1,0 +1,129 @@
+"""`roundround eval model=`: what a pretrained model is given to read, and which of its targets count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SHARED, Done, assert_refused, held_out_stream
+from helpers_hf import saved_llama
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+STORIES = SHARED / "models" / "stories260K"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_llama(tmp_path_factory.mktemp("models") / "little")
+
+
+@pytest.fixture
+def evaluated(roundround: Callable[..., Done], folder: Path, corpus: Path) -> Callable[..., Done]:
+    given = ["eval", "logger=none", "model=hf", f"model.path={folder}", "data=text", f"data.path={corpus}", "length=32"]
+    return lambda *args: roundround(*given, *args)
+
+
+def test_a_pretrained_model_is_evaluated(evaluated: Callable[..., Done]) -> None:
+    plain = evaluated("length=16,32")
+    assert plain.code == 0, plain.err
+    done = evaluated("length=16,32", "softmax=adaptive_temperature", "dispersion=true")
+    assert done.code == 0, done.err
+    assert done.value("perplexity", length=32) != plain.value("perplexity", length=32)
+    assert {"entropy", "logit_spread"} <= {r["metric"] for r in done.results}
+    cut = evaluated("length=16,32", "pe=p_rope")
+    assert cut.value("perplexity", length=32) != plain.value("perplexity", length=32)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(32, 8), (48, 48), (20, 1)])
+def test_sliding_windows_are_those_of_hugging_faces_page_on_perplexity(
+    evaluated: Callable[..., Done], folder: Path, corpus: Path, length: int, stride: int
+) -> None:
+    n_targets = length + 10 * stride
+    done = evaluated(
+        f"length={length}", f"stride={stride}", f"max_tokens={n_targets}", "bos=false", "data.held_out=1",
+        "data.split_regex=null",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = AutoTokenizer.from_pretrained(folder)(corpus.read_text(), add_special_tokens=False, return_tensors="pt")
+    expected = sliding_perplexity(model, ids.input_ids[:, : n_targets + 1], length + 1, stride)
+    assert done.value("perplexity") == pytest.approx(expected, rel=1e-5)
+
+
+def sliding_perplexity(model: PreTrainedModel, ids_1N: torch.Tensor, max_length: int, stride: int) -> float:
+    """As https://huggingface.co/docs/transformers/perplexity describes: labels that have been counted are -100."""
+    total, n_targets, before = 0.0, 0, 0
+    for begin in range(0, ids_1N.shape[1], stride):
+        end = min(begin + max_length, ids_1N.shape[1])
+        window, labels = ids_1N[:, begin:end], ids_1N[:, begin:end].clone()
+        labels[:, : before - begin] = -100
+        with torch.no_grad():
+            mean = model(window, labels=labels).loss
+        n = int((labels[:, 1:] != -100).sum())
+        total, n_targets, before = total + float(mean) * n, n_targets + n, end
+        if end == ids_1N.shape[1]:
+            break
+    return math.exp(total / n_targets)
+
+
+def test_documents_are_joined_by_the_token_that_begins_a_text_and_it_is_no_target(
+    evaluated: Callable[..., Done], folder: Path, corpus: Path
+) -> None:
+    done = evaluated("bos=false", "data.held_out=0.3")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([1 if byte == 0 else letter(byte) for byte in held_out_stream(corpus)])
+    n = (len(ids) - 1) // 32
+    with torch.no_grad():
+        logits = model(ids[: 32 * n].view(n, 32)).logits
+    loss, target = F.cross_entropy(logits.flatten(0, 1), ids[1 : 32 * n + 1], reduction="none"), ids[1 : 32 * n + 1]
+    cut = evaluated("bos=false", "data.held_out=0.3", f"max_tokens={32 * n}")
+    assert cut.value("perplexity") == pytest.approx(float(loss[target != 1].mean().exp()), rel=1e-5)
+    assert cut.value("perplexity_with_joints") == pytest.approx(float(loss.mean().exp()), rel=1e-5)
+    share = float(loss[target == 1].sum() / loss.sum())
+    assert cut.value("share_of_loss_at_joints") == pytest.approx(share, rel=1e-5)
+    assert "documents are joined by <s>, which is no target" in done.err
+
+
+def letter(byte: int) -> int:
+    from tokenizers import pre_tokenizers
+
+    from roundround.data.tokenizers import byte_characters
+
+    return sorted(pre_tokenizers.ByteLevel.alphabet()).index(byte_characters()[byte]) + 3
+
+
+def test_a_tokenizer_without_such_a_token_joins_documents_by_its_end_of_sequence(
+    roundround: Callable[..., Done], tmp_path: Path, corpus: Path
+) -> None:
+    folder = saved_llama(tmp_path / "bare", begins_texts=False)
+    options = ["eval", "logger=none", "model=hf", f"model.path={folder}", "length=32", "data=text"]
+    assert_refused(roundround(*options, f"data.path={corpus}", "bos=true"), "puts no token at the beginning of a text")
+    done = roundround(*options, f"data.path={corpus}")
+    assert done.code == 0, done.err
+    assert "documents are joined by </s>" in done.err
+
+
+def test_the_token_before_windows_is_there_where_it_lowers_the_loss(evaluated: Callable[..., Done]) -> None:
+    auto, with_it, without = (evaluated(f"bos={choice}", "max_tokens=512") for choice in ("auto", "true", "false"))
+    losses = {name: done.value("perplexity") for name, done in [("with", with_it), ("without", without)]}
+    better = min(losses, key=losses.__getitem__)
+    assert auto.value("perplexity") == losses[better] < max(losses.values())
+    assert f"windows begin {better} <s>:" in auto.err
+    assert "windows begin" not in with_it.err + without.err
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
+def test_a_trained_model_reads_whole_stories_as_published(roundround: Callable[..., Done]) -> None:
+    """llama2.c's table gives stories260K a validation loss of 1.297 (perplexity 3.66), on windows of whole stories."""
+    done = roundround(
+        "eval", "logger=none", "model=hf", f"model.path={STORIES}", "length=512", "stride=256", "data=text",
+        f"data.path={SHARED / 'data' / 'tinystories' / 'validation.txt'}", "data.held_out=1",
+        r"data.split_regex='\n\n(?=Once upon a time|One day,)'", "max_tokens=8192", "batch_tokens=2048",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert 3.4 < done.value("perplexity") < 4.4
+    assert done.value("share_of_loss_at_joints") < 0.02
