@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from roundround.console import print_status
 from roundround.data.corpora import first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
@@ -28,9 +29,9 @@ class Pretrained:
     """A decoder on the Hugging Face hub, in its cache, or in a folder.
 
     path: the folder or the name on the hub. revision: a branch, tag or commit; null for the newest. dtype: of the
-    weights; `auto` takes the checkpoint's. offload: leave the weights on disk and pass them through layer by layer, for
-    models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights that
-    are not safetensors, which can run code too.
+    weights; `auto` takes the checkpoint's, and float32 for float16 on a CPU, which is slow and rounds. offload: leave
+    the weights on disk and pass them through layer by layer, for models larger than memory. trust_remote_code: run
+    Python code that comes with the model. pickled: read weights that are not safetensors, which can run code too.
     """
 
     def __init__(
@@ -69,7 +70,19 @@ class Pretrained:
         if self.offload:
             weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
         model.eval().requires_grad_(False)
+        if self.dtype == "auto":
+            model = self.in_checkpoint_dtype(model, device)
         return (model if self.offload else model.to(device)), tokenizer
+
+    def in_checkpoint_dtype(self, model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+        """The model as `dtype=auto` computes it, said in a line where that is not float32."""
+        name = str(model.dtype).removeprefix("torch.")
+        if model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
+            print_status(f"{name} weights are computed in float32 on the CPU; model.dtype=float16 keeps them")
+            return model.float()
+        if model.dtype != torch.float32:
+            print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
+        return model
 
     def read(self, scratch: str) -> tuple[PreTrainedModel, Any]:
         """Model and tokenizer; UserError for whatever the libraries raise."""

@@ -92,3 +92,35 @@ def test_a_run_is_loaded_with_its_tokenizer(train: Callable[..., Done], roundrou
     with pytest.raises(UserError, match="does not exist"):
         rr.load("nowhere")
     assert torch.equal(rr.load("last").model(ids), model(ids))
+
+
+def test_the_loss_over_a_large_vocabulary_is_that_of_float64() -> None:
+    n_vocab = 150_000
+    model = tiny("llama", vocab_size=n_vocab)
+    tokens_BT = torch.arange(1, 13).view(2, 6) * 11_000
+    with installed(model):
+        losses = ProbedHuggingFaceModel("tiny", model, None).token_loss(tokens_BT[:, :-1], tokens_BT[:, 1:])
+    with torch.no_grad():
+        logits = model(tokens_BT[:, :-1]).logits.double()
+    exact = logits.logsumexp(-1) - logits.gather(-1, tokens_BT[:, 1:, None])[..., 0]
+    torch.testing.assert_close(losses.double(), exact, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("kept", "computed", "line"),
+    [
+        (torch.float16, torch.float32, "float16 weights are computed in float32 on the CPU; model.dtype=float16 keeps"),
+        (torch.bfloat16, torch.bfloat16, "computing in bfloat16, as the weights are kept; model.dtype=float32"),
+        (torch.float32, torch.float32, ""),
+    ],
+)
+def test_auto_says_which_half_precision_it_computes_in(
+    tmp_path: Path, kept: torch.dtype, computed: torch.dtype, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved("llama", tmp_path)
+    tiny("llama").to(kept).save_pretrained(folder)
+    model, _ = source(folder, offload=False).load(torch.device("cpu"))
+    assert model.dtype == computed
+    said = capsys.readouterr().err
+    assert line in said
+    assert bool(said) == bool(line)
