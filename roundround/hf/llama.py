@@ -85,7 +85,7 @@ def is_plain(softmax: AttentionSoftmax) -> bool:
 
 def stock_weights(decoder: Decoder) -> dict[str, Tensor]:
     """The weights by Llama's names. Gemma's factor on the embeddings is multiplied into an input matrix of its own."""
-    weights = {llama_name(name): tensor for name, tensor in decoder.state_dict().items()}
+    weights = weights_by_llama_name(decoder)
     if decoder.embedding_scale is not None:
         embeddings = weights["model.embed_tokens.weight"]
         weights.setdefault("lm_head.weight", embeddings)
@@ -93,9 +93,10 @@ def stock_weights(decoder: Decoder) -> dict[str, Tensor]:
     return weights
 
 
-def llama_name(name: str) -> str:
-    """A parameter of the decoder by its name in Llama."""
-    return name if name.startswith("lm_head.") else f"model.{name}"
+def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
+    """The decoder's weights as they are, by Llama's names; what Llama lacks is named as if it were there."""
+    state = decoder.state_dict()
+    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
 
 
 # -- from Llama to the decoder

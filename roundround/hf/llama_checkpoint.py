@@ -19,7 +19,7 @@ from roundround.errors import UserError, one_line
 from roundround.files import sha256
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
 from roundround.hf.load import PICKLED
-from roundround.model.decoder import Decoder
+from roundround.model.decoder import Decoder, belongs_to_a_variant
 
 PREFIX = "hf:"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -42,7 +42,7 @@ class LlamaCheckpoint:
     def check(self, decoder: Decoder) -> None:
         """Raises UserError where names or shapes are not the decoder's."""
         state = decoder.state_dict()
-        own = {name for name in state if name.startswith("encodings.") or ".softmax." in name}
+        own = {name for name in state if belongs_to_a_variant(name)}
         self.refuse("lacks", sorted(state.keys() - own - self.weights.keys()))
         self.refuse("has what the decoder has no place for:", sorted(self.weights.keys() - state.keys()))
         for name, tensor in self.weights.items():

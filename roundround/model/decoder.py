@@ -146,8 +146,7 @@ class Decoder(nn.Module):
         Encodings and normalisers have initialised their own.
         """
         for name, module in self.named_modules():
-            own = name.startswith("encodings.") or ".softmax." in name
-            if isinstance(module, nn.Linear | nn.Embedding) and not own:
+            if isinstance(module, nn.Linear | nn.Embedding) and not belongs_to_a_variant(name):
                 writes = name.endswith(("o_proj", "down_proj"))
                 std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
                 nn.init.normal_(module.weight, std=std, generator=generator)
@@ -171,6 +170,11 @@ def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int
         return d_model // n_heads
     check_sizes(head_dim=head_dim)
     return head_dim
+
+
+def belongs_to_a_variant(name: str) -> bool:
+    """Whether a module or parameter of the decoder, by its name, is an encoding's or a normaliser's own."""
+    return name.startswith("encodings.") or ".softmax." in name
 
 
 def n_parameters(decoder: Decoder) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.model.decoder import Decoder
+from roundround.model.decoder import Decoder, n_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
     if card.perplexity is not None:
         measured = f"{card.perplexity:.3f} ({card.nats_per_token:.4f} nats per token)"
     return {
-        "parameters": f"{sum(parameter.numel() for parameter in decoder.parameters()):,}",
+        "parameters": f"{n_parameters(decoder):,}",
         "layers, width, heads, key heads": f"{len(decoder.layers)}, {shape.d_model}, {shape.n_heads}, "
         f"{shape.n_key_heads}",
         "training context length": f"{shape.train_length:,} tokens",

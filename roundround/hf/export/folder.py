@@ -17,7 +17,6 @@ from typing import Any
 
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_imports
 
@@ -27,7 +26,7 @@ from roundround.hf.export import modeling
 from roundround.hf.export.card import Card, model_card
 from roundround.hf.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.hf.export.sources import source_files
-from roundround.hf.llama import llama_name, stock_config, stock_weights
+from roundround.hf.llama import stock_config, stock_weights, weights_by_llama_name
 from roundround.model.decoder import Decoder
 
 MODELING = "modeling_roundround"  # .py
@@ -81,10 +80,11 @@ def is_stock(trained: ModelToExport) -> bool:
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
+    stock = config is not None
     if config is not None:
         weights = stock_weights(trained.decoder)
     else:
-        config, weights = own_config(trained), own_weights(trained.decoder)
+        config, weights = own_config(trained), weights_by_llama_name(trained.decoder)
         normaliser = trained.decoder.get_submodule("layers.0.self_attn.softmax")
         classes: dict[str, type] = {"Encoding": type(trained.decoder.encoding), "Normaliser": type(normaliser)}
         for name, text in source_files(modeling.__name__, classes, main_file=MODELING).items():
@@ -96,7 +96,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     save_file(shared, folder / "model.safetensors", metadata={"format": "pt"})
     fast_tokenizer(trained).save_pretrained(folder)
-    readme = model_card(card, trained.decoder, stock=is_stock(trained), needs=packages_needed(folder))
+    readme = model_card(card, trained.decoder, stock=stock, needs=packages_needed(folder))
     write_atomically(folder / "README.md", readme)
 
 
@@ -131,11 +131,6 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
     classes = {"AutoConfig": RoundroundConfig, "AutoModelForCausalLM": RoundroundForCausalLM}
     config.auto_map = {auto: f"{MODELING}.{of.__name__}" for auto, of in classes.items()}
     return config
-
-
-def own_weights(decoder: Decoder) -> dict[str, Tensor]:
-    """The weights by the names of the folder's own code, which are Llama's where Llama has such a thing."""
-    return {llama_name(name): tensor for name, tensor in decoder.state_dict().items()}
 
 
 def fast_tokenizer(trained: ModelToExport) -> PreTrainedTokenizerFast:
