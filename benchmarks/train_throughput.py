@@ -2,10 +2,13 @@
 
     python benchmarks/train_throughput.py                    # tiny and small, float32 and bf16-mixed
     python benchmarks/train_throughput.py --sizes tiny --rounds 9
+    python benchmarks/train_throughput.py --compile          # against compiled transformers
+    python benchmarks/train_throughput.py --compile --sizes small --profile
 
 Same architecture, batch, precision, loss, clipping and optimiser (fused AdamW) for all; a round times a few steps of
-each in turn, and the median over rounds is printed, so a machine whose speed drifts is fair to all. A second table
-gives the share of a real `roundround train` step that is spent outside forward, backward and optimiser.
+each in turn, so a machine whose speed drifts is fair to all. Printed are the median over rounds, and the median and
+the range of the ratios of each round. `--profile` adds where a step of each goes. A second table gives the share of a
+real `roundround train` step that is spent outside forward, backward and optimiser.
 """
 
 from __future__ import annotations
@@ -129,12 +132,16 @@ def stepper(module: nn.Module, tokens: Tensor, precision: str) -> Callable[[], N
     return step
 
 
-def compare(size: str, precision: str, rounds: int, device: torch.device) -> None:
+def compare(size: str, precision: str, rounds: int, device: torch.device, *, compiled: bool, profiled: bool) -> None:
     model = read("model", size)
     torch.manual_seed(0)
     tokens = torch.randint(N_VOCAB, (BATCH[size], model.train_length + 1), device=device)
     n_tokens = tokens[:, 1:].numel() * STEPS[size]
-    modules = {name: make(model).to(device) for name, make in IMPLEMENTATIONS.items()}
+    names = ["roundround", "transformers"] if compiled else list(IMPLEMENTATIONS)
+    modules = {name: IMPLEMENTATIONS[name](model).to(device) for name in names}
+    for module in modules.values():
+        if compiled:
+            module.compile()
     steps = {name: stepper(module, tokens, precision) for name, module in modules.items()}
     for step in steps.values():
         step(), step()
@@ -142,17 +149,30 @@ def compare(size: str, precision: str, rounds: int, device: torch.device) -> Non
     for _ in range(rounds):
         for name, step in steps.items():
             seconds[name].append(timed(step, STEPS[size], device))
-    base = statistics.median(seconds["roundround"])
     for name, values in seconds.items():
         median = statistics.median(values)
-        ratio = statistics.median(a / b for a, b in zip(values, seconds["roundround"], strict=True))
+        ratios = sorted(a / b for a, b in zip(values, seconds["roundround"], strict=True))
         print(
-            f"{size:6} {precision:11} {name:15} {n_parameters(modules[name]):>12,} parameters  "  # type: ignore[arg-type]
-            f"{n_tokens / median:>10,.0f} tokens/s  roundround is {ratio:.2f} times as fast"
-            + mfu(modules[name], n_tokens / median, device),
+            f"{size:6} {precision:11} {'compiled' if compiled else 'eager':9} {name:15} "
+            f"{n_parameters(modules[name]):>12,} parameters  "  # type: ignore[arg-type]
+            f"{n_tokens / median:>10,.0f} tokens/s  roundround is {statistics.median(ratios):.2f} times as fast "
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f})" + mfu(modules[name], n_tokens / median, device),
             flush=True,
         )
-    assert base > 0
+    if profiled:
+        for name, step in steps.items():
+            print(f"{size} {precision}: a step of {name}")
+            print(where_time_goes(step, device), flush=True)
+
+
+def where_time_goes(step: Callable[[], None], device: torch.device) -> str:
+    """The ten operations of one step that take longest."""
+    on_gpu = [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, *on_gpu]) as profile:
+        step()
+    column = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    table: str = profile.key_averages().table(sort_by=column, row_limit=10, max_name_column_width=50)
+    return table
 
 
 def timed(step: Callable[[], None], n: int, device: torch.device) -> float:
@@ -210,14 +230,16 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], choices=list(BATCH))
     parser.add_argument("--precisions", nargs="+", default=["float32", "bf16-mixed"])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="compile both; minutes for small on a CPU")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--skip-overhead", action="store_true")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{describe_device(device)}, torch {torch.__version__}")
     for size in options.sizes:
         for precision in options.precisions:
-            compare(size, precision, options.rounds, device)
-    if not options.skip_overhead:
+            compare(size, precision, options.rounds, device, compiled=options.compile, profiled=options.profile)
+    if not (options.skip_overhead or options.compile):
         for size in options.sizes:
             overhead(size)
 
