@@ -1,0 +1,93 @@
+"""`compile=true`: the compiled decoder computes what the eager one does, in one graph for most pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from conftest import ROOT, Done
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from roundround.config.models import build_decoder
+from roundround.model.decoder import Decoder
+
+CONF = ROOT / "conf"
+# attention by tiles and projections by bisection or sorting choose what to do by reading numbers
+READS_NUMBERS = {
+    "softmax": {
+        "adaptive_temperature_trained", "alpha_entmax", "alpha_entmax_learned", "as_entmax", "entmax15", "sink",
+        "softmax1", "sparsemax",
+    },
+    "pe": {"alibi", "fox"},
+}  # fmt: skip
+PAIRS = [("rope", path.stem) for path in sorted((CONF / "softmax").glob("*.yaml"))]
+PAIRS += [(path.stem, "softmax") for path in sorted((CONF / "pe").glob("*.yaml"))]
+WHOLE = [(pe, softmax) for pe, softmax in PAIRS if pe not in READS_NUMBERS["pe"]]
+WHOLE = [(pe, softmax) for pe, softmax in WHOLE if softmax not in READS_NUMBERS["softmax"]]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def decoder_of(pe: str, softmax: str) -> Decoder:
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 12}
+    torch.manual_seed(0)
+    nodes = [OmegaConf.load(CONF / group / f"{name}.yaml") for group, name in [("pe", pe), ("softmax", softmax)]]
+    model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), sizes)
+    return build_decoder(model, *nodes, n_vocab=31)
+
+
+def loss_and_gradients(decoder: Decoder) -> tuple[Tensor, list[Tensor]]:
+    tokens_BT1 = torch.arange(26).view(2, 13) * 7 % 31
+    torch.manual_seed(1)  # of encodings that draw positions
+    loss_BT = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:], step=0)
+    loss_BT.mean().backward()
+    return loss_BT.detach(), [p.grad for p in decoder.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize(("pe", "softmax"), WHOLE, ids=map("-".join, WHOLE))
+def test_the_decoder_is_one_graph(pe: str, softmax: str) -> None:
+    eager, compiled = decoder_of(pe, softmax), decoder_of(pe, softmax)
+    compiled.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(loss_and_gradients(compiled), loss_and_gradients(eager))
+
+
+@pytest.mark.parametrize(
+    ("pe", "softmax"), [("rope", "entmax15"), ("rope", "sink"), ("alibi", "softmax"), ("fox", "softmax")]
+)
+def test_a_pair_that_reads_numbers_compiles_around_them(pe: str, softmax: str) -> None:
+    eager, compiled = decoder_of(pe, softmax), decoder_of(pe, softmax)
+    compiled.compile(backend="aot_eager")
+    torch.testing.assert_close(loss_and_gradients(compiled), loss_and_gradients(eager))
+
+
+def test_a_compiled_run_says_that_it_runs_in_blocks(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Decoder.compile
+    monkeypatch.setattr(Decoder, "compile", lambda decoder: plain(decoder, backend="eager"))
+    done = train("compile=true", "softmax=sigmoid", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert done.err.count("Sigmoid has no exact fused form") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_compiled_run_trains_as_an_eager_one(train: Callable[..., Done], precision: str) -> None:
+    eager, compiled = (train(f"compile={on}", f"trainer.precision={precision}") for on in ("false", "true"))
+    assert (eager.code, compiled.code) == (0, 0), compiled.err
+    close = 1e-5 if precision == "32-true" else 1e-2
+    assert compiled.value("nats_per_token") == pytest.approx(eager.value("nats_per_token"), rel=close)
+
+
+@pytest.mark.slow
+def test_the_experiment_that_ships_with_compile_runs(train: Callable[..., Done]) -> None:
+    small = ["trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "model.head_dim=8"]
+    done = train("experiment=rope/table2_paper", "pe=p_rope", "tokenizer=bytes", "data=text", *small)
+    assert done.code == 0, done.err
