@@ -18,6 +18,7 @@ from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
 from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
 
 P = ParamSpec("P")
@@ -71,8 +72,8 @@ def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: L
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
     H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
-    as values. Detaching the log-sum-exp, the outer query and the values leaves dH/de_j = -p_j (e_j - E_p[e]), the exact
-    derivative.
+    as values. Detaching the log-sum-exp, the outer query and slope, and the values leaves
+    dH/de_j = -p_j (e_j - E_p[e]), the exact derivative, with respect to slopes and coordinates too.
     """
     return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
@@ -89,7 +90,7 @@ def entropy_and_log_sum_exp(
     with torch.autocast(q_BHQC.device.type, enabled=False):
         mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
     if bias is not None:
-        mean_logit = mean_logit + bias.slopes * mean_distance
+        mean_logit = mean_logit + bias.slopes.detach() * mean_distance
     return log_sum_exp - mean_logit, log_sum_exp
 
 
@@ -129,7 +130,7 @@ def attention_by_tiles(
     device, dtype = q_BHQC.device.type, q_BHQC.dtype
     slopes = t_q = t_k = None
     if bias is not None:  # bfloat16 counts exactly only to 256
-        dtype = torch.promote_types(dtype, torch.float32)
+        dtype = wide_dtype(dtype)
         slopes, (t_q, t_k) = bias.slopes.to(dtype).expand(*q_BHQC.shape[:3], 1), bias.coordinates(keys)
     q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
     with torch.autocast(device, enabled=False):
@@ -156,7 +157,7 @@ def without_broken_rows(
     if q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling() and all_logits_finite(q_BHQC, k_BGKC, scale):
         return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
     with torch.no_grad():
-        wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+        wide = wide_dtype(q_BHQC.dtype)
         q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
         k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
         longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).reshape(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
@@ -170,6 +171,6 @@ def without_broken_rows(
 @torch.no_grad()
 def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float) -> bool:
     """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
-    wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+    wide = wide_dtype(q_BHQC.dtype)
     q_norm, k_norm = (torch.linalg.vector_norm(x, dtype=wide) for x in (q_BHQC, k_BGKC))
     return bool((q_norm * k_norm * scale).isfinite())

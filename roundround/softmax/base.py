@@ -65,11 +65,7 @@ class AttentionSoftmax(nn.Module):
             out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[..., :n_channels]
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
         self.announce_blocks(bias)
-
-        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, a: int, b: int) -> Tensor:
-            return self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
-
-        return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+        return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
         """What a normaliser reads off each token for its own row, every tensor [B, H, T, 1]; default nothing."""
@@ -103,6 +99,24 @@ class AttentionSoftmax(nn.Module):
         """The definition in a fused form, for finite queries and keys."""
         raise NotImplementedError
 
+    def attend_in_blocks(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """The definition over blocks of rows, whatever fused form there is."""
+
+        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, a: int, b: int) -> Tensor:
+            return self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
+
+        return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+
     def announce_blocks(self, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
@@ -118,17 +132,3 @@ class AttentionSoftmax(nn.Module):
 def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
     """exp(e_j) / sum_l exp(e_l) over the visible keys; NaN in a row that sees none."""
     return logits_BHQK.masked_fill(~visible_B1QK, -torch.inf).softmax(-1)
-
-
-def checked_finite(**values: float) -> None:
-    """Raises ValueError for the first value that is not a finite number."""
-    for name, value in values.items():
-        if not abs(value) < float("inf"):
-            raise ValueError(f"{name}={value} must be a finite number")
-
-
-def checked_positive(**values: float) -> None:
-    """Raises ValueError for the first value that is not a finite number above 0."""
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name}={value} must be a finite number above 0")

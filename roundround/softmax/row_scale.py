@@ -14,6 +14,7 @@ from torch import Tensor
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
 from roundround.attention.row_measures import entropy_of_logits
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
@@ -50,7 +51,7 @@ class RowScale(AttentionSoftmax):
     def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
     ) -> Tensor:
-        n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
+        n_visible = keys.counts(0, keys.n_queries).to(wide_dtype(q_BHQC.dtype))
         if self.differentiates_entropy and bias is None and torch.is_grad_enabled():
 
             def beta_of(entropy_BHQ1: Tensor) -> Tensor:

@@ -210,15 +210,17 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
     keys = KEYS[mode]
     q, k, _, _ = inputs(keys, 2)
     encoding, bias_BHQK = encoding_of(bias).double(), 0.0
-    bias_of_rows = layer_bias(encoding, keys, q, k)
+    bias_of_rows, leaves = layer_bias(encoding, keys, q, k), [q, k, *encoding.parameters()]
     if bias_of_rows is not None:
+        assert isinstance(bias_of_rows, LinearBias)
+        bias_of_rows.slopes.requires_grad_()
+        leaves.append(bias_of_rows.slopes)
         everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
         bias_BHQK = bias_of_rows.block(everything, 0, keys.n_queries)
     expected = dense_entropy(q, k, SCALE, mask_of(mode), bias_BHQK)
     found = fused.entropy(q, k, scale=SCALE, keys=keys, bias=bias_of_rows)
     cotangent = randn(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
     assert (found - expected).abs().max() < 1e-12
-    leaves = [q, k, *encoding.parameters()]
     ours, theirs = (
         torch.autograd.grad((entropy * cotangent).sum(), leaves, retain_graph=True) for entropy in (found, expected)
     )
@@ -535,7 +537,7 @@ def attend_once(name: str, bias: str | None) -> None:
     build(name).double()(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
 
 
-@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("bias", [None, "alibi", "fox"])
 @pytest.mark.parametrize("name", FUSED)
 def test_nothing_is_said_where_there_is_a_fused_form(name: str, bias: str | None) -> None:
     with warnings.catch_warnings(record=True) as said:

@@ -79,12 +79,16 @@ def encoding_of(name: str | None, n_heads: int = N_HEADS, seed: int = 0) -> Posi
     return encoding
 
 
-def layer_bias(encoding: PositionalEncoding, keys: Keys, q: Tensor, k: Tensor) -> Bias | None:
-    """The bias of a layer as the decoder asks for it, for an input that is the same in every call."""
+def prepared_of_layer(encoding: PositionalEncoding, keys: Keys, n_batch: int, dtype: torch.dtype) -> Any:
+    """What the hooks of a layer are given, as the decoder makes it, for an input that is the same in every call."""
     generator = torch.Generator().manual_seed(7)
-    x_BTD = torch.randn(len(q), keys.n_keys, D_MODEL, dtype=torch.float64, generator=generator).to(q.dtype)
-    prepared = encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, q.dtype), keys)
-    return encoding.bias(q, k, prepared)
+    x_BTD = torch.randn(n_batch, keys.n_keys, D_MODEL, dtype=torch.float64, generator=generator).to(dtype)
+    return encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, dtype), keys)
+
+
+def layer_bias(encoding: PositionalEncoding, keys: Keys, q: Tensor, k: Tensor) -> Bias | None:
+    """The bias of a layer as the decoder asks for it."""
+    return encoding.bias(q, k, prepared_of_layer(encoding, keys, len(q), q.dtype))
 
 
 def inputs(keys: Keys, n_key_heads: int = N_HEADS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -134,11 +138,7 @@ def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Tensor]) -> list
 
 def in_blocks(softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None) -> Tensor:
     """The definition over blocks of rows, whatever fused form there is."""
-
-    def weights_of_rows(logits: Tensor, visible: Tensor, a: int, b: int) -> Tensor:
-        return softmax.weights(logits, visible, blocks.rows_between({}, visible, a, b))
-
-    return blocks.attend_in_blocks(weights_of_rows, q, k, v, scale=SCALE, keys=keys, bias=bias)
+    return softmax.attend_in_blocks(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
 
 
 def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **options: Any) -> list[Tensor]:
