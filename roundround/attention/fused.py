@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
+from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
 from roundround.attention.keys import Keys
-from roundround.attention.precision import wide_dtype
+from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
 
 P = ParamSpec("P")
@@ -39,8 +39,17 @@ def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether this file computes it: there is a kernel for the queries, and the bias, if any, is a linear one."""
-    return kernels.serves(q_BHQC) and (bias is None or isinstance(bias, LinearBias))
+    """Whether this file computes it: there is a kernel that gives log-sum-exps, and the bias, if any, is linear."""
+    if not (bias is None or isinstance(bias, LinearBias)):
+        return False
+    row_11QC = q_BHQC[:1, :1, :1]  # in float32 beside a bias, and tiles may need a mask
+    kernel = kernel_for(row_11QC if bias is None else at_least_float32(row_11QC), masked=True)
+    return kernel not in (None, Kernel.SDPA)
+
+
+def serves_plain(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    """Whether `F.scaled_dot_product_attention` alone computes it, on any device that has kernels."""
+    return bias is None and (keys.is_plain_causal or keys.is_unmasked) and kernel_for(q_BHQC) is not None
 
 
 def attention(
@@ -61,9 +70,7 @@ def attention(
     A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
     """
     if bias is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
-        grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
-        causal = not keys.is_unmasked
-        return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+        return kernels.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
     out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)[0]
     return out
 
@@ -82,7 +89,7 @@ def entropy_and_log_sum_exp(
     q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None
 ) -> tuple[Tensor, Tensor]:
     """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
-    q_BHQC, k_BGKC = in_precision_of_entropy(q_BHQC, k_BGKC)
+    q_BHQC, k_BGKC = in_precision_of_entropy(*fitted(q_BHQC, k_BGKC))
     mean_key, log_sum_exp, mean_distance = attention_by_tiles(
         q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, bias=bias
     )
@@ -137,13 +144,6 @@ def attention_by_tiles(
         merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_H, scale, keys)  # type: ignore[no-untyped-call]
     out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
     return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
-
-
-def with_equal_channels(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values with as many channels each, which the kernels ask for; those added are zero."""
-    n = max(q_BHQC.shape[-1], v_BGKC.shape[-1])
-    q, k, v = (x if x.shape[-1] == n else F.pad(x, (0, n - x.shape[-1])) for x in (q_BHQC, k_BGKC, v_BGKC))
-    return q, k, v
 
 
 def without_broken_rows(

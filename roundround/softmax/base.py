@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, rows_between
+from roundround.attention.kernel_choice import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 
@@ -59,10 +60,11 @@ class AttentionSoftmax(nn.Module):
         """
         if self.has_fused_form(q_BHQC, keys, bias):
             assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
-            n_channels = v_BGKC.shape[-1]
-            q_BHQC, k_BGKC, v_BGKC = fused.with_equal_channels(q_BHQC, k_BGKC, v_BGKC)
+            n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
+            q_BHQC, k_BGKC, v_BGKC = fitted(q_BHQC, k_BGKC, v_BGKC)
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
-            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[..., :n_channels]
+            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+            out = out[..., :n_channels].to(dtype)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
         self.announce_blocks(bias)
         return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)

@@ -26,6 +26,8 @@ class LearnedTemperature(RowScale):
     The parameter is the logarithm, so the temperature stays positive; it starts at `temperature`.
     """
 
+    reads_entropy = False
+
     def __init__(self, shape: AttentionShape, *, temperature: float) -> None:
         super().__init__(shape)
         checked_positive(temperature=temperature)

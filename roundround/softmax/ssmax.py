@@ -27,6 +27,8 @@ class SSMax(RowScale):
     b, which starts at 0 and which the paper finds to hurt longer contexts.
     """
 
+    reads_entropy = False
+
     def __init__(self, shape: AttentionShape, *, s: float | None, bias: bool) -> None:
         super().__init__(shape)
         start = 1 / math.log(max(shape.train_length, 2)) if s is None else s

@@ -21,6 +21,8 @@ class Temperature(RowScale):
     Velickovic et al. 2024, arXiv:2410.01104, section 2.
     """
 
+    reads_entropy = False
+
     def __init__(self, shape: AttentionShape, *, temperature: float) -> None:
         super().__init__(shape)
         checked_positive(temperature=temperature)

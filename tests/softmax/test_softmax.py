@@ -136,9 +136,11 @@ def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Tensor]) -> list
     return [out.detach(), *torch.autograd.grad((out * cotangent).sum(), leaves)]
 
 
-def in_blocks(softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None) -> Tensor:
+def in_blocks(
+    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None, scale: float = SCALE
+) -> Tensor:
     """The definition over blocks of rows, whatever fused form there is."""
-    return softmax.attend_in_blocks(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
+    return softmax.attend_in_blocks(q, k, v, scale=scale, keys=keys, bias=bias, rows={})
 
 
 def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **options: Any) -> list[Tensor]:
