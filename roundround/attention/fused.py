@@ -15,7 +15,7 @@ from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
+from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
 from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
@@ -78,6 +78,8 @@ def attention(
 def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
+    On a CPU the pass itself is at least float32; elsewhere `for_entropy` says how far half precision is off.
+
     H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
     as values. Detaching the log-sum-exp, the outer query and slope, and the values leaves
     dH/de_j = -p_j (e_j - E_p[e]), the exact derivative, with respect to slopes and coordinates too.
@@ -89,16 +91,25 @@ def entropy_and_log_sum_exp(
     q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None
 ) -> tuple[Tensor, Tensor]:
     """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
-    q_BHQC, k_BGKC = in_precision_of_entropy(*fitted(q_BHQC, k_BGKC))
+    q_BHQC, k_BGKC = fitted(q_BHQC, k_BGKC)
+    if bias is not None:  # `attention_by_tiles` runs in float32 then
+        q_BHQC, k_BGKC = at_least_float32(q_BHQC), at_least_float32(k_BGKC)
+    centre_BG1C = centre_of_keys(k_BGKC, keys)
+    q_BHQC, k_BGKC = for_entropy(q_BHQC, k_BGKC, centre_BG1C)
     mean_key, log_sum_exp, mean_distance = attention_by_tiles(
         q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, bias=bias
     )
     wide = log_sum_exp.dtype
     with torch.autocast(q_BHQC.device.type, enabled=False):
         mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
-    if bias is not None:
-        mean_logit = mean_logit + bias.slopes.detach() * mean_distance
-    return log_sum_exp - mean_logit, log_sum_exp
+        if bias is not None:
+            mean_logit = mean_logit + bias.slopes.detach() * mean_distance
+        entropy_BHQ1 = log_sum_exp - mean_logit
+        if centre_BG1C is not None:
+            shift = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), kernels.repeated(centre_BG1C, q_BHQC))
+            sees_nothing = keys.counts(0, keys.n_queries) == 0  # its log-sum-exp is 0
+            log_sum_exp = log_sum_exp + shift[..., None].masked_fill(sees_nothing, 0.0)
+    return entropy_BHQ1, log_sum_exp
 
 
 @outside_compilation  # as `attention_by_tiles`
