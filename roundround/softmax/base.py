@@ -114,8 +114,9 @@ class AttentionSoftmax(nn.Module):
     ) -> Tensor:
         """The definition over blocks of rows, whatever fused form there is."""
 
-        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, a: int, b: int) -> Tensor:
-            return self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
+        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, texts: slice, a: int, b: int) -> Tensor:
+            of_texts = {name: value if len(value) == 1 else value[texts] for name, value in rows.items()}
+            return self.weights(logits_BHQK, visible_B1QK, rows_between(of_texts, visible_B1QK, a, b))
 
         return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
 

@@ -278,7 +278,7 @@ def test_the_gradient_of_the_entropy_in_half_precision_does_not_either(monkeypat
         for value in (entropy, out):
             cotangent = randn(*value.shape, seed=5) * visible_B1QK.any(-1, keepdim=True)
             grads[-1] += torch.autograd.grad((value * cotangent).sum(), [q, k])
-    # with the offset left in, those of the queries are seven times too large; 0.06 is what the weights' own rounding costs
+    # with the offset left in, those of the queries are off by seven times their size; the weights' rounding costs 0.06
     for half, exact, bound in zip(*grads, (0.02, 0.02, 0.1, 0.1), strict=True):
         assert (half - exact).norm() < bound * exact.norm()
 

@@ -266,6 +266,30 @@ def test_a_block_on_a_cpu_stays_in_cache_unless_that_leaves_few_rows() -> None:
     assert rows_of(65536, window=100) > 400  # a window's rows span few keys
 
 
+def test_a_block_holds_fewer_texts_rather_than_few_rows() -> None:
+    def blocks_of(n_batch: int, n_queries: int = 1024, n_keys: int = 1024, **options: Any) -> tuple[int, int]:
+        q_BHQC, keys = torch.empty(n_batch, 8, n_queries, 1), keys_of(n_queries, n_keys, **options)
+        n_texts = blocks.texts_at_once(q_BHQC, keys)
+        a, b = blocks.query_blocks(q_BHQC[:n_texts], keys)[0]
+        return n_texts, b - a
+
+    assert blocks_of(16) == (4, 64)
+    assert blocks_of(5) == (3, 85), "parts of nearly the same size"
+    assert blocks_of(16, n_queries=1) == (16, 1), "one new token each"
+    assert blocks_of(16, 64, 64) == (16, 64), "short texts stay together"
+    assert blocks_of(16, 8192, 8192) == (1, 32)
+    assert blocks_of(16, 8192, 8192, window=64)[0] > 1
+
+
+@pytest.mark.parametrize("n_key_heads", [2, 1])
+def test_blocks_copy_no_keys_for_grouped_queries(n_key_heads: int) -> None:
+    q, gain = torch.randn(2, 4, 4, 256), torch.ones(2, 4, 4, 1)
+    k, v = (torch.randn(2, n_key_heads, 256, 256) for _ in range(2))
+    with Peak() as peak:
+        Gain(shape_of(n_key_heads))(q, k, v, scale=0.1, keys=keys_of(4, 256), bias=None, rows={"gain": gain})
+    assert peak.largest == k.numel(), "the keys themselves"
+
+
 def test_a_block_holds_one_row_where_even_that_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 1)
     keys = keys_of(3)
