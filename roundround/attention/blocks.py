@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from roundround.attention.bias import Bias
-from roundround.attention.kernels import repeated
 from roundround.attention.keys import Keys
 
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
 LOGITS_IN_CACHE = 2**21  # on a CPU: 8 MiB stay in the allocator's reach, up to twice as fast ...
 ROWS_IN_CACHE = 32  # ... unless it leaves fewer rows than this, for each of which all keys' gradients are added up
+ROWS_OF_TEXTS = 64  # fewer texts at once rather than fewer rows than this (docs/benchmarks.md)
 
-# weights [B, H, b - a, K'] from the logits and the visibility of the query rows a..b
-WeightsOfRows = Callable[[Tensor, Tensor, int, int], Tensor]
+# weights [B', H, b - a, K'] from the logits and the visibility of the query rows a..b of some texts
+WeightsOfRows = Callable[[Tensor, Tensor, slice, int, int], Tensor]
 
 
 def attend_in_blocks(
@@ -36,13 +36,24 @@ def attend_in_blocks(
     keys: Keys,
     bias: Bias | None,
 ) -> Tensor:
-    """Attention output [B, H, Q, C], a few query rows at a time; the backward pass computes each block again."""
-    blocks = []
-    for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the largest first, so that its memory serves all others
-        block = (weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale, keys, bias, a, b)
-        recompute = torch.is_grad_enabled() and b - a < keys.n_queries
-        blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if recompute else attend_rows(*block))
-    return torch.cat(blocks[::-1], dim=2)
+    """Attention output [B, H, Q, C], a few texts and query rows at a time; the backward pass computes each block again.
+
+    Heads stay together, because a normaliser may have parameters for each; so do texts where there is a bias, which is
+    mostly the same for all of them.
+    """
+    size = texts_at_once(q_BHQC, keys) if bias is None else q_BHQC.shape[0]
+    outs = []
+    for first, *some in zip(
+        range(0, q_BHQC.shape[0], size), *(torch.split(x, size) for x in (q_BHQC, k_BGKC, v_BGKC)), strict=True
+    ):
+        texts, blocks = slice(first, first + size), []
+        keys_of_some = keys.of_texts(texts)
+        for a, b in reversed(query_blocks(some[0], keys_of_some, bias)):  # the largest first: its memory serves all
+            block = (weights_of_rows, *some, scale, keys_of_some, bias, texts, a, b)
+            recompute = torch.is_grad_enabled() and (b - a < keys.n_queries or size < q_BHQC.shape[0])
+            blocks.append(checkpoint(attend_rows, *block, use_reentrant=False) if recompute else attend_rows(*block))
+        outs.append(torch.cat(blocks[::-1], dim=2))
+    return torch.cat(outs)
 
 
 def attend_rows(
@@ -53,15 +64,15 @@ def attend_rows(
     scale: float,
     keys: Keys,
     bias: Bias | None,
+    texts: slice,
     a: int,
     b: int,
 ) -> Tensor:
-    """Attention output of the query rows a..b: [B, H, b - a, C]."""
+    """Attention output of the query rows a..b of these texts: [B', H, b - a, C]."""
     first, last = keys.span(a, b)
     logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
-    v_BHKC = repeated(v_BGKC[:, :, first:last], q_BHQC)
-    alpha_BHQK = weights_of_rows(logits_BHQK, visible_B1QK, a, b)
-    return alpha_BHQK.to(v_BHKC.dtype) @ v_BHKC
+    alpha_BHQK = weights_of_rows(logits_BHQK, visible_B1QK, texts, a, b)
+    return times_of_key_heads(alpha_BHQK.to(v_BGKC.dtype), v_BGKC[:, :, first:last])
 
 
 def logits_of_rows(
@@ -69,16 +80,32 @@ def logits_of_rows(
 ) -> tuple[Tensor, Tensor]:
     """Logits [B, H, b - a, K'] of the query rows a..b over the keys of `keys.span(a, b)`, and who is visible."""
     first, last = keys.span(a, b)
-    k_BHKC = repeated(k_BGKC[:, :, first:last], q_BHQC)
-    logits_BHQK = (q_BHQC[:, :, a:b] * scale) @ k_BHKC.mT
+    logits_BHQK = times_of_key_heads(q_BHQC[:, :, a:b] * scale, k_BGKC[:, :, first:last].mT)
     if bias is not None:
         logits_BHQK = logits_BHQK + bias.block(keys, a, b)
     return logits_BHQK, keys.visible(a, b)
 
 
+def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
+    """x @ y with the y of each head's key head: the rows of all its heads are one matrix, and y is not copied."""
+    n_batch, n_heads, n_rows, n = x_BHQN.shape
+    n_key_heads = y_BGNM.shape[1]
+    joined = x_BHQN.reshape(n_batch, n_key_heads, n_heads // n_key_heads * n_rows, n) @ y_BGNM
+    return joined.view(n_batch, n_heads, n_rows, y_BGNM.shape[-1])
+
+
 def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: int) -> dict[str, Tensor]:
     """What a normaliser reads about the query rows a..b: its row parameters and `n_visible`."""
     return {name: value[:, :, a:b] for name, value in rows.items()} | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
+
+
+def texts_at_once(q_BHQC: Tensor, keys: Keys) -> int:
+    """Texts of one block: as many as leave it `ROWS_OF_TEXTS` rows, or all rows that there are."""
+    n_batch, n_heads, n_queries, _ = q_BHQC.shape
+    limit = min(LOGITS_PER_BLOCK, LOGITS_IN_CACHE) if q_BHQC.device.type == "cpu" else LOGITS_PER_BLOCK
+    fitting = rows_within(limit // n_heads, keys) // max(1, min(n_queries, ROWS_OF_TEXTS))
+    n_parts = -(-n_batch // max(1, fitting))
+    return max(1, -(-n_batch // max(1, n_parts)))
 
 
 def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[tuple[int, int]]:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.entropy_scaled import EntropyScaledAttention, in_precision_of_entropy
+from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
+from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
 from roundround.attention.keys import Keys
+from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
 
 P = ParamSpec("P")
@@ -38,8 +39,17 @@ def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether this file computes it: there is a kernel for the queries, and the bias, if any, is a linear one."""
-    return kernels.serves(q_BHQC) and (bias is None or isinstance(bias, LinearBias))
+    """Whether this file computes it: there is a kernel that gives log-sum-exps, and the bias, if any, is linear."""
+    if not (bias is None or isinstance(bias, LinearBias)):
+        return False
+    row_11QC = q_BHQC[:1, :1, :1]  # in float32 beside a bias, and tiles may need a mask
+    kernel = kernel_for(row_11QC if bias is None else at_least_float32(row_11QC), masked=True)
+    return kernel not in (None, Kernel.SDPA)
+
+
+def serves_plain(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    """Whether `F.scaled_dot_product_attention` alone computes it, on any device that has kernels."""
+    return bias is None and (keys.is_plain_causal or keys.is_unmasked) and kernel_for(q_BHQC) is not None
 
 
 def attention(
@@ -60,9 +70,7 @@ def attention(
     A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
     """
     if bias is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
-        grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
-        causal = not keys.is_unmasked
-        return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+        return kernels.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
     out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)[0]
     return out
 
@@ -70,9 +78,11 @@ def attention(
 def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
+    On a CPU the pass itself is at least float32; elsewhere `for_entropy` says how far half precision is off.
+
     H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
-    as values. Detaching the log-sum-exp, the outer query and the values leaves dH/de_j = -p_j (e_j - E_p[e]), the exact
-    derivative.
+    as values. Detaching the log-sum-exp, the outer query and slope, and the values leaves
+    dH/de_j = -p_j (e_j - E_p[e]), the exact derivative, with respect to slopes and coordinates too.
     """
     return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
@@ -81,16 +91,25 @@ def entropy_and_log_sum_exp(
     q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None
 ) -> tuple[Tensor, Tensor]:
     """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
-    q_BHQC, k_BGKC = in_precision_of_entropy(q_BHQC, k_BGKC)
+    q_BHQC, k_BGKC = fitted(q_BHQC, k_BGKC)
+    if bias is not None:  # `attention_by_tiles` runs in float32 then
+        q_BHQC, k_BGKC = at_least_float32(q_BHQC), at_least_float32(k_BGKC)
+    centre_BG1C = centre_of_keys(k_BGKC, keys)
+    q_BHQC, k_BGKC = for_entropy(q_BHQC, k_BGKC, centre_BG1C)
     mean_key, log_sum_exp, mean_distance = attention_by_tiles(
         q_BHQC, k_BGKC, k_BGKC.detach(), scale=scale, keys=keys, bias=bias
     )
     wide = log_sum_exp.dtype
     with torch.autocast(q_BHQC.device.type, enabled=False):
         mean_logit = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), mean_key.to(wide))[..., None]
-    if bias is not None:
-        mean_logit = mean_logit + bias.slopes * mean_distance
-    return log_sum_exp - mean_logit, log_sum_exp
+        if bias is not None:
+            mean_logit = mean_logit + bias.slopes.detach() * mean_distance
+        entropy_BHQ1 = log_sum_exp - mean_logit
+        if centre_BG1C is not None:
+            shift = scale * torch.linalg.vecdot(q_BHQC.detach().to(wide), kernels.repeated(centre_BG1C, q_BHQC))
+            sees_nothing = keys.counts(0, keys.n_queries) == 0  # its log-sum-exp is 0
+            log_sum_exp = log_sum_exp + shift[..., None].masked_fill(sees_nothing, 0.0)
+    return entropy_BHQ1, log_sum_exp
 
 
 @outside_compilation  # as `attention_by_tiles`
@@ -129,20 +148,13 @@ def attention_by_tiles(
     device, dtype = q_BHQC.device.type, q_BHQC.dtype
     slopes = t_q = t_k = None
     if bias is not None:  # bfloat16 counts exactly only to 256
-        dtype = torch.promote_types(dtype, torch.float32)
+        dtype = wide_dtype(dtype)
         slopes, (t_q, t_k) = bias.slopes.to(dtype).expand(*q_BHQC.shape[:3], 1), bias.coordinates(keys)
     q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
     with torch.autocast(device, enabled=False):
         merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_H, scale, keys)  # type: ignore[no-untyped-call]
     out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
     return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
-
-
-def with_equal_channels(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values with as many channels each, which the kernels ask for; those added are zero."""
-    n = max(q_BHQC.shape[-1], v_BGKC.shape[-1])
-    q, k, v = (x if x.shape[-1] == n else F.pad(x, (0, n - x.shape[-1])) for x in (q_BHQC, k_BGKC, v_BGKC))
-    return q, k, v
 
 
 def without_broken_rows(
@@ -156,7 +168,7 @@ def without_broken_rows(
     if q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling() and all_logits_finite(q_BHQC, k_BGKC, scale):
         return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
     with torch.no_grad():
-        wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+        wide = wide_dtype(q_BHQC.dtype)
         q_norm_BHQ = torch.linalg.vector_norm(q_BHQC, dim=-1, dtype=wide) * scale
         k_norm_BGK = torch.linalg.vector_norm(k_BGKC, dim=-1, dtype=wide)
         longest_BGQ = q_norm_BHQ.nan_to_num(0.0, 0.0, 0.0).reshape(q_norm_BHQ.shape[0], k_BGKC.shape[1], -1)
@@ -170,6 +182,6 @@ def without_broken_rows(
 @torch.no_grad()
 def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float) -> bool:
     """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
-    wide = torch.promote_types(q_BHQC.dtype, torch.float32)
+    wide = wide_dtype(q_BHQC.dtype)
     q_norm, k_norm = (torch.linalg.vector_norm(x, dtype=wide) for x in (q_BHQC, k_BGKC))
     return bool((q_norm * k_norm * scale).isfinite())

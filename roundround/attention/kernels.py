@@ -12,16 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from roundround.attention.kernel_choice import Kernel, kernel_for, takes_groups
+
 aten = torch.ops.aten
-HALF = (torch.float16, torch.bfloat16)
 MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a mask at once
-
-
-def serves(x: Tensor) -> bool:
-    """Whether there is a kernel for this device and precision."""
-    if x.device.type == "cuda":
-        return x.dtype in (*HALF, torch.float32)
-    return x.device.type == "cpu"
 
 
 def attend(
@@ -30,14 +24,15 @@ def attend(
     """Output [B, H, Q, C], log-sum-exp [B, H, Q] and what `gradients` takes back.
 
     `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask is -inf
-    throughout has output 0 and log-sum-exp 0. q, k and v have the same number of channels.
+    throughout has output 0 and log-sum-exp 0. q, k and v are as `kernel_choice.fitted` makes them.
     """
     if q_BHQC.device.type == "cpu":
         out, log_sum_exp = aten._scaled_dot_product_flash_attention_for_cpu(
             q_BHQC, k_BGKC, v_BGKC, 0.0, causal, attn_mask=mask, scale=scale
         )
         return out, log_sum_exp, None
-    return attend_on_cuda(q_BHQC, k_BGKC, v_BGKC, scale, causal, mask)
+    kernel = kernel_for(q_BHQC, masked=mask is not None, differentiable=True)
+    return attend_on_cuda(kernel, q_BHQC, k_BGKC, v_BGKC, scale, causal, mask)
 
 
 def gradients(
@@ -66,14 +61,21 @@ def gradients(
 
 
 def attend_on_cuda(
-    q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool, mask: Tensor | None
+    kernel: Kernel | None,
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Any]:
-    """`attend` by the flash kernel where it can, else by the memory-efficient one."""
-    if takes_flash(q_BHQC, mask):
+    """`attend` by the flash kernel or the memory-efficient one."""
+    if kernel is Kernel.FLASH:
         out, log_sum_exp, *state, _ = aten._scaled_dot_product_flash_attention(
             q_BHQC, k_BGKC, v_BGKC, 0.0, causal, False, scale=scale
         )
-        return out, log_sum_exp, state
+        return out, log_sum_exp, (kernel, state)
+    assert kernel is Kernel.EFFICIENT, f"no kernel for {q_BHQC.dtype} on {q_BHQC.device}"
     k_BHKC, v_BHKC = (repeated(x, q_BHQC) for x in (k_BGKC, v_BGKC))
     out, log_sum_exp, *state = aten._scaled_dot_product_efficient_attention(
         q_BHQC, k_BHKC, v_BHKC, aligned(mask, q_BHQC, k_BHKC), True, 0.0, causal, scale=scale
@@ -82,7 +84,7 @@ def attend_on_cuda(
     if mask is not None:
         empty_B1Q = mask.isneginf().all(-1)
         out, log_sum_exp = out.masked_fill(empty_B1Q[..., None], 0.0), log_sum_exp.masked_fill(empty_B1Q, 0.0)
-    return out, log_sum_exp, state
+    return out, log_sum_exp, (kernel, state)
 
 
 def gradients_on_cuda(
@@ -97,9 +99,10 @@ def gradients_on_cuda(
     causal: bool,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`gradients` by the same kernel."""
+    """`gradients` by the kernel of the forward pass, which stands in its state."""
     out_BHQC, log_sum_exp_BHQ = out_BHQC.contiguous(), log_sum_exp_BHQ.contiguous()
-    if takes_flash(q_BHQC, mask):
+    kernel, state = state
+    if kernel is Kernel.FLASH:
         cum_q, cum_k, max_q, max_k, seed, offset = state
         return aten._scaled_dot_product_flash_attention_backward(  # type: ignore[no-any-return]
             grad_BHQC.contiguous(), q_BHQC, k_BGKC, v_BGKC, out_BHQC, log_sum_exp_BHQ,
@@ -116,9 +119,12 @@ def gradients_on_cuda(
     return dq, dk.unflatten(1, groups).sum(2), dv.unflatten(1, groups).sum(2)
 
 
-def takes_flash(q_BHQC: Tensor, mask: Tensor | None) -> bool:
-    """Whether CUDA's flash kernel does it: half precision, no mask, at most 256 channels in eights."""
-    return mask is None and q_BHQC.dtype in HALF and q_BHQC.shape[-1] % 8 == 0 and q_BHQC.shape[-1] <= 256
+def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
+    """PyTorch's function of this name, called so that no device makes the matrix of logits for want of grouped keys."""
+    grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
+    if grouped and not takes_groups(q_BHQC, k_BGKC):
+        k_BGKC, v_BGKC, grouped = repeated(k_BGKC, q_BHQC), repeated(v_BGKC, q_BHQC), False
+    return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
 def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Shapes: B batch, T tokens, Q queries, K keys, H heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,12 @@ class Keys:
         """Whether every query sees every key, as one new query against its cache does."""
         past_all = not self.causal or self.n_queries == 1
         return past_all and self.valid_BK is None and (self.window is None or self.window >= self.n_keys)
+
+    def of_texts(self, texts: slice) -> Keys:
+        """The keys of some texts of the batch."""
+        q_pos, k_pos = (x if len(x) == 1 else x[texts] for x in (self.q_pos_BQ, self.k_pos_BK))
+        valid = None if self.valid_BK is None else self.valid_BK[texts]
+        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid)
 
     def span(self, a: int, b: int) -> tuple[int, int]:
         """The smallest range of keys that holds everything visible to the query rows a..b."""

@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for this precision and narrower ones, float64 for float64: that of angles, norms, slopes and counts."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """The tensor in float32, or in float64 where it is float64."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.to(wide_dtype(x.dtype))

@@ -144,11 +144,11 @@ class Operands:
         nothing_left_out = [[0] * len(heads)] * n_tiles
         if self.linear is None or not self.may_read_values or offset < 0:  # with an offset below 0 rows lack a key
             return nothing_left_out
-        of_heads = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
-        t_q, t_k = (t if t.shape[1] == 1 else t[:, of_heads] for t in (self.linear.t_q, self.linear.t_k))
+        own = slice(heads.start * self.n_groups, heads.stop * self.n_groups)
+        t_q, t_k = (self.of_heads(t, own) for t in (self.linear.t_q, self.linear.t_k))
         if not bool((t_k.diff() >= 0).all()):
             return nothing_left_out
-        q, slopes = self.q[:, of_heads], self.linear.slopes[:, of_heads, :, 0]
+        q, slopes = self.q[:, own], self.linear.slopes[:, own, :, 0]
         k = self.k[:, heads.start : heads.stop, :, : -self.n_more]
         k_own = kernels.repeated(k[:, :, offset:], q)
         longest = kernels.repeated(k.norm(dim=-1).amax(-1), q)
@@ -173,7 +173,7 @@ class Operands:
             q = F.pad(q, (0, self.n_more))
             slopes_BHQ = self.linear.slopes[:, self.heads(tile), tile.a : tile.b, 0]
             self.own_channel(q).copy_(self.by_coordinate(slopes_BHQ / self.scale))
-            t_BHK = self.of_heads(self.linear.t_k, tile)[..., block.first : block.last] - self.centre(tile)
+            t_BHK = self.of_heads(self.linear.t_k, self.heads(tile))[..., block.first : block.last] - self.centre(tile)
             t_BGKN = self.by_coordinate(t_BHK).mT  # of each key head, a channel for each coordinate
             k[..., -self.n_coordinates :] = v[..., -self.n_coordinates :] = t_BGKN.to(k.dtype)
         mask = None
@@ -186,9 +186,9 @@ class Operands:
         """The tile's query heads."""
         return slice(tile.g * self.n_groups, tile.h * self.n_groups)
 
-    def of_heads(self, t: Tensor, tile: Tile) -> Tensor:
-        """Coordinates of the tile's heads, or the one that all heads share."""
-        return t if t.shape[1] == 1 else t[:, self.heads(tile)]
+    def of_heads(self, t: Tensor, heads: slice) -> Tensor:
+        """Coordinates of these query heads, or the one that all heads share."""
+        return t if t.shape[1] == 1 else t[:, heads]
 
     def own_channel(self, x_BHQC: Tensor) -> Tensor:
         """Of tensors with all channels, that of each query head's own coordinate: a view [B, heads / N, N, Q]."""
@@ -205,12 +205,12 @@ class Operands:
         """Coordinate from which the tile's distances count, [1 or B, 1 or heads, 1]."""
         middle = (tile.a + tile.b) // 2
         assert self.linear is not None
-        return self.of_heads(self.linear.t_q, tile)[..., middle, None]
+        return self.of_heads(self.linear.t_q, self.heads(tile))[..., middle, None]
 
     def to_centre(self, tile: Tile) -> Tensor:
         """The centre minus the coordinate of each of the tile's rows, [1 or B, 1 or heads, rows, 1]."""
         assert self.linear is not None
-        t_BHQ = self.of_heads(self.linear.t_q, tile)[..., tile.a : tile.b]
+        t_BHQ = self.of_heads(self.linear.t_q, self.heads(tile))[..., tile.a : tile.b]
         return (self.centre(tile) - t_BHQ)[..., None].to(self.k.dtype)
 
     def shift(self, tile: Tile) -> Tensor | float:

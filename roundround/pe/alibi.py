@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from roundround.attention.bias import LinearBias
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 
@@ -28,8 +29,7 @@ class ALiBi(PositionalEncoding):
 
     def __init__(self, shape: AttentionShape, *, exponent: float) -> None:
         super().__init__(shape)
-        if not (exponent > 0 and math.isfinite(exponent)):
-            raise ValueError(f"exponent={exponent} must be a finite number above 0")
+        checked_positive(exponent=exponent)
         self.exponent = exponent
 
     def slopes(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
@@ -41,5 +41,5 @@ class ALiBi(PositionalEncoding):
         return torch.exp2(torch.cat([heads, between]) * (-self.exponent / n_lower))
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> LinearBias:
-        slopes_H = self.slopes(torch.promote_types(q_BHTC.dtype, torch.float32), q_BHTC.device)
+        slopes_H = self.slopes(wide_dtype(q_BHTC.dtype), q_BHTC.device)
         return LinearBias(slopes_H[:, None, None])

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
@@ -49,9 +50,7 @@ class FIRE(PositionalEncoding):
         super().__init__(shape)
         if hidden < 1:
             raise ValueError(f"hidden={hidden} must be 1 or more")
-        for name, value in (("init_c", init_c), ("init_threshold", init_threshold)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
+        checked_positive(init_c=init_c, init_threshold=init_threshold)
         self.init_c = init_c
         self.init_threshold = init_threshold
         self.log_c = nn.Parameter(torch.empty(1))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from roundround.attention.bias import LinearBias
 from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.precision import at_least_float32
+from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 
@@ -52,5 +52,5 @@ class FoX(PositionalEncoding):
         return -log_gate_BTH.mT.to(wide).cumsum(-1)
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Tensor) -> LinearBias:
-        one = torch.ones(1, 1, 1, dtype=torch.promote_types(q_BHTC.dtype, torch.float32), device=q_BHTC.device)
+        one = torch.ones(1, 1, 1, dtype=wide_dtype(q_BHTC.dtype), device=q_BHTC.device)
         return LinearBias(one, prepared[..., -q_BHTC.shape[2] :], prepared)

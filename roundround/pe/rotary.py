@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 
@@ -25,9 +26,16 @@ def ladder(n_pairs: int, width: int, theta: float, dtype: torch.dtype, device: t
     return 1.0 / theta**exponents
 
 
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Precision of the angles beside activations of this one: bfloat16 would be radians off at long distances."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+def check_theta(theta: float) -> None:
+    """Raises ValueError unless the base of the frequencies is a finite number above 1."""
+    if not (theta > 1 and math.isfinite(theta)):
+        raise ValueError(f"theta={theta} must be a finite number above 1")
+
+
+def check_head_dim(shape: AttentionShape) -> None:
+    """Raises ValueError unless the channels of a head come in pairs."""
+    if shape.head_dim % 2:
+        raise ValueError(f"head_dim={shape.head_dim} is odd; rotary encodings pair channels, so it must be even")
 
 
 def rotation(pos_BT: Tensor, frequencies_P: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,10 +72,8 @@ class RotaryEncoding(PositionalEncoding):
 
     def __init__(self, shape: AttentionShape, *, theta: float) -> None:
         super().__init__(shape)
-        if shape.head_dim % 2:
-            raise ValueError(f"head_dim={shape.head_dim} is odd; rotary encodings pair channels, so it must be even")
-        if not (theta > 1 and math.isfinite(theta)):
-            raise ValueError(f"theta={theta} must be a finite number above 1")
+        check_head_dim(shape)
+        check_theta(theta)
         self.theta = theta
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
@@ -75,7 +81,8 @@ class RotaryEncoding(PositionalEncoding):
         raise NotImplementedError
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        return rotation(pos_BT, self.frequencies(wide_dtype(dtype), pos_BT.device))
+        wide = wide_dtype(dtype)  # bfloat16 would be radians off at long distances
+        return rotation(pos_BT, self.frequencies(wide, pos_BT.device))
 
     def rotate_queries(self, q_BHTC: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         return apply_rotation(q_BHTC, *prepared)

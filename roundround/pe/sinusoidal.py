@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import final
 
 import torch
 from torch import Tensor
 
 from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.rotary import ladder
+from roundround.pe.rotary import check_theta, ladder
 
 
 @final
@@ -29,13 +29,12 @@ class Sinusoidal(PositionalEncoding):
         super().__init__(shape)
         if shape.d_model % 2:
             raise ValueError(f"d_model={shape.d_model} is odd; sines and cosines come in pairs, so it must be even")
-        if not (theta > 1 and math.isfinite(theta)):
-            raise ValueError(f"theta={theta} must be a finite number above 1")
+        check_theta(theta)
         self.theta = theta
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
         d_model = self.shape.d_model
-        wide = torch.promote_types(x_BTD.dtype, torch.float32)
+        wide = wide_dtype(x_BTD.dtype)
         angles_BTP = pos_BT[..., None].to(wide) * ladder(d_model // 2, d_model, self.theta, wide, pos_BT.device)
         waves_BTD = torch.stack([angles_BTP.sin(), angles_BTP.cos()], dim=-1).flatten(-2)
         return x_BTD + waves_BTD.to(x_BTD.dtype)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import final
 
 import torch
 from torch import Tensor
 
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.rotary import apply_rotation, ladder, rotation, wide_dtype
+from roundround.pe.rotary import apply_rotation, check_head_dim, check_theta, ladder, rotation
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -30,13 +31,9 @@ class XPos(PositionalEncoding):
 
     def __init__(self, shape: AttentionShape, *, theta: float, gamma: float, scale_base: float) -> None:
         super().__init__(shape)
-        if shape.head_dim % 2:
-            raise ValueError(f"head_dim={shape.head_dim} is odd; xPos pairs channels, so it must be even")
-        if not (theta > 1 and math.isfinite(theta)):
-            raise ValueError(f"theta={theta} must be a finite number above 1")
-        for name, value in (("gamma", gamma), ("scale_base", scale_base)):
-            if not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value} must be a finite number above 0")
+        check_head_dim(shape)
+        check_theta(theta)
+        checked_positive(gamma=gamma, scale_base=scale_base)
         self.theta, self.gamma, self.scale_base = theta, gamma, scale_base
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Rotation, Rotation]:

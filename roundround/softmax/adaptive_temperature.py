@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from roundround.attention.checks import checked_finite
 from roundround.attention.keys import AttentionShape
-from roundround.softmax.base import checked_finite
 from roundround.softmax.row_scale import RowScale
 
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first; the yaml's default

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from roundround.attention.checks import checked_finite
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import at_least_float32
-from roundround.softmax.base import checked_finite
 from roundround.softmax.projection import Projection, entmax_of
 
 

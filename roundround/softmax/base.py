@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, rows_between
+from roundround.attention.kernel_choice import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 
@@ -59,17 +60,14 @@ class AttentionSoftmax(nn.Module):
         """
         if self.has_fused_form(q_BHQC, keys, bias):
             assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
-            n_channels = v_BGKC.shape[-1]
-            q_BHQC, k_BGKC, v_BGKC = fused.with_equal_channels(q_BHQC, k_BGKC, v_BGKC)
+            n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
+            q_BHQC, k_BGKC, v_BGKC = fitted(q_BHQC, k_BGKC, v_BGKC)
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
-            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[..., :n_channels]
+            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+            out = out[..., :n_channels].to(dtype)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
         self.announce_blocks(bias)
-
-        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, a: int, b: int) -> Tensor:
-            return self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
-
-        return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+        return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
         """What a normaliser reads off each token for its own row, every tensor [B, H, T, 1]; default nothing."""
@@ -103,6 +101,25 @@ class AttentionSoftmax(nn.Module):
         """The definition in a fused form, for finite queries and keys."""
         raise NotImplementedError
 
+    def attend_in_blocks(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """The definition over blocks of rows, whatever fused form there is."""
+
+        def weights_of_rows(logits_BHQK: Tensor, visible_B1QK: Tensor, texts: slice, a: int, b: int) -> Tensor:
+            of_texts = {name: value if len(value) == 1 else value[texts] for name, value in rows.items()}
+            return self.weights(logits_BHQK, visible_B1QK, rows_between(of_texts, visible_B1QK, a, b))
+
+        return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+
     def announce_blocks(self, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
@@ -118,17 +135,3 @@ class AttentionSoftmax(nn.Module):
 def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
     """exp(e_j) / sum_l exp(e_l) over the visible keys; NaN in a row that sees none."""
     return logits_BHQK.masked_fill(~visible_B1QK, -torch.inf).softmax(-1)
-
-
-def checked_finite(**values: float) -> None:
-    """Raises ValueError for the first value that is not a finite number."""
-    for name, value in values.items():
-        if not abs(value) < float("inf"):
-            raise ValueError(f"{name}={value} must be a finite number")
-
-
-def checked_positive(**values: float) -> None:
-    """Raises ValueError for the first value that is not a finite number above 0."""
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{name}={value} must be a finite number above 0")

@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import at_least_float32
-from roundround.softmax.base import checked_positive
 from roundround.softmax.row_scale import RowScale
 
 
@@ -25,6 +25,8 @@ class LearnedTemperature(RowScale):
 
     The parameter is the logarithm, so the temperature stays positive; it starts at `temperature`.
     """
+
+    reads_entropy = False
 
     def __init__(self, shape: AttentionShape, *, temperature: float) -> None:
         super().__init__(shape)

@@ -23,6 +23,8 @@ class LogN(RowScale):
     `n_train` null is the length that the model is trained on.
     """
 
+    reads_entropy = False
+
     def __init__(self, shape: AttentionShape, *, n_train: int | None) -> None:
         super().__init__(shape)
         self.n_train = shape.train_length if n_train is None else n_train

@@ -14,6 +14,7 @@ from torch import Tensor
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
 from roundround.attention.row_measures import entropy_of_logits
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
@@ -22,9 +23,13 @@ class RowScale(AttentionSoftmax):
     """softmax(beta e), beta one number a row: it multiplies the query instead, and a fused kernel does the rest.
 
     A variant defines `beta` alone. A bias on the logits is multiplied too.
+
+    reads_entropy: whether `beta` may ask for the entropy, for which a kernel must return log-sum-exps. The kernels of
+    MPS, XPU and ROCm are not used for that; a variant that never asks runs there by `F.scaled_dot_product_attention`.
     """
 
     cost_in_blocks: ClassVar[float] = 4
+    reads_entropy: ClassVar[bool] = True
 
     @property
     def differentiates_entropy(self) -> bool:
@@ -45,12 +50,12 @@ class RowScale(AttentionSoftmax):
         return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return fused.serves(q_BHQC, bias)
+        return fused.serves(q_BHQC, bias) or (not self.reads_entropy and fused.serves_plain(q_BHQC, keys, bias))
 
     def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
     ) -> Tensor:
-        n_visible = keys.counts(0, keys.n_queries).to(torch.promote_types(q_BHQC.dtype, torch.float32))
+        n_visible = keys.counts(0, keys.n_queries).to(wide_dtype(q_BHQC.dtype))
         if self.differentiates_entropy and bias is None and torch.is_grad_enabled():
 
             def beta_of(entropy_BHQ1: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
-from roundround.softmax.base import AttentionSoftmax, checked_positive, softmax_over_visible
+from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
 @final

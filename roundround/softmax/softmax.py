@@ -19,5 +19,7 @@ class Softmax(RowScale):
     Vaswani et al. 2017, arXiv:1706.03762, equation 1.
     """
 
+    reads_entropy = False
+
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> None:
         return None

@@ -8,8 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
-from roundround.softmax.base import AttentionSoftmax, checked_positive
+from roundround.softmax.base import AttentionSoftmax
 
 
 @final

@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from roundround.attention.checks import checked_finite
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import at_least_float32
-from roundround.softmax.base import checked_finite
 from roundround.softmax.row_scale import RowScale
 
 
@@ -26,6 +26,8 @@ class SSMax(RowScale):
     `s` null starts at 1 / ln(training context length), where it equals the plain softmax at that length. `bias` adds
     b, which starts at 0 and which the paper finds to hurt longer contexts.
     """
+
+    reads_entropy = False
 
     def __init__(self, shape: AttentionShape, *, s: float | None, bias: bool) -> None:
         super().__init__(shape)

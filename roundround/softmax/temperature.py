@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
+from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
-from roundround.softmax.base import checked_positive
 from roundround.softmax.row_scale import RowScale
 
 
@@ -20,6 +20,8 @@ class Temperature(RowScale):
 
     Velickovic et al. 2024, arXiv:2410.01104, section 2.
     """
+
+    reads_entropy = False
 
     def __init__(self, shape: AttentionShape, *, temperature: float) -> None:
         super().__init__(shape)

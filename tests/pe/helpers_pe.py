@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +61,27 @@ def keys_at(pos_BT: Tensor, n_queries: int | None = None, **options: Any) -> Key
     return Keys(q_pos_BQ=pos_BT[:, -(n_queries or pos_BT.shape[1]) :], k_pos_BK=pos_BT, **options)
 
 
+def layer_input(encoding: PositionalEncoding, keys: Keys) -> Tensor:
+    """Noise of the encoding's precision, [1, K, D]."""
+    parameter = next(encoding.parameters(), torch.zeros(0, dtype=torch.float64))
+    return noise(1, keys.n_keys, encoding.shape.d_model, dtype=parameter.dtype, seed=3)
+
+
+def prepared_of_layer(encoding: PositionalEncoding, keys: Keys, dtype: torch.dtype, x_BTD: Tensor | None = None) -> Any:
+    """What the hooks of a layer with this input are given, as the decoder makes it; by default the input is noise."""
+    if x_BTD is None:
+        x_BTD = layer_input(encoding, keys)
+    return encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, dtype), keys)
+
+
 def layer_bias(encoding: PositionalEncoding, keys: Keys, x_BTD: Tensor | None = None) -> Any:
     """The bias of a layer with this input, by default noise of the encoding's precision; None where it has none."""
-    parameter = next(encoding.parameters(), torch.zeros(0, dtype=torch.float64))
     if x_BTD is None:
-        x_BTD = noise(1, keys.n_keys, encoding.shape.d_model, dtype=parameter.dtype, seed=3)
+        x_BTD = layer_input(encoding, keys)
     shape, n_batch = encoding.shape, max(len(x_BTD), len(keys.k_pos_BK))
     q_BHQC = torch.zeros(n_batch, shape.n_heads, keys.n_queries, shape.head_dim, dtype=x_BTD.dtype)
     k_BGKC = torch.zeros(n_batch, shape.n_key_heads, keys.n_keys, shape.head_dim, dtype=x_BTD.dtype)
-    prepared = encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, x_BTD.dtype), keys)
-    return encoding.bias(q_BHQC, k_BGKC, prepared)
+    return encoding.bias(q_BHQC, k_BGKC, prepared_of_layer(encoding, keys, x_BTD.dtype, x_BTD))
 
 
 def bias_of(encoding: PositionalEncoding, n_tokens: int, start: int = 0) -> Tensor:
@@ -80,17 +92,28 @@ def bias_of(encoding: PositionalEncoding, n_tokens: int, start: int = 0) -> Tens
 
 def rotated(encoding: PositionalEncoding, x_BHTC: Tensor, pos_BT: Tensor) -> Tensor:
     """Vectors rotated as queries are."""
-    return encoding.rotate_queries(x_BHTC, encoding.prepare(pos_BT, x_BHTC.dtype))
+    return encoding.rotate_queries(x_BHTC, prepared_of_layer(encoding, keys_at(pos_BT), x_BHTC.dtype))
+
+
+def rotated_keys(encoding: PositionalEncoding, x_BGTC: Tensor, pos_BT: Tensor) -> Tensor:
+    """Vectors rotated as keys are."""
+    return encoding.rotate_keys(x_BGTC, prepared_of_layer(encoding, keys_at(pos_BT), x_BGTC.dtype))
 
 
 def logits(
     encoding: PositionalEncoding, q_BHTC: Tensor, k_BHTC: Tensor, pos_BT: Tensor, x_BTD: Tensor | None = None
 ) -> Tensor:
     """q . k after rotation, plus the bias of a layer with input `x_BTD`: [B, H, T, T], unmasked."""
-    prepared, keys = encoding.prepare(pos_BT, q_BHTC.dtype), keys_at(pos_BT)
+    keys = keys_at(pos_BT)
+    prepared = prepared_of_layer(encoding, keys, q_BHTC.dtype, x_BTD)
     q_dot_k = encoding.rotate_queries(q_BHTC, prepared) @ encoding.rotate_keys(k_BHTC, prepared).mT
     bias = layer_bias(encoding, keys, x_BTD)
     return q_dot_k if bias is None else q_dot_k + bias.block(keys, 0, pos_BT.shape[1])
+
+
+def wave(*sizes: int, step: float) -> Tensor:
+    """sin(step n + 0.3), n the flat index."""
+    return torch.sin(torch.arange(math.prod(sizes), dtype=torch.float64) * step + 0.3).view(sizes)
 
 
 def noise(*sizes: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

@@ -34,9 +34,10 @@ def test_bias_is_the_formula() -> None:
 def test_the_slopes_say_all_that_a_fused_kernel_needs() -> None:
     keys = keys_at(positions(9, 30), n_queries=4)
     bias = layer_bias(build("alibi"), keys)
+    distance_BQK = keys.k_pos_BK[:, None] - keys.q_pos_BQ[..., None]
+    assert torch.equal(bias.block(keys, 0, 4), bias.slopes * distance_BQK[:, None])
     q_coordinates, k_coordinates = bias.coordinates(keys)
-    from_slopes = bias.slopes * (k_coordinates[:, :, None] - q_coordinates[..., None])
-    assert torch.equal(bias.block(keys, 0, 4), from_slopes)
+    assert torch.equal(k_coordinates[:, :, None] - q_coordinates[..., None], distance_BQK[:, None])
 
 
 def test_slopes_beside_bfloat16_are_float32() -> None:

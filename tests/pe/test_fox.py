@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
-from helpers_pe import attention_shape, build, golden, keys_at, layer_bias, noise, positions
-from test_xpos import wave
+from helpers_pe import attention_shape, build, golden, keys_at, layer_bias, noise, positions, wave
 
 from roundround.attention.bias import LinearBias
+from roundround.attention.tiles import LinearTerms, Operands
 from roundround.model.decoder import Decoder
 from roundround.pe.fox import FoX
+from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.softmax1 import Softmax1
@@ -57,8 +58,8 @@ def test_heads_start_near_alibi_with_a_slope_of_ln_2() -> None:
 
 
 @pytest.mark.parametrize("normaliser", [Softmax, Softmax1, Sigmoid])
-def test_padding_changes_nothing(normaliser: type[Softmax]) -> None:
-    """Neither before a text nor behind it, nor in a row that is longer: only what a text holds is forgotten."""
+def test_padding_changes_nothing(normaliser: type[AttentionSoftmax]) -> None:
+    """Neither before a text, nor behind it, nor between its tokens: a gate of padding forgets nothing."""
     torch.manual_seed(0)
     decoder = fox_decoder(normaliser)
     tokens = torch.randint(50, (1, 11))
@@ -90,8 +91,6 @@ def test_a_long_text_keeps_the_digits_of_its_sums() -> None:
 
 
 def test_keys_that_are_forgotten_are_left_out() -> None:
-    from roundround.attention.tiles import LinearTerms, Operands
-
     n, shape = 4096, attention_shape(n_heads=2, n_key_heads=1, head_dim=8)
     encoding, keys = build("fox", shape), keys_at(positions(n))
     bias = layer_bias(encoding, keys, noise(1, n, 64, dtype=torch.float32))
@@ -102,7 +101,7 @@ def test_keys_that_are_forgotten_are_left_out() -> None:
     assert min(block.first for block in last.key_blocks) > n // 2
 
 
-def fox_decoder(normaliser: type) -> Decoder:
+def fox_decoder(normaliser: type[AttentionSoftmax]) -> Decoder:
     """Two layers, two key heads for four heads, gates that are far from alike."""
     decoder = Decoder(
         n_vocab=50,

@@ -44,9 +44,9 @@ def test_rotation_is_the_formula() -> None:
 
 def test_channels_beyond_the_slice_pass_unchanged() -> None:
     x_BHTC = noise(2, 4, 50, 16, dtype=torch.float32)
-    turned = rotated(build("partial_rope", p=0.25), x_BHTC, positions(50, 1))
-    assert torch.equal(turned[..., 4:], x_BHTC[..., 4:])
-    assert not torch.equal(turned[..., :4], x_BHTC[..., :4])
+    x_rotated = rotated(build("partial_rope", p=0.25), x_BHTC, positions(50, 1))
+    assert torch.equal(x_rotated[..., 4:], x_BHTC[..., 4:])
+    assert not torch.equal(x_rotated[..., :4], x_BHTC[..., :4])
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.01, math.nan])

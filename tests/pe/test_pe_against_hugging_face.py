@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers_pe import attention_shape, bias_of, build, keys_at, layer_bias, noise, positions, rotated
+from helpers_pe import attention_shape, bias_of, build, keys_at, layer_bias, noise, positions, rotated, rotated_keys
 from transformers import GPTNeoXConfig, LlamaConfig, T5Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -44,7 +44,7 @@ def test_rotation_is_llamas(name: str, overrides: dict[str, float], parameters: 
     cos, sin = llama.LlamaRotaryEmbedding(llama_config(64, **parameters))(q, pos_1T)
     theirs = llama.apply_rotary_pos_emb(q, k, cos, sin)
     encoding = build(name, attention_shape(head_dim=64), **overrides)
-    ours = rotated(encoding, q, pos_1T), rotated(encoding, k, pos_1T)
+    ours = rotated(encoding, q, pos_1T), rotated_keys(encoding, k, pos_1T)
     torch.testing.assert_close(ours, tuple(theirs), atol=1e-6, rtol=1e-6)
 
 
@@ -55,7 +55,7 @@ def test_partial_rotation_is_gpt_neoxs(p: float) -> None:
     q, k, pos_1T = noise(2, 4, 30, 64).float(), noise(2, 4, 30, 64, seed=1).float(), positions(30, 4000)
     theirs = neox.apply_rotary_pos_emb(q, k, *neox.GPTNeoXRotaryEmbedding(config)(q, pos_1T))
     encoding = build("partial_rope", attention_shape(head_dim=64), p=p)
-    ours = rotated(encoding, q, pos_1T), rotated(encoding, k, pos_1T)
+    ours = rotated(encoding, q, pos_1T), rotated_keys(encoding, k, pos_1T)
     torch.testing.assert_close(ours, tuple(theirs), atol=1e-6, rtol=1e-6)
 
 

@@ -20,6 +20,7 @@ from helpers_pe import (
     noise,
     positions,
     rotated,
+    rotated_keys,
     tunables,
 )
 
@@ -76,9 +77,11 @@ def test_hooks_keep_the_shape_and_dtype_of_activations(name: str, weights: torch
     for step in (None, 3):
         chosen = encoding.positions(pos_1T, step)
         assert (chosen.shape, chosen.dtype) == (pos_1T.shape, torch.int64)
-    embedded, turned = encoding.embed(x_BTD, pos_1T), rotated(encoding, q_BHTC, pos_1T)
+    embedded = encoding.embed(x_BTD, pos_1T)
     assert (embedded.shape, embedded.dtype) == (x_BTD.shape, dtype)
-    assert (turned.shape, turned.dtype) == (q_BHTC.shape, dtype)
+    for rotate in (rotated, rotated_keys):
+        x_rotated = rotate(encoding, q_BHTC, pos_1T)
+        assert (x_rotated.shape, x_rotated.dtype) == (q_BHTC.shape, dtype)
 
 
 @pytest.mark.parametrize("name", BIASED)
@@ -161,15 +164,16 @@ def test_a_bfloat16_module_keeps_its_angles(name: str) -> None:
 @pytest.mark.parametrize("name", ROTARY)
 def test_a_rotation_keeps_the_length_of_every_vector(name: str) -> None:
     x_BHTC = noise(2, 4, 12, 16)
-    turned = rotated(build(name), x_BHTC, positions(12, 1000))
-    torch.testing.assert_close(turned.norm(dim=-1), x_BHTC.norm(dim=-1))
+    for rotate in (rotated, rotated_keys):
+        x_rotated = rotate(build(name), x_BHTC, positions(12, 1000))
+        torch.testing.assert_close(x_rotated.norm(dim=-1), x_BHTC.norm(dim=-1))
 
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_facts_count_the_pairs_that_rotate(name: str) -> None:
     encoding = build(name)
-    turned = rotated(encoding, torch.ones(1, 1, 1, 16), torch.tensor([[1]]))[0, 0, 0]
-    assert encoding.facts() == {"rotated_pairs": int((turned != 1).sum()) // 2, "pairs": 8}
+    x_rotated = rotated(encoding, torch.ones(1, 1, 1, 16), torch.tensor([[1]]))[0, 0, 0]
+    assert encoding.facts() == {"rotated_pairs": int((x_rotated != 1).sum()) // 2, "pairs": 8}
 
 
 @pytest.mark.parametrize("name", BIASED)
@@ -203,13 +207,8 @@ def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch:
     def gradients(logits_per_block: int) -> list[torch.Tensor]:
         monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", logits_per_block)
         keys = keys_at(positions(12))
-
-        def weights_of_rows(logits: torch.Tensor, visible: torch.Tensor, a: int, b: int) -> torch.Tensor:
-            return softmax.weights(logits, visible, blocks.rows_between({}, visible, a, b))
-
         # the definition in blocks, whatever fast form a linear bias may have
-        bias = layer_bias(encoding, keys)
-        out = blocks.attend_in_blocks(weights_of_rows, q, k, v, scale=0.25, keys=keys, bias=bias)
+        out = softmax.attend_in_blocks(q, k, v, scale=0.25, keys=keys, bias=layer_bias(encoding, keys), rows={})
         return list(torch.autograd.grad((out**3).sum(), [q, k, v, *encoding.parameters()]))
 
     torch.testing.assert_close(gradients(5 * 12 * 2 * 4), gradients(10**9))

@@ -11,6 +11,7 @@ from test_softmax import KEYS, SCALE, in_blocks, inputs, keys_of, shape_of
 from torch import Tensor
 
 from roundround.attention import kernels
+from roundround.attention.kernel_choice import Kernel
 from roundround.softmax import projection
 from roundround.softmax.alpha_entmax import AlphaEntmax
 from roundround.softmax.entmax15 import Entmax15
@@ -26,7 +27,8 @@ def test_the_calls_for_cuda_have_the_signatures_of_its_kernels(dtype: torch.dtyp
     options: dict[str, Any] = {"device": "meta", "dtype": dtype}
     q, k, v = (torch.empty(2, heads, n, 64, **options) for heads, n in ((8, 40), (4, 50), (4, 50)))
     mask = torch.zeros(2, 1, 40, 50, **options) if masked else None
-    out, log_sum_exp, state = kernels.attend_on_cuda(q, k, v, 0.1, causal, mask)
+    kernel = Kernel.EFFICIENT if masked or dtype == torch.float32 else Kernel.FLASH
+    out, log_sum_exp, state = kernels.attend_on_cuda(kernel, q, k, v, 0.1, causal, mask)
     assert (out.shape, out.dtype) == (q.shape, dtype)
     assert (log_sum_exp.shape, log_sum_exp.dtype) == (q.shape[:3], torch.float32)
     grads = kernels.gradients_on_cuda(torch.empty_like(out), q, k, v, out, log_sum_exp, state, 0.1, causal, mask)
@@ -57,11 +59,6 @@ def test_the_cpu_kernel_gives_output_log_sum_exp_and_zeros_for_rows_that_are_hid
     torch.testing.assert_close(out[:, :, rows], (logits.softmax(-1) @ v)[:, :, rows])
     assert not out[:, :, 1].any()
     assert not log_sum_exp[:, :, 1].any()
-
-
-def test_no_kernel_is_claimed_where_there_is_none() -> None:
-    assert kernels.serves(torch.empty(1, dtype=torch.float64))
-    assert not kernels.serves(torch.empty(1, device="meta"))
 
 
 def imitation(calls: list[tuple[float, bool]]) -> Callable[..., Tensor]:

@@ -21,7 +21,7 @@ from test_softmax import KEYS, SCALE, encoding_of, in_blocks, inputs, keys_of, l
 from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
 from torch import Tensor
 
-from roundround.attention import fused
+from roundround.attention import entropy_scaled, fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.tiles import LinearTerms, Operands
@@ -210,15 +210,17 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
     keys = KEYS[mode]
     q, k, _, _ = inputs(keys, 2)
     encoding, bias_BHQK = encoding_of(bias).double(), 0.0
-    bias_of_rows = layer_bias(encoding, keys, q, k)
+    bias_of_rows, leaves = layer_bias(encoding, keys, q, k), [q, k, *encoding.parameters()]
     if bias_of_rows is not None:
+        assert isinstance(bias_of_rows, LinearBias)
+        bias_of_rows.slopes.requires_grad_()
+        leaves.append(bias_of_rows.slopes)
         everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
         bias_BHQK = bias_of_rows.block(everything, 0, keys.n_queries)
     expected = dense_entropy(q, k, SCALE, mask_of(mode), bias_BHQK)
     found = fused.entropy(q, k, scale=SCALE, keys=keys, bias=bias_of_rows)
     cotangent = randn(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
     assert (found - expected).abs().max() < 1e-12
-    leaves = [q, k, *encoding.parameters()]
     ours, theirs = (
         torch.autograd.grad((entropy * cotangent).sum(), leaves, retain_graph=True) for entropy in (found, expected)
     )
@@ -234,6 +236,51 @@ def test_the_fused_entropy_in_float32_is_right_to_five_digits() -> None:
     assert (fused.entropy(q, k, scale=scale, keys=keys) - expected).abs().max() < 1e-12
     # of up to 7.6 nats; kernels differ between kinds of CPU
     assert (fused.entropy(q.float(), k.float(), scale=scale, keys=keys) - expected).abs().max() < 5e-5
+
+
+def keys_with_an_offset(dtype: torch.dtype) -> tuple[Tensor, Tensor, Keys, Tensor]:
+    """Queries and keys that are nearly alike, as a GPU computes them; the first of two texts is padded."""
+    n, gain = 300, 0.3
+    q, k = randn(2, 4, n, 64), gain * randn(2, 2, n, 64, seed=1) + 10 * randn(2, 2, 1, 64, seed=2)
+    valid_BK = torch.ones(2, n, dtype=torch.bool)
+    valid_BK[0, :40] = False
+    k[0, :, :40] = 1e4 * randn(2, 40, 64, seed=3)  # what stands there is nobody's business
+    visible_B1QK = torch.ones(n, n).tril().bool() & valid_BK[:, None, None]
+    return q.to(dtype), k.to(dtype), keys_of(n, n, valid_BK=valid_BK), visible_B1QK
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2e-3), (torch.float16, 3e-4)], ids=str)
+def test_the_entropy_in_half_precision_does_not_suffer_from_what_keys_share(
+    dtype: torch.dtype, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entropy_scaled, "ENTROPY_IN_FLOAT32", ())  # as on a GPU
+    q, k, keys, visible_B1QK = keys_with_an_offset(dtype)
+    expected = dense_entropy(q.double(), k.double(), 0.125, visible_B1QK)
+    logits = 0.125 * q.double() @ k.double().repeat_interleave(2, 1).mT
+    seen = visible_B1QK.any(-1, keepdim=True)
+    expected_lse = logits.masked_fill(~visible_B1QK & seen, -torch.inf).logsumexp(-1, keepdim=True).where(seen, 0.0)
+    found, log_sum_exp = fused.entropy_and_log_sum_exp(q, k, scale=0.125, keys=keys)
+    assert (found - expected).abs().max() < bound
+    assert (log_sum_exp - expected_lse).abs().max() < 10 * bound
+
+
+def test_the_gradient_of_the_entropy_in_half_precision_does_not_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of `fused.entropy`, and that of attention by entropy, which has a backward pass of its own."""
+    monkeypatch.setattr(entropy_scaled, "ENTROPY_IN_FLOAT32", ())
+    grads: list[list[Tensor]] = []
+    for dtype in (torch.bfloat16, torch.float64):
+        q, k, keys, visible_B1QK = keys_with_an_offset(torch.bfloat16)
+        q, k = q.to(dtype).requires_grad_(), k.to(dtype).requires_grad_()
+        entropy = fused.entropy(q, k, scale=0.125, keys=keys)
+        v, steep = randn(*k.shape, seed=4).to(dtype), {"beta_of": lambda h: 1 + 100 * (h - h.detach())}
+        out = fused.attention_by_entropy(q, k, v, scale=0.125, keys=keys, **steep)
+        grads.append([])
+        for value in (entropy, out):
+            cotangent = randn(*value.shape, seed=5) * visible_B1QK.any(-1, keepdim=True)
+            grads[-1] += torch.autograd.grad((value * cotangent).sum(), [q, k])
+    # with the offset left in, those of the queries are off by seven times their size; the weights' rounding costs 0.06
+    for half, exact, bound in zip(*grads, (0.02, 0.02, 0.1, 0.1), strict=True):
+        assert (half - exact).norm() < bound * exact.norm()
 
 
 # -- one number a row
@@ -535,7 +582,7 @@ def attend_once(name: str, bias: str | None) -> None:
     build(name).double()(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
 
 
-@pytest.mark.parametrize("bias", [None, "alibi"])
+@pytest.mark.parametrize("bias", [None, "alibi", "fox"])
 @pytest.mark.parametrize("name", FUSED)
 def test_nothing_is_said_where_there_is_a_fused_form(name: str, bias: str | None) -> None:
     with warnings.catch_warnings(record=True) as said:

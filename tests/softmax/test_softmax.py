@@ -79,12 +79,16 @@ def encoding_of(name: str | None, n_heads: int = N_HEADS, seed: int = 0) -> Posi
     return encoding
 
 
-def layer_bias(encoding: PositionalEncoding, keys: Keys, q: Tensor, k: Tensor) -> Bias | None:
-    """The bias of a layer as the decoder asks for it, for an input that is the same in every call."""
+def prepared_of_layer(encoding: PositionalEncoding, keys: Keys, n_batch: int, dtype: torch.dtype) -> Any:
+    """What the hooks of a layer are given, as the decoder makes it, for an input that is the same in every call."""
     generator = torch.Generator().manual_seed(7)
-    x_BTD = torch.randn(len(q), keys.n_keys, D_MODEL, dtype=torch.float64, generator=generator).to(q.dtype)
-    prepared = encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, q.dtype), keys)
-    return encoding.bias(q, k, prepared)
+    x_BTD = torch.randn(n_batch, keys.n_keys, D_MODEL, dtype=torch.float64, generator=generator).to(dtype)
+    return encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, dtype), keys)
+
+
+def layer_bias(encoding: PositionalEncoding, keys: Keys, q: Tensor, k: Tensor) -> Bias | None:
+    """The bias of a layer as the decoder asks for it."""
+    return encoding.bias(q, k, prepared_of_layer(encoding, keys, len(q), q.dtype))
 
 
 def inputs(keys: Keys, n_key_heads: int = N_HEADS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -132,13 +136,11 @@ def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Tensor]) -> list
     return [out.detach(), *torch.autograd.grad((out * cotangent).sum(), leaves)]
 
 
-def in_blocks(softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None) -> Tensor:
+def in_blocks(
+    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None, scale: float = SCALE
+) -> Tensor:
     """The definition over blocks of rows, whatever fused form there is."""
-
-    def weights_of_rows(logits: Tensor, visible: Tensor, a: int, b: int) -> Tensor:
-        return softmax.weights(logits, visible, blocks.rows_between({}, visible, a, b))
-
-    return blocks.attend_in_blocks(weights_of_rows, q, k, v, scale=SCALE, keys=keys, bias=bias)
+    return softmax.attend_in_blocks(q, k, v, scale=scale, keys=keys, bias=bias, rows={})
 
 
 def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **options: Any) -> list[Tensor]:
@@ -262,6 +264,30 @@ def test_a_block_on_a_cpu_stays_in_cache_unless_that_leaves_few_rows() -> None:
     assert rows_of(16384) == blocks.ROWS_IN_CACHE
     assert rows_of(65536) == blocks.LOGITS_PER_BLOCK // (8 * 65536) < blocks.ROWS_IN_CACHE
     assert rows_of(65536, window=100) > 400  # a window's rows span few keys
+
+
+def test_a_block_holds_fewer_texts_rather_than_few_rows() -> None:
+    def blocks_of(n_batch: int, n_queries: int = 1024, n_keys: int = 1024, **options: Any) -> tuple[int, int]:
+        q_BHQC, keys = torch.empty(n_batch, 8, n_queries, 1), keys_of(n_queries, n_keys, **options)
+        n_texts = blocks.texts_at_once(q_BHQC, keys)
+        a, b = blocks.query_blocks(q_BHQC[:n_texts], keys)[0]
+        return n_texts, b - a
+
+    assert blocks_of(16) == (4, 64)
+    assert blocks_of(5) == (3, 85), "parts of nearly the same size"
+    assert blocks_of(16, n_queries=1) == (16, 1), "one new token each"
+    assert blocks_of(16, 64, 64) == (16, 64), "short texts stay together"
+    assert blocks_of(16, 8192, 8192) == (1, 32)
+    assert blocks_of(16, 8192, 8192, window=64)[0] > 1
+
+
+@pytest.mark.parametrize("n_key_heads", [2, 1])
+def test_blocks_copy_no_keys_for_grouped_queries(n_key_heads: int) -> None:
+    q, gain = torch.randn(2, 4, 4, 256), torch.ones(2, 4, 4, 1)
+    k, v = (torch.randn(2, n_key_heads, 256, 256) for _ in range(2))
+    with Peak() as peak:
+        Gain(shape_of(n_key_heads))(q, k, v, scale=0.1, keys=keys_of(4, 256), bias=None, rows={"gain": gain})
+    assert peak.largest == k.numel(), "the keys themselves"
 
 
 def test_a_block_holds_one_row_where_even_that_exceeds_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
