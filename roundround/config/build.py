@@ -54,9 +54,7 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
     for key in fields:
         try:
             if key in given and not OmegaConf.is_missing(node, key):
-                value = OmegaConf.select(node, key)
-                plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-                assign(schema, key, plain)
+                assign(schema, key, plain(OmegaConf.select(node, key)))
             elif key in given or key in required:
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
@@ -75,6 +73,11 @@ def assign(typed: DictConfig, key: str, value: Any) -> None:
     is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
     single = isinstance(value, bool | int | float | str)
     OmegaConf.update(typed, key, [value] if single and is_list else value, force_add=False)
+
+
+def plain(value: Any) -> Any:
+    """A value of a config as plain Python, resolved."""
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def without_place(error: OmegaConfBaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.config.build import assign, without_place
+from roundround.config.build import assign, plain, without_place
 from roundround.errors import UserError, nearest
 
 T = TypeVar("T")
@@ -238,7 +238,3 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config
-
-
-def plain(value: Any) -> Any:
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -106,14 +106,17 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
     directory. Raises UserError where another process is writing there.
     """
     directory, writes = invocation.directory, rank() == 0
-    with locked(directory) if writes else nothing():
-        run = Run(directory, new_manifest(invocation, config), logger, writes=writes)
+    with locked(directory) if writes else nullcontext():
         fresh = not (directory / MANIFEST).exists()
-        if not fresh:
-            run.manifest = {**read_manifest(directory), "resumed": now(), "ended": None, "status": "running"}
+        git, patch = git_state() if fresh else (None, None)
+        if fresh:
+            manifest = new_manifest(invocation, config, git)
+        else:
+            manifest = {**read_manifest(directory), "resumed": now(), "ended": None, "status": "running"}
+        run = Run(directory, manifest, logger, writes=writes)
         started_logger = False
         try:
-            begin(run, fresh)
+            begin(run, patch)
             started_logger = writes
             yield run
             end(run, "done")
@@ -133,11 +136,10 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
         print(directory, flush=True)
 
 
-def begin(run: Run, fresh: bool) -> None:
+def begin(run: Run, patch: str | None) -> None:
     if not run.writes:
         return
-    patch = git_state()[1] if fresh else None
-    if patch:
+    if patch is not None:
         write_atomically(run.directory / "code.patch", patch)
     run.note()
     kept = run.logger.start(run.directory, run.manifest)
@@ -169,8 +171,8 @@ def withdraw(run: Run, started_logger: bool) -> None:
     shutil.rmtree(run.directory / "wandb", ignore_errors=True)
 
 
-def new_manifest(invocation: Invocation, config: dict[str, Any]) -> dict[str, Any]:
-    """The manifest as it stands when a run begins."""
+def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:
+    """The manifest as it stands when a run begins; `git` is the state of the checkout."""
     return {
         "roundround": __version__,
         "verb": invocation.verb,
@@ -181,7 +183,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any]) -> dict[str, An
         "overrides": invocation.overrides,
         "config": config,
         "config_hash": config_hash(config),
-        "git": git_state()[0],
+        "git": git,
         "versions": versions(),
         "device": None,
         "seed": config.get("seed"),
@@ -209,8 +211,3 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield

@@ -626,6 +626,18 @@ def test_a_clean_checkout_is_its_commit(checkout: Path, directory: Path) -> None
     assert names(directory) == {"run.json"}
 
 
+def test_git_is_asked_once_when_a_run_begins_and_never_when_it_goes_on(
+    checkout: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask = [], provenance.git_state
+    monkeypatch.setattr("roundround.runs.run.git_state", lambda: asked.append(1) or ask())
+    ended_by(directory, KeyboardInterrupt())
+    assert len(asked) == 1
+    with opening(directory):
+        pass
+    assert len(asked) == 1
+
+
 def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path, directory: Path) -> None:
     ended_by(directory, KeyboardInterrupt())
     (checkout / "roundround/pe/rope.py").write_text("second\n")
