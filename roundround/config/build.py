@@ -7,6 +7,7 @@ to Python; here both are one-line errors that name the key.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import types
 import typing
@@ -93,10 +94,19 @@ def target_class(node: DictConfig, family: type) -> type:
     try:
         target = get_class(MOVED.get(name, name))
     except Exception as error:  # whatever importing a user's module raises
-        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}") from error
+        hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error
     if not issubclass(target, family):
         raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
     return target
+
+
+def is_there(name: str) -> bool:
+    """Whether Python finds the module or package with which a dotted name begins."""
+    try:
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
+    except ValueError:
+        return False
 
 
 def constructor_fields(target: type, runtime: set[str]) -> tuple[dict[str, Any], set[str]]:

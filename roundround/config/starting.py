@@ -26,7 +26,7 @@ def config_of_run(
     """
     if manifest["verb"] != verb:
         raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
-    own = own_config(manifest, trust=cfg.trust)
+    own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
     before, after = flat(as_dict(own)), flat(as_dict(cfg))

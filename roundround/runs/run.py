@@ -20,8 +20,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from roundround import __version__
+from roundround.console import print_status
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
+from roundround.runs import variants
 from roundround.runs.directories import MANIFEST, rank, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
@@ -103,7 +105,7 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
     """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
 
     A run refused before its first step (UserError) leaves nothing behind. The last line on standard output is the
-    directory. Raises UserError where another process is writing there.
+    directory. Raises UserError where another process is writing there, or where a class from outside is another now.
     """
     directory, writes = invocation.directory, rank() == 0
     with locked(directory) if writes else nullcontext():
@@ -112,11 +114,14 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
         if fresh:
             manifest = new_manifest(invocation, config, git)
         else:
-            manifest = {**read_manifest(directory), "resumed": now(), "ended": None, "status": "running"}
+            manifest = read_manifest(directory)
+            for line in variants.refuse_changed(directory, manifest):
+                print_status(line)
+            manifest |= {"resumed": now(), "ended": None, "status": "running"}
         run = Run(directory, manifest, logger, writes=writes)
         started_logger = False
         try:
-            begin(run, patch)
+            begin(run, patch, fresh=fresh)
             started_logger = writes
             yield run
             end(run, "done")
@@ -136,9 +141,11 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
         print(directory, flush=True)
 
 
-def begin(run: Run, patch: str | None) -> None:
+def begin(run: Run, patch: str | None, *, fresh: bool) -> None:
     if not run.writes:
         return
+    if fresh:
+        run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
     if patch is not None:
         write_atomically(run.directory / "code.patch", patch)
     run.note()
@@ -168,6 +175,7 @@ def withdraw(run: Run, started_logger: bool) -> None:
         run.logger.finish({**run.manifest, "status": "refused"})
     for name in (MANIFEST, "code.patch", "tokenizer.json", ".lock"):
         (run.directory / name).unlink(missing_ok=True)
+    variants.remove(run.manifest, run.directory)
     shutil.rmtree(run.directory / "wandb", ignore_errors=True)
 
 
@@ -184,6 +192,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "config": config,
         "config_hash": config_hash(config),
         "git": git,
+        "variants": {},
         "versions": versions(),
         "device": None,
         "seed": config.get("seed"),
