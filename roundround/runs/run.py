@@ -25,6 +25,7 @@ from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
 from roundround.runs import variants
 from roundround.runs.directories import MANIFEST, rank, read_manifest
+from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 
@@ -64,10 +65,15 @@ class Run:
         write_atomically(path, "".join(line + "\n" for line in kept))
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
-        """Write results.json, the numbers this run is for, and the few that the manifest shows."""
+        """Write results.json, the numbers this run is for, and the few that the manifest shows.
+
+        Each record gets the fields of `identity`, so that records of many runs can be put together.
+        """
         self.manifest["headline"] = named(headline)
         if self.writes:
-            write_json(self.directory / "results.json", [named(record) for record in records])
+            common = identity(self.directory, self.manifest)
+            whole = [{"metric": r["metric"], **common, **of_normaliser(self.manifest, r), **r} for r in records]
+            write_json(self.directory / "results.json", [named(record) for record in whole])
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
