@@ -3,6 +3,7 @@
 verb    what measured.          run     the directory of the run whose model it is; null for a pretrained one.
 model, pe, softmax, data, seed  what the model is, and the text; `texts` of a probe, `checkpoint` of a run.
 pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
+source  "changed" where a class from outside is no longer what the run kept (see variants.py).
 and every other value that the command line of the training run, or of this one, gave, such as optim.lr.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from roundround.config.recorded import flat, overridden
 from roundround.runs.directories import read_manifest
+from roundround.runs.variants import REBUILT, changes
 
 REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
 NAMES = ("model", "pe", "softmax", "data")
@@ -29,7 +31,7 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         return fields | of_manifest(manifest)
     if source is None:
         return fields | of_pretrained(manifest)
-    return fields | of_trained(manifest, read_manifest(Path(source)))
+    return fields | of_trained(manifest, Path(source))
 
 
 def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -40,25 +42,28 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     return names | seed | numbers(config) | typed(manifest)
 
 
-def of_trained(manifest: dict[str, Any], trained: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a look at the model of a training run, some of whose nodes may be replaced."""
+def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of a look at the model of the training run in `source`, some of whose nodes may be replaced."""
+    trained = read_manifest(source)
     own = manifest["config"]
     replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
     choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
     fields = of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
-    return fields | {"checkpoint": own.get("checkpoint")} | of_texts(own) | typed(manifest)
+    kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
+    changed = any(change.code for change in changes(source, trained, kept))
+    source_is = {"source": "changed"} if changed else {}
+    return fields | {"checkpoint": own.get("checkpoint")} | of_texts(own) | source_is | typed(manifest)
 
 
 def of_pretrained(manifest: dict[str, Any]) -> dict[str, Any]:
     """The fields of a look at a pretrained model."""
     config, choices = manifest["config"], manifest.get("choices", {})
-    own = {"pe": "its own", "softmax": "its own", **choices, "model": manifest["facts"].get("model", choices["model"])}
-    fields = of_manifest({**manifest, "choices": own}) | {"model.path": (config["model"] or {}).get("path")}
-    return (
-        fields
-        | ({"texts": "shakespeare"} if "texts" in config and config.get("data") is None else {})
-        | of_texts(config)
-    )
+    name = manifest["facts"].get("model", choices.get("model"))
+    own = {"pe": "its own", "softmax": "its own", **choices, "model": name}
+    fields = of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
+    if "texts" in config and config.get("data") is None:
+        fields["texts"] = "shakespeare"
+    return fields | of_texts(config)
 
 
 def of_texts(config: dict[str, Any]) -> dict[str, Any]:

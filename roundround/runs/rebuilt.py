@@ -17,9 +17,8 @@ from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
-from roundround.runs.variants import changes
+from roundround.runs.variants import REBUILT, changes
 
-REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of the config
 PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
 
 

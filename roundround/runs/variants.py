@@ -21,6 +21,7 @@ from roundround.errors import UserError
 from roundround.files import sha256
 
 FOLDER = "variants"
+REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of a training run that a look at its model builds
 
 
 # -- what belongs to a class

@@ -151,6 +151,7 @@ def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used
     assert len(lines) == 1, after.err
     for part in ("mine_rope/slow.py", "'return 7 * self.factor", f"--config-dir {directory}/variants"):
         assert part in lines[0]
+    assert {record["source"] for record in after.results} == {"changed"}
 
     rr.load(directory, trust=True)
     assert "mine_rope.slow.Slow is not as" in capsys.readouterr().err
@@ -169,6 +170,7 @@ def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used
     kept = ["--config-dir", str(directory / "variants")]
     again = roundround(*evaluate, *kept)
     assert "is not as" not in again.err
+    assert all("source" not in record for record in again.results)
     assert again.value("perplexity", length=32) != after.value("perplexity", length=32)
     forget()
     resumed = roundround(*resume, *kept)
