@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test lint types docs wheel bench clean
+.PHONY: help demo test contract lint types docs wheel bench clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (about 5 minutes on two cores, no network, no GPU)"
+	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
 	@echo "make bench   training, attention and probes against other implementations (about 50 minutes)"
@@ -27,6 +28,11 @@ demo: $(INSTALLED)
 # pyproject.toml, so that a single test by hand runs in one process.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+contract: $(INSTALLED)
+	$(if $(CONFIG_DIR),,$(error give the folder of your variants: make contract CONFIG_DIR=mine))
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --config-dir $(CONFIG_DIR) \
+		tests/pe/test_pe_contract.py tests/softmax/test_softmax_contract.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from roundround.config.options import checked_config_dir, options_in, options_of
+from roundround.errors import UserError
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
@@ -40,11 +43,49 @@ FAST = [
 
 
 LONG = ("training", "retrieval", "hf", "command_line")  # folders of tests that start processes
+OWN: list[str] = []  # the absolute path of --config-dir, where it is given
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = "run the contract tests on the variants of a conf folder of your own, and no other test"
+    parser.addoption("--config-dir", metavar="DIR", help=help)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find the modules of --config-dir before the contract tests read which variants there are."""
+    try:
+        given = checked_config_dir(config.getoption("--config-dir"))
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from error
+    if given is not None:
+        OWN.append(given)
+        sys.path.insert(0, given)
+
+
+def variants(group: str) -> dict[str, Path]:
+    """The yamls of pe or softmax by name, those of --config-dir included."""
+    return options_of(group, OWN[0] if OWN else None)
+
+
+def own_variants() -> set[str]:
+    """The names of the variants of --config-dir."""
+    return {name for folder in OWN for group in ("pe", "softmax") for name in options_in(Path(folder) / group)}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests first: at the end no worker waits for one that another has just begun."""
     items.sort(key=lambda item: item.path.parent.name not in LONG)
+    if OWN:
+        own = own_variants()
+        about_own = [item for item in items if own & set(parameters_of(item))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in about_own])
+        items[:] = about_own
+
+
+def parameters_of(item: pytest.Item) -> list[str]:
+    """The names among the parameters of a test."""
+    call = getattr(item, "callspec", None)  # only a test with parameters has one
+    return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
 
 
 @dataclass

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from roundround.config.options import conf_dir, config_name
+from roundround.command_line.composition import compose
+from roundround.command_line.messages import EXPLAINED
+from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.errors import UserError, nearest, one_line
 
 WITH_VALUE = {
@@ -37,6 +40,32 @@ FLAG_CHOICES = {
     "--cfg": ["job", "hydra", "all"],
     "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
 }
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What stands after the verb, as Hydra can read it.
+
+    config_dir: the absolute path of the user's own conf folder. config_name: the yaml that is composed.
+    """
+
+    overrides: list[str]
+    flags: list[str]
+    config_dir: str | None
+    config_name: str
+
+
+def read_command_line(args: list[str], verb: str) -> CommandLine:
+    """What a user typed after the verb. Raises UserError for what nobody can read."""
+    overrides, flags = split_flags(expand_sugar(args, verb))
+    if flag_value(flags, "--config-path") is not None:
+        raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
+    config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
+    if config_dir is not None:
+        flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
+    name = flag_value(flags, "--config-name") or config_name(verb)
+    overrides = [quote_odd(override, config_dir) for override in expand_aliases(overrides, verb)]
+    return CommandLine(bracket_lists(overrides, name, config_dir), flags, config_dir, name)
 
 
 def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
@@ -89,8 +118,8 @@ def expand_sugar(args: list[str], verb: str) -> list[str]:
 
 
 def flag_value(flags: list[str], name: str) -> str | None:
-    """The value of a flag in what `split_flags` returned, None where it is not given."""
-    return flags[flags.index(name) + 1] if name in flags else None
+    """The value of a flag in what `split_flags` returned, as argparse the last; None where it is not given."""
+    return next((flags[i + 1] for i in reversed(range(len(flags))) if flags[i] == name), None)
 
 
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
@@ -111,7 +140,7 @@ def parse(override: str) -> Override:
     return OverridesParser.create().parse_override(override)
 
 
-def quote_odd(override: str) -> str:
+def quote_odd(override: str, config_dir: str | None = None) -> str:
     """The override as it is where Hydra can lex it, else with its value in quotes (paths with ~ = ( ) or accents)."""
     try:
         parsed = parse(override)
@@ -124,10 +153,9 @@ def quote_odd(override: str) -> str:
         quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"
-    group = conf_dir() / parsed.key_or_group
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
-    if group.is_dir() and not named:  # Hydra fails on pe=null with a traceback
-        choices = [path.relative_to(group).with_suffix("").as_posix() for path in group.rglob("*.yaml")]
+    choices = {} if named else options_of(parsed.key_or_group, config_dir)
+    if choices:  # Hydra fails on pe=null with a traceback
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
     if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
@@ -137,12 +165,12 @@ def quote_odd(override: str) -> str:
     return override
 
 
-def bracket_lists(overrides: list[str], verb: str, config_dir: str | None) -> list[str]:
-    """`length=128,256` becomes `length=[128,256]` where the yaml's value is a list; elsewhere commas mean a sweep."""
+def bracket_lists(overrides: list[str], name: str, config_dir: str | None) -> list[str]:
+    """`length=128,256` becomes `length=[128,256]` where the config of this name has a list; elsewhere it is a sweep."""
     with_commas = {override for override in overrides if has_plain_commas(override)}
     if not with_commas:
         return overrides
-    config = defaults_without(with_commas, overrides, verb, config_dir)
+    config = defaults_without(with_commas, overrides, name, config_dir)
     return [
         bracketed(override) if override in with_commas and is_list(config, override) else override
         for override in overrides
@@ -167,13 +195,15 @@ def is_list(config: DictConfig | None, override: str) -> bool:
     return config is not None and isinstance(OmegaConf.select(config, key), ListConfig)
 
 
-def defaults_without(left_out: set[str], overrides: list[str], verb: str, config_dir: str | None) -> DictConfig | None:
+def defaults_without(
+    left_out: Iterable[str], overrides: list[str], name: str, config_dir: str | None
+) -> DictConfig | None:
     """The config that the other overrides give, None where they are wrong (Hydra will say so better)."""
     keys = {override.partition("=")[0] for override in left_out}
     others = [o for o in overrides if o.partition("=")[0] not in keys and not is_sweep(o)]
     try:
-        return compose(verb, others, config_dir)
-    except Exception:  # whatever is wrong here is wrong again in the real run, which reports it
+        return compose(name, others, config_dir)
+    except EXPLAINED:  # what is wrong here is wrong again in the real run, which reports it
         return None
 
 
@@ -182,26 +212,3 @@ def is_sweep(override: str) -> bool:
         return bool(parse(override).is_sweep_override())
     except HydraException:
         return True
-
-
-def compose(verb: str, overrides: list[str], config_dir: str | None) -> DictConfig:
-    """The verb's config with these overrides, without running anything."""
-    from hydra.types import RunMode
-
-    loader = config_loader(config_dir)
-    config: DictConfig = loader.load_configuration(config_name(verb), overrides=overrides, run_mode=RunMode.RUN)
-    return config
-
-
-def config_loader(config_dir: str | None):  # type: ignore[no-untyped-def]  # Hydra's class is internal
-    from hydra import version
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.utils import create_automatic_config_search_path
-    from hydra.core.utils import setup_globals
-
-    version.setbase("1.3")
-    setup_globals()
-    search_path = create_automatic_config_search_path(None, None, str(conf_dir()))
-    if config_dir is not None:
-        search_path.append("command-line", f"file://{Path(config_dir).absolute()}")
-    return ConfigLoaderImpl(search_path)

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from roundround.config.options import conf_dir
-from roundround.errors import nearest
+from roundround.config.options import checked_config_dir, conf_dir, options_of
+from roundround.errors import UserError, nearest, one_line
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,18 @@ def group_names() -> list[str]:
 
 
 def entries(group: str, config_dir: str | None) -> list[Entry]:
-    """The options of a group, those of the user's own conf folder included, by name."""
-    folders = [conf_dir() / group, *([Path(config_dir).expanduser() / group] if config_dir else [])]
-    found = {
-        path.relative_to(folder).with_suffix("").as_posix(): path
-        for folder in folders
-        for path in folder.rglob("*.yaml")
-    }
-    return [entry_of(name, path, config_dir) for name, path in sorted(found.items())]
+    """The options of a group by name, those of the user's own conf folder included. UserError for a broken file."""
+    return [entry_of(name, path, config_dir) for name, path in sorted(options_of(group, config_dir).items())]
 
 
 def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     text = path.read_text(encoding="utf-8")
-    values = yaml.safe_load(text) or {}
+    try:
+        values = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must give values by name, such as theta: 100.0")
     idea, paper = docstring_parts(str(values.get("_target_", "")), config_dir)
     remarks = [
         line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
@@ -68,7 +67,11 @@ def docstring_parts(target: str, config_dir: str | None) -> tuple[str, str]:
     source = source_of(module, config_dir)
     if source is None:
         return "", ""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    try:
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{source}, line {error.lineno}: {error.msg}") from error
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
             paragraphs = [" ".join(p.split()) for p in (ast.get_docstring(node) or "").split("\n\n")]
             papers = [p for p in paragraphs if "arXiv:" in p]
@@ -86,7 +89,7 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
     """The file of a module of ours, or of one beside the user's own conf folder; nothing is imported."""
     if not module:
         return None
-    roots = [Path(__file__).parents[2], *([Path(config_dir).expanduser()] if config_dir else [])]
+    roots = [Path(__file__).parents[2], *([Path(config_dir)] if config_dir else [])]
     candidates = [root.joinpath(*module.split(".")).with_suffix(".py") for root in roots]
     return next((path for path in candidates if path.is_file()), None)
 
@@ -99,13 +102,17 @@ def print_group(group: str, config_dir: str | None) -> int:
 
     from roundround.command_line.launch import complain
 
-    if group not in group_names():
-        return complain("list", f"no group '{group}'{nearest(group, group_names())}", 2)
+    try:
+        if group not in group_names():
+            raise UserError(f"no group '{group}'{nearest(group, group_names())}")
+        found = entries(group, checked_config_dir(config_dir))
+    except UserError as error:
+        return complain("list", one_line(error), 2)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
     table.add_column("name", no_wrap=True)
     for heading, share in (("idea", 3), ("paper", 2), ("parameters", 2)):
         table.add_column(heading, ratio=share, overflow="fold")
-    for entry in entries(group, config_dir):
+    for entry in found:
         table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
     Console().print(table, highlight=False)
     return 0

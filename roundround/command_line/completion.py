@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 
-from roundround.command_line.arguments import config_loader, expand_sugar, flag_value, split_flags
-from roundround.config.options import config_name
-from roundround.errors import UserError
+from roundround.command_line.arguments import is_sweep, read_command_line
+from roundround.command_line.composition import config_loader
+from roundround.command_line.messages import EXPLAINED
 
 
 def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]:
     """What may stand in place of the word under the cursor, given the words before it.
 
-    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`.
+    Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`. What Hydra's
+    completer cannot read beside it is left out: sweeps, and values with spaces. A wrong line has no completions.
     """
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
@@ -20,12 +21,12 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         words = [*words, "="]
     words, prefix = joined(words)
     try:
-        overrides, flags = split_flags(expand_sugar(words, verb))
-    except UserError:  # a flag still being typed
+        line = read_command_line(words, verb)
+        beside = [word for word in line.overrides if not is_sweep(word) and len(word.split()) == 1]
+        completer = DefaultCompletionPlugin(config_loader(line.config_dir))
+        found = completer._query(config_name=line.config_name, line=" ".join([*beside, prefix + incomplete]))
+    except EXPLAINED:  # among others a flag that is still being typed
         return []
-    loader = config_loader(flag_value(flags, "--config-dir"))
-    line = " ".join([*overrides, prefix + incomplete])
-    found = DefaultCompletionPlugin(loader)._query(config_name=config_name(verb), line=line)
     return [word.removeprefix(prefix) for word in found]
 
 

@@ -22,21 +22,11 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from roundround.command_line.arguments import (
-    bracket_lists,
-    expand_aliases,
-    expand_sugar,
-    flag_value,
-    quote_odd,
-    split_flags,
-)
-from roundround.command_line.messages import explain
+from roundround.command_line.arguments import read_command_line
+from roundround.command_line.messages import EXPLAINED, explain
 from roundround.config.options import conf_dir, config_name
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.runs import directories
@@ -135,7 +125,8 @@ def own_process_state(job: Job) -> Iterator[None]:
     with read_write(config):  # type: ignore[arg-type]  # it is a DictConfig underneath
         config.run.dir = config.runtime.output_dir
     environ, argv, path = dict(os.environ), sys.argv, list(sys.path)
-    again = ["--config-dir", job.config_dir] if job.config_dir else []
+    again = ["--config-name", str(config.job.config_name)]
+    again += ["--config-dir", job.config_dir] if job.config_dir else []
     sys.argv = [argv[0], job.verb, *config.overrides.task, "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
@@ -177,22 +168,21 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
+    config_dir = None
     try:
-        overrides, flags = split_flags(expand_sugar(args, verb))
-        config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
-        overrides = [quote_odd(override) for override in expand_aliases(overrides, verb)]
-        overrides = bracket_lists(overrides, verb, config_dir)
-        sys.argv = [argv[0], *overrides, *flags]
+        line = read_command_line(args, verb)
+        config_dir = line.config_dir
+        sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb))
         run(Job(verb, target, config_dir))()
     except JobFailed as error:
         return int(error.args[0])
     except KeyboardInterrupt:
         return complain(verb, "interrupted by SIGINT", 130)
-    except (UserError, HydraException, OmegaConfBaseException, YAMLError) as error:
+    except EXPLAINED as error:
         if full == "1":
             raise
-        return complain(verb, explain(error), 2)
+        return complain(verb, explain(error, config_dir), 2)
     finally:
         sys.argv = argv
         if full is None:
@@ -202,13 +192,3 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     for directory in claimed:
         print(directory, flush=True)
     return 0
-
-
-def checked_config_dir(given: str | None) -> str | None:
-    """The absolute path of the user's own conf folder, so that jobs and other ranks find it from anywhere."""
-    if given is None:
-        return None
-    path = Path(given).expanduser().absolute()
-    if not path.is_dir():
-        raise UserError(f"--config-dir {given}: there is no such folder")
-    return str(path)

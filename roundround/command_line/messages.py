@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 
-from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from roundround.config.build import without_place
-from roundround.config.options import conf_dir
+from roundround.config.options import options_of
 from roundround.errors import UserError, nearest, one_line
 
+EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # the user's to mend, said in one line
 
-def explain(error: BaseException) -> str:
-    """One line about an error raised while the config was composed."""
+
+def explain(error: BaseException, config_dir: str | None) -> str:
+    """One line about an error raised while the config was composed, with the user's own conf folder or none."""
     chain = causes(error)
     for link in chain:
         if isinstance(link, UserError):  # raised inside one of our resolvers
             return one_line(link)
     if isinstance(error, MissingConfigException):
-        return missing_choice(error)
+        return missing_choice(error, config_dir)
     if isinstance(error, MarkedYAMLError):
         return broken_yaml(error)
     if isinstance(error, OverrideParseException):
@@ -42,14 +44,13 @@ def causes(error: BaseException | None) -> list[BaseException]:
     return chain
 
 
-def missing_choice(error: MissingConfigException) -> str:
+def missing_choice(error: MissingConfigException, config_dir: str | None) -> str:
     """A choice that a group does not have, with the group's choices, those in its folders included."""
     missing = error.missing_cfg_file or ""
     group, _, name = missing.partition("/")
-    folder = conf_dir() / group
-    if not name or not folder.is_dir():
+    choices = set(options_of(group, config_dir)) if name else set()
+    if not choices:
         return without_advice(one_line(error))
-    choices = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
     if name.count("/") == 0:
         choices |= set(error.options or [])
     return f"no {group}={name}{nearest(name, choices)}"

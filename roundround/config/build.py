@@ -7,6 +7,7 @@ to Python; here both are one-line errors that name the key.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import types
 import typing
@@ -54,9 +55,7 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
     for key in fields:
         try:
             if key in given and not OmegaConf.is_missing(node, key):
-                value = OmegaConf.select(node, key)
-                plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-                assign(schema, key, plain)
+                assign(schema, key, plain(OmegaConf.select(node, key)))
             elif key in given or key in required:
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
@@ -77,6 +76,11 @@ def assign(typed: DictConfig, key: str, value: Any) -> None:
     OmegaConf.update(typed, key, [value] if single and is_list else value, force_add=False)
 
 
+def plain(value: Any) -> Any:
+    """A value of a config as plain Python, resolved."""
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
 def without_place(error: OmegaConfBaseException) -> str:
     """OmegaConf's message in one line, without its own way of saying where."""
     return one_line(error).split(" full_key:")[0]
@@ -90,10 +94,19 @@ def target_class(node: DictConfig, family: type) -> type:
     try:
         target = get_class(MOVED.get(name, name))
     except Exception as error:  # whatever importing a user's module raises
-        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}") from error
+        hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
+        raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error
     if not issubclass(target, family):
         raise UserError(f"{where(node)}._target_={name} is not a {family.__name__}")
     return target
+
+
+def is_there(name: str) -> bool:
+    """Whether Python finds the module or package with which a dotted name begins."""
+    try:
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
+    except ValueError:
+        return False
 
 
 def constructor_fields(target: type, runtime: set[str]) -> tuple[dict[str, Any], set[str]]:

@@ -24,6 +24,34 @@ def config_name(verb: str) -> str:
     return verb.replace("-", "_")
 
 
+def options_in(folder: Path) -> dict[str, Path]:
+    """The yamls below a group's folder by the names of the options, such as rope and rope/table2."""
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
+
+
+def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
+    """The options of a group, those of the user's own conf folder included."""
+    own = {} if config_dir is None else options_in(Path(config_dir) / group)
+    return own | options_in(conf_dir() / group)
+
+
+def checked_config_dir(given: str | None) -> str | None:
+    """The absolute path of the user's own conf folder, so that jobs and other ranks find it from anywhere.
+
+    Raises UserError where there is none, or where one of its yamls has the name of a packaged one, which Hydra prefers.
+    """
+    if given is None:
+        return None
+    own = Path(given).expanduser().absolute()
+    if not own.is_dir():
+        raise UserError(f"--config-dir {given}: there is no such folder")
+    for packaged in sorted(conf_dir().rglob("*.yaml")):
+        name = packaged.relative_to(conf_dir())
+        if (own / name).is_file() and (own / name).read_bytes() != packaged.read_bytes():
+            raise UserError(f"{own / name} would be ignored: roundround has a {name} of its own; rename yours")
+    return str(own)
+
+
 def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
     """The node of an option of a group, such as softmax=ssmax, with these numbers; UserError for a wrong name."""
     folder = conf_dir() / group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,28 +17,39 @@ def as_dict(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
-def own_config(manifest: dict[str, Any], *, trust: bool, **replaced: DictConfig | None) -> DictConfig:
-    """The config of the run of a manifest, with the nodes that replace its own; None keeps the run's.
+def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **replaced: DictConfig | None) -> DictConfig:
+    """The config of the run in `directory`, with the nodes that replace its own; None keeps the run's.
 
     Raises UserError where it names a class from outside roundround, unless `trust`.
     """
     own = OmegaConf.create(manifest["config"])
     assert isinstance(own, DictConfig)
-    refuse_foreign(own, trust=trust)
+    if not trust:
+        refuse_foreign(manifest, directory)
     for name, node in replaced.items():
         if node is not None:
             own[name] = node
     return own
 
 
-def refuse_foreign(config: DictConfig, *, trust: bool) -> None:
-    """Raises UserError where a config read from a run names a class from elsewhere: building it runs foreign code."""
-    if trust:
-        return
-    for key, target in flat(as_dict(config)).items():
-        name, _, last = key.rpartition(".")
-        if last == "_target_" and not str(target).startswith("roundround.") and target != "lightning.Trainer":
-            raise UserError(f"the run's {name} is {target}, which is not roundround's; trust=true runs it all the same")
+def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
+    """Raises UserError where a run's config names a class from elsewhere: building it runs foreign code."""
+    for name, target in foreign_targets(manifest["config"]).items():
+        kept = f" ({directory / 'variants'} has the copy that the run kept)" if manifest.get("variants") else ""
+        raise UserError(
+            f"the run's {name} is {target}, which is not roundround's; to run that code all the same give trust=true "
+            f"and --config-dir DIR, the folder of {target.partition('.')[0]}{kept}"
+        )
+
+
+def foreign_targets(config: dict[str, Any]) -> dict[str, str]:
+    """The classes from outside roundround that a config names, by their nodes."""
+    targets = {
+        key.removesuffix("._target_"): str(name) for key, name in flat(config).items() if key.endswith("._target_")
+    }
+    return {
+        key: name for key, name in targets.items() if not name.startswith("roundround.") and name != "lightning.Trainer"
+    }
 
 
 def overridden(overrides: list[str]) -> set[str]:

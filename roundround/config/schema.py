@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.config.build import assign, without_place
+from roundround.config.build import assign, plain, without_place
 from roundround.errors import UserError, nearest
 
 T = TypeVar("T")
@@ -237,14 +237,12 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
             assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
         except OmegaConfBaseException as error:
             raise UserError(f"{key}: {without_place(error)}") from error
-    for name in names:
-        if OmegaConf.is_missing(typed, name):
-            raise UserError(f"{name} has no value; give {name}=...")
+    for field in fields(schema):  # type: ignore[arg-type]
+        if OmegaConf.is_missing(typed, field.name):
+            raise UserError(f"{field.name} has no value; give {field.name}=...")
+        if field.type == "Any" and not isinstance(typed[field.name], DictConfig | None):
+            raise UserError(f"{field.name} must give values by name, _target_ first; it is {plain(typed[field.name])}")
     values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config
-
-
-def plain(value: Any) -> Any:
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

@@ -26,7 +26,7 @@ def config_of_run(
     """
     if manifest["verb"] != verb:
         raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
-    own = own_config(manifest, trust=cfg.trust)
+    own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
@@ -64,8 +64,8 @@ def config_from_checkpoint(
     """
     keys = overridden(overrides)
     given = {key.partition(".")[0] for key in keys}
-    nodes, pe = {key: value for key, value in brought.items() if key != "pe"}, brought["pe"]
-    nodes["model"] |= {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
+    pe, typed = brought["pe"], {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
+    nodes = {key: value for key, value in brought.items() if key != "pe"} | {"model": {**brought["model"], **typed}}
     choices = {**choices, "model": name, "tokenizer": "hf"}
     if not given & {"pe", "experiment"}:
         nodes["pe"] = pe

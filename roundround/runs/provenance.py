@@ -1,4 +1,4 @@
-"""Where a result comes from: code, versions, device, command. What the manifest of a run records about its making."""
+"""Where a result comes from: code, versions, command. What the manifest of a run records about its making."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from roundround.config.build import build
 from roundround.config.models import build_decoder
 from roundround.config.recorded import own_config
+from roundround.console import print_status
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import Saved, TokenizerRecipe, Vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
@@ -16,6 +17,7 @@ from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
+from roundround.runs.variants import REBUILT, changes
 
 PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
 
@@ -23,6 +25,7 @@ PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how thei
 class TrainedRun:
     """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
 
+    source_changes: a line for each class from outside whose source is not what the run kept; printed at once.
     Raises UserError where the run is of another verb, or where its config names a class from outside, unless `trust`.
     """
 
@@ -38,8 +41,13 @@ class TrainedRun:
         self.directory, self.manifest = directory, read_manifest(directory)
         if self.manifest["verb"] != "train":
             raise UserError(f"{directory} is a run of {self.manifest['verb']}; only a run of train holds a model")
-        self.config = own_config(self.manifest, trust=trust, pe=pe, softmax=softmax, data=data)
+        self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
         self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+        given = self.replaced | ({"data"} if data is not None else set())
+        own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
+        self.source_changes = [change.line for change in changes(directory, self.manifest, own)]
+        for line in self.source_changes:
+            print_status(line)
 
     def decoder(self, checkpoint: str) -> Decoder:
         """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,9 +20,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from roundround import __version__
+from roundround.console import print_status
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
+from roundround.runs import variants
 from roundround.runs.directories import MANIFEST, rank, read_manifest
+from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 
@@ -62,10 +65,15 @@ class Run:
         write_atomically(path, "".join(line + "\n" for line in kept))
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
-        """Write results.json, the numbers this run is for, and the few that the manifest shows."""
+        """Write results.json, the numbers this run is for, and the few that the manifest shows.
+
+        Each record gets the fields of `identity`, so that records of many runs can be put together.
+        """
         self.manifest["headline"] = named(headline)
         if self.writes:
-            write_json(self.directory / "results.json", [named(record) for record in records])
+            common = identity(self.directory, self.manifest)
+            whole = [{"metric": r["metric"], **common, **of_normaliser(self.manifest, r), **r} for r in records]
+            write_json(self.directory / "results.json", [named(record) for record in whole])
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,17 +111,23 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
     """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
 
     A run refused before its first step (UserError) leaves nothing behind. The last line on standard output is the
-    directory. Raises UserError where another process is writing there.
+    directory. Raises UserError where another process is writing there, or where a class from outside is another now.
     """
     directory, writes = invocation.directory, rank() == 0
-    with locked(directory) if writes else nothing():
-        run = Run(directory, new_manifest(invocation, config), logger, writes=writes)
+    with locked(directory) if writes else nullcontext():
         fresh = not (directory / MANIFEST).exists()
-        if not fresh:
-            run.manifest = {**read_manifest(directory), "resumed": now(), "ended": None, "status": "running"}
+        git, patch = git_state() if fresh else (None, None)
+        if fresh:
+            manifest = new_manifest(invocation, config, git)
+        else:
+            manifest = read_manifest(directory)
+            for line in variants.refuse_changed(directory, manifest):
+                print_status(line)
+            manifest |= {"resumed": now(), "ended": None, "status": "running"}
+        run = Run(directory, manifest, logger, writes=writes)
         started_logger = False
         try:
-            begin(run, fresh)
+            begin(run, patch, fresh=fresh)
             started_logger = writes
             yield run
             end(run, "done")
@@ -133,11 +147,12 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
         print(directory, flush=True)
 
 
-def begin(run: Run, fresh: bool) -> None:
+def begin(run: Run, patch: str | None, *, fresh: bool) -> None:
     if not run.writes:
         return
-    patch = git_state()[1] if fresh else None
-    if patch:
+    if fresh:
+        run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
+    if patch is not None:
         write_atomically(run.directory / "code.patch", patch)
     run.note()
     kept = run.logger.start(run.directory, run.manifest)
@@ -166,11 +181,12 @@ def withdraw(run: Run, started_logger: bool) -> None:
         run.logger.finish({**run.manifest, "status": "refused"})
     for name in (MANIFEST, "code.patch", "tokenizer.json", ".lock"):
         (run.directory / name).unlink(missing_ok=True)
+    variants.remove(run.manifest, run.directory)
     shutil.rmtree(run.directory / "wandb", ignore_errors=True)
 
 
-def new_manifest(invocation: Invocation, config: dict[str, Any]) -> dict[str, Any]:
-    """The manifest as it stands when a run begins."""
+def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:
+    """The manifest as it stands when a run begins; `git` is the state of the checkout."""
     return {
         "roundround": __version__,
         "verb": invocation.verb,
@@ -181,7 +197,8 @@ def new_manifest(invocation: Invocation, config: dict[str, Any]) -> dict[str, An
         "overrides": invocation.overrides,
         "config": config,
         "config_hash": config_hash(config),
-        "git": git_state()[0],
+        "git": git,
+        "variants": {},
         "versions": versions(),
         "device": None,
         "seed": config.get("seed"),
@@ -209,8 +226,3 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield

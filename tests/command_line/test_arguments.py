@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from conftest import Done
+from conftest import Done, assert_refused
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from roundround.command_line.arguments import bracket_lists, expand_aliases, quote_odd, split_flags
+from roundround.command_line.arguments import (
+    bracket_lists,
+    expand_aliases,
+    quote_odd,
+    read_command_line,
+    split_flags,
+)
+from roundround.command_line.completion import complete_override
 from roundround.errors import UserError
 
 
@@ -100,6 +108,106 @@ def test_commas_make_a_sweep_everywhere_else() -> None:
 def test_a_list_is_found_inside_a_group_chosen_beside_it() -> None:
     overrides = ["data=text", "data.path=a.txt,b.txt", "pe=rope,nope"]
     assert bracket_lists(overrides, "train", None) == ["data=text", "data.path=[a.txt,b.txt]", "pe=rope,nope"]
+
+
+@pytest.fixture
+def mine(here: Path) -> Path:
+    """A user's own conf folder: an encoding, an experiment in a folder, and a config with a list."""
+    for name, text in {
+        "pe/slow_rope.yaml": "_target_: roundround.pe.rope.RoPE\ntheta: 7.0\n",
+        "experiment/rope/big.yaml": "# @package _global_\nseed: 5\n",
+        "own.yaml": "defaults:\n  - train\n  - _self_\nsizes: [1, 2]\n",
+    }.items():
+        (here / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "mine" / name).write_text(text)
+    return here / "mine"
+
+
+def test_commas_make_a_list_beside_a_conf_folder_of_ones_own(mine: Path) -> None:
+    line = read_command_line(["--config-dir", "mine", "length=128,256", "pe=slow_rope"], "eval")
+    assert line.overrides == ["length=[128,256]", "pe=slow_rope"]
+    line = read_command_line(["--config-dir", "mine", "--config-name", "own", "sizes=3,4", "seed=1,2"], "train")
+    assert line.overrides == ["sizes=[3,4]", "seed=1,2"]
+
+
+def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise AssertionError("schema config source must be last")
+
+    monkeypatch.setattr("roundround.command_line.arguments.compose", broken)
+    with pytest.raises(AssertionError):
+        bracket_lists(["length=128,256"], "eval", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "expected"),
+    [
+        (["--config-dir", "mine"], "pe=slow", ["pe=slow_rope"]),
+        (["--config-dir", "mine", "pe=slow_rope"], "pe.th", ["pe.theta="]),
+        (["--config-dir", "mine", "pe=slow_rope"], "pe.theta=", ["pe.theta=7.0"]),
+        (["--config-dir", "mine", "--config-name", "own"], "siz", ["sizes."]),
+        (["--config-dir", "mine", "-m", "pe=rope,slow_rope"], "see", ["seed="]),
+        (["text=a text.txt"], "data.split", ["data.split_regex="]),
+        (["optim.betas=0.8,0.9"], "see", ["seed="]),
+        (["--config-dir", "nowhere"], "pe=r", []),
+        (["data.path=[1"], "see", []),
+    ],
+)
+def test_completion_reads_a_line_as_the_command_does(
+    mine: Path, words: list[str], incomplete: str, expected: list[str]
+) -> None:
+    assert complete_override("train", words, incomplete) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["pe=slow_rop"], ["no pe=slow_rop", "did you mean 'slow_rope'?"]),
+        (["experiment=rope/bik"], ["did you mean 'rope/big'?"]),
+        (["pe=null"], ["pe takes the name of one option", "slow_rope"]),
+        (["pe=listed"], ["pe", "_target_"]),
+        (["--config-path", "mine"], ["--config-path", "--config-dir DIR"]),
+    ],
+)
+def test_a_mistake_beside_a_conf_folder_of_ones_own_names_what_lies_there(
+    mine: Path, roundround: Callable[..., Done], args: list[str], parts: list[str]
+) -> None:
+    (mine / "pe" / "listed.yaml").write_text("- 1\n")
+    assert_refused(roundround("train", "--config-dir", "mine", "logger=none", *args), *parts)
+
+
+@pytest.mark.parametrize("args", [["train", "pe=rope"], ["list", "pe"]])
+def test_a_yaml_that_hydra_would_ignore_is_refused(
+    mine: Path, roundround: Callable[..., Done], args: list[str]
+) -> None:
+    (mine / "pe" / "rope.yaml").write_text("_target_: roundround.pe.rope.RoPE\ntheta: 7.0\n")
+    assert_refused(roundround(*args, "--config-dir", "mine"), "mine/pe/rope.yaml would be ignored", "rename yours")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("pe/broken.yaml", "theta: [1\n", "broken.yaml: not valid yaml"),
+        ("pe/broken.yaml", "- 1\n", "broken.yaml: must give values by name"),
+        ("slow.py", "def slow(:\n", "slow.py, line 1"),
+    ],
+)
+def test_a_list_of_options_names_a_broken_file(
+    mine: Path, roundround: Callable[..., Done], name: str, text: str, part: str
+) -> None:
+    (mine / name).write_text(text)
+    (mine / "pe" / "slow.yaml").write_text("_target_: slow.Slow\n")
+    assert_refused(roundround("list", "pe", "--config-dir", "mine"), part)
+
+
+def test_a_conf_folder_that_is_not_there_is_refused_by_list_too(roundround: Callable[..., Done]) -> None:
+    assert_refused(roundround("list", "pe", "--config-dir", "nowhere"), "nowhere: there is no such folder")
+
+
+def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(mine.parent))
+    line = read_command_line(["--config-dir=~/mine"], "train")
+    assert line.config_dir == line.flags[-1] == str(mine)
 
 
 def test_aliases_are_plain_overrides() -> None:

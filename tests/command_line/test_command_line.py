@@ -15,27 +15,27 @@ from conftest import ROOT, Done, assert_refused, shell
 # -- help
 
 
-def test_help_imports_neither_torch_nor_hydra() -> None:
+def printed_without_importing(forbidden: set[str], *args: str) -> str:
+    """What a command prints, in a process that has imported none of these libraries at its end."""
     code = (
         "import sys; from roundround.cli import app\n"
-        "try: app(['--help'])\nexcept SystemExit: pass\n"
-        "assert not {'torch', 'hydra', 'lightning', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+        f"try: app({list(args)})\nexcept SystemExit: pass\n"
+        f"assert not {forbidden} & set(sys.modules), sorted(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "train" in done.stdout
-    assert "eval" in done.stdout
+    return done.stdout
+
+
+def test_help_imports_neither_torch_nor_hydra() -> None:
+    printed = printed_without_importing({"torch", "hydra", "lightning", "numpy"}, "--help")
+    assert "train" in printed
+    assert "eval" in printed
 
 
 def test_cfg_job_imports_no_torch() -> None:
-    code = (
-        "import sys; from roundround.cli import app\n"
-        "try: app(['train', '--cfg', 'job'])\nexcept SystemExit: pass\n"
-        "assert not {'torch', 'lightning', 'transformers'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "_target_: roundround.pe.p_rope.PRoPE" in done.stdout
+    printed = printed_without_importing({"torch", "lightning", "transformers"}, "train", "--cfg", "job")
+    assert "_target_: roundround.pe.p_rope.PRoPE" in printed
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["pe=rope", "--help"]])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from conftest import variants
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+NAMES = sorted(variants("pe"))
 
 
 def golden(name: str) -> Any:
@@ -34,7 +35,7 @@ def attention_shape(**sizes: int) -> AttentionShape:
 
 def tunables(name: str) -> dict[str, Any]:
     """The yaml of an encoding as a plain dict, `_target_` included."""
-    node = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "pe" / f"{name}.yaml"))
+    node = OmegaConf.to_container(OmegaConf.load(variants("pe")[name]))
     assert isinstance(node, dict)
     return {str(key): value for key, value in node.items()}
 

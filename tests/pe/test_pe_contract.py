@@ -25,6 +25,7 @@ from helpers_pe import (
 )
 
 from roundround.attention import blocks
+from roundround.config.options import options_in
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.softmax.softmax import Softmax
@@ -35,6 +36,7 @@ ADDED = [name for name in NAMES if encoding_class(name).embed is not PositionalE
 WITH_PARAMETERS = [name for name in NAMES if list(build(name).parameters())]
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
+every_packaged = pytest.mark.parametrize("name", sorted(options_in(ROOT / "conf" / "pe")))
 
 
 def test_the_kinds_of_encoding_are_all_there() -> None:
@@ -42,13 +44,13 @@ def test_the_kinds_of_encoding_are_all_there() -> None:
     assert [len(kind) >= 2 for kind in kinds] == [True] * 4
 
 
-@every_encoding
+@every_packaged
 def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
     lines = (ROOT / "conf" / "pe" / f"{name}.yaml").read_text().splitlines()
     assert lines[0] == f"# roundround train pe={name}"
 
 
-@every_encoding
+@every_packaged
 def test_docstring_is_idea_then_formula_then_reference(name: str) -> None:
     idea, formula, reference, *_ = inspect.getdoc(encoding_class(name)).split("\n\n")
     assert idea.endswith(".")
@@ -58,7 +60,7 @@ def test_docstring_is_idea_then_formula_then_reference(name: str) -> None:
     assert re.search(r"arXiv:\d{4}\.\d{5}", reference)
 
 
-@every_encoding
+@every_packaged
 def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
     cls = encoding_class(name)
     _, *parameters = inspect.signature(cls).parameters.values()

@@ -114,7 +114,8 @@ def test_a_finished_run_is_done_and_says_how_it_came_to_be(
     assert (after["verb"], after["overrides"], after["config"], after["seed"]) == ("train", ["seed=3"], CONFIG, 3)
     assert after["sweep"] == "/sweeps/12-00-00-sweep"
     assert after["headline"] == {"perplexity": 8.1}
-    assert json.loads((directory / "results.json").read_text()) == [{"metric": "perplexity", "value": 8.1}]
+    records = json.loads((directory / "results.json").read_text())
+    assert [(record["metric"], record["value"]) for record in records] == [("perplexity", 8.1)]
     assert capsys.readouterr().out == f"{directory}\n", "the last line of standard output is the directory, alone"
 
 
@@ -626,6 +627,18 @@ def test_a_clean_checkout_is_its_commit(checkout: Path, directory: Path) -> None
     assert names(directory) == {"run.json"}
 
 
+def test_git_is_asked_once_when_a_run_begins_and_never_when_it_goes_on(
+    checkout: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask = [], provenance.git_state
+    monkeypatch.setattr("roundround.runs.run.git_state", lambda: asked.append(1) or ask())
+    ended_by(directory, KeyboardInterrupt())
+    assert len(asked) == 1
+    with opening(directory):
+        pass
+    assert len(asked) == 1
+
+
 def test_the_patch_of_a_run_that_goes_on_is_that_of_its_beginning(checkout: Path, directory: Path) -> None:
     ended_by(directory, KeyboardInterrupt())
     (checkout / "roundround/pe/rope.py").write_text("second\n")
@@ -774,7 +787,7 @@ def test_results_and_manifest_are_json_also_where_a_number_is_not_finite(directo
         run.results([{"metric": "perplexity", "value": math.nan}], perplexity=math.inf)
     for name in ("results.json", "run.json"):
         json.loads((directory / name).read_text(), parse_constant=refuse)
-    assert json.loads((directory / "results.json").read_text()) == [{"metric": "perplexity", "value": "nan"}]
+    assert json.loads((directory / "results.json").read_text())[0]["value"] == "nan"
     assert read_manifest(directory)["headline"] == {"perplexity": "inf"}
 
 

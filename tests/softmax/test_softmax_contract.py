@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, own_variants, variants
 from omegaconf import OmegaConf
 from test_softmax import (
     D_MODEL,
@@ -39,12 +39,12 @@ from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.projection import Projection
 
-NAMES = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
-ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
+NAMES, ENCODINGS = sorted(variants("softmax")), sorted(variants("pe"))
 REPLACED: dict[str, dict[str, Any]] = {"top_k": {"k": 3}}  # of so few keys the shipped 64 are all
 CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key chosen equals that of the next
 
 every_normaliser = pytest.mark.parametrize("name", NAMES)
+every_packaged = pytest.mark.parametrize("name", [name for name in NAMES if name not in own_variants()])
 every_encoding = pytest.mark.parametrize("encoding_name", ENCODINGS)
 each_keys = pytest.mark.parametrize("mode", KEYS)
 
@@ -54,7 +54,7 @@ each_keys = pytest.mark.parametrize("mode", KEYS)
 
 @functools.cache
 def read(kind: str, name: str) -> Mapping[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / kind / f"{name}.yaml"))
+    values = OmegaConf.to_container(OmegaConf.load(variants(kind)[name]))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
@@ -106,7 +106,8 @@ def has_bias(encoding_name: str) -> bool:
 
 BIASED = [name for name in ENCODINGS if has_bias(name)]
 # attention itself knows an encoding by its bias alone: one that rotates stands for all that have none
-each_kind_of_bias = pytest.mark.parametrize("encoding_name", ["rope", *BIASED])
+own_unbiased = sorted((own_variants() & set(ENCODINGS)) - set(BIASED))
+each_kind_of_bias = pytest.mark.parametrize("encoding_name", ["rope", *BIASED, *own_unbiased])
 
 
 # -- the dense definition
@@ -205,13 +206,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- yaml and class
 
 
-@every_normaliser
+@every_packaged
 def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
     lines = (ROOT / "conf" / "softmax" / f"{name}.yaml").read_text().splitlines()
     assert lines[0] == f"# roundround train softmax={name}"
 
 
-@every_normaliser
+@every_packaged
 def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
     cls = class_of("softmax", name)
     shape, *parameters = inspect.signature(cls).parameters.values()

@@ -1,0 +1,198 @@
+"""The source of classes from outside roundround that a run uses: kept beside its manifest, and compared later.
+
+variants/               the module of each such class, and the modules that it imports from the same folder
+run.json, "variants"    {class: {file: sha256}}
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from roundround.config.recorded import foreign_targets
+from roundround.errors import UserError
+from roundround.files import sha256
+
+FOLDER = "variants"
+REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of a training run that a look at its model builds
+
+
+# -- what belongs to a class
+
+
+def sources_of(target: str) -> dict[str, Path]:
+    """The files of a class and of what it imports from the same folder, by their place there; empty where none is.
+
+    An installed package is followed inside itself alone. Nothing is imported for it but the packages around the class.
+    """
+    module = target.rpartition(".")[0]
+    top = module.partition(".")[0]
+    root = root_of(top)
+    if root is None:
+        return {}
+    only = top if "site-packages" in root.parts else None
+    found: dict[str, Path] = {}
+    ahead = [module]
+    while ahead:
+        name = ahead.pop()
+        path = file_of(root, name)
+        if path is None or path.relative_to(root).as_posix() in found or only not in (None, name.partition(".")[0]):
+            continue
+        found[path.relative_to(root).as_posix()] = path
+        ahead += [name.rpartition(".")[0], *imported_by(path, name)]
+    return found
+
+
+def root_of(top: str) -> Path | None:
+    """The folder in which a module or package of this name lies; None where there is none with a source."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # among others of __main__
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).resolve().parent
+    return Path(spec.origin).resolve().parent if spec.origin and spec.origin.endswith(".py") else None
+
+
+def file_of(root: Path, name: str) -> Path | None:
+    """The file of a module below a folder."""
+    if name.partition(".")[0] in {"", "roundround", *sys.stdlib_module_names}:
+        return None
+    stem = root.joinpath(*name.split("."))
+    candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def imported_by(path: Path, name: str) -> Iterator[str]:
+    """The dotted names that a module's import statements may mean; `from a import b` may mean a.b, and means a."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:  # whoever imports it will say so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            yield origin
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+# -- keeping
+
+
+def keep(config: dict[str, Any], directory: Path) -> dict[str, dict[str, str]]:
+    """Copy the sources of a config's foreign classes into a run directory; what the manifest records of them."""
+    kept: dict[str, dict[str, str]] = {}
+    for target in sorted(set(foreign_targets(config).values())):
+        kept[target] = {}
+        for name, path in sources_of(target).items():
+            copy = directory / FOLDER / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+            kept[target][name] = sha256(copy)
+    return kept
+
+
+def remove(manifest: dict[str, Any], directory: Path) -> None:
+    """Undo `keep`: the files that it wrote, and the folders that are empty then."""
+    files = [directory / FOLDER / name for names in manifest.get("variants", {}).values() for name in names]
+    for file in files:
+        file.unlink(missing_ok=True)
+    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(directory / FOLDER)}
+    for folder in sorted(folders, reverse=True):  # the inner ones first
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+# -- comparing
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the source of a class differs from what a run kept. line: for a person. code: not only in comments."""
+
+    line: str
+    code: bool
+
+
+def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[Change]:
+    """One for each class of `config`, nodes of the run's own, whose source is not what the run kept."""
+    found = []
+    for target in sorted(set(foreign_targets(config).values())):
+        now, kept = sources_of(target), manifest.get("variants", {}).get(target)
+        if not now:  # building it says that it cannot be found
+            continue
+        if not kept:
+            line = f"{directory} kept no copy of the source of {target}: whether it has changed since is not known"
+            found.append(Change(line, code=False))
+            continue
+        folder = directory / FOLDER
+        differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}
+        said = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
+        if said:
+            line = (
+                f"{target} is not as {directory} was made with: {', '.join(said)}; the kept source is in {folder}: "
+                f"give --config-dir {folder} to use it"
+            )
+            found.append(Change(line, code=any(code for _, code in differing.values())))
+    return found
+
+
+def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:
+    """What is different about a file in a few words, none where nothing is; and whether its code is."""
+    if now is None:
+        return "no longer there or imported", True
+    if kept_hash is None:
+        return "not imported then", True
+    if sha256(now) == kept_hash:
+        return "", False
+    if not copy.is_file() or sha256(copy) != kept_hash:
+        return "another text; the kept copy is damaged", True
+    before, after = (path.read_text(encoding="utf-8", errors="replace") for path in (copy, now))
+    return first_difference(before.splitlines(), after.splitlines()), not same_code(before, after)
+
+
+def first_difference(before: list[str], after: list[str]) -> str:
+    """The first line that differs, and how many do."""
+    blocks = [b for b in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes() if b[0] != "equal"]
+    if not blocks:
+        return "other line ends"
+    _, a, a_end, b, b_end = blocks[0]
+    was, now = ("; ".join(line.strip() for line in lines) for lines in (before[a:a_end], after[b:b_end]))
+    n_lines = sum(max(block[2] - block[1], block[4] - block[3]) for block in blocks)
+    many = f", {n_lines} lines in all" if n_lines > 1 else ""
+    return f"line {b + 1}: {quoted(was)} -> {quoted(now)}{many}"
+
+
+def quoted(text: str) -> str:
+    return f"'{shorten(text, 60, placeholder=' ...')}'"
+
+
+def same_code(before: str, after: str) -> bool:
+    """Whether two texts differ in comments and layout alone."""
+    try:
+        return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+    except (SyntaxError, ValueError):
+        return False
+
+
+def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:
+    """What to tell about a run that is resumed. Raises UserError where the code of one of its classes has changed."""
+    of_numbers = {name: node for name, node in manifest["config"].items() if name != "logger"}
+    found = changes(directory, manifest, of_numbers)
+    for change in found:
+        if change.code:
+            raise UserError(f"a resumed run keeps its code, and {change.line}, or start a new run")
+    return [change.line for change in found]

@@ -1,0 +1,78 @@
+"""The contract tests on a folder of one's own: the variants of docs/variants.md pass, and broken ones are found."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+
+CONTRACTS = ["tests/pe/test_pe_contract.py", "tests/softmax/test_softmax_contract.py"]
+BROKEN = """
+from my_variants import *
+
+
+class Skewed(SquareRootBias):
+    def block(self, keys, a, b):
+        return super().block(keys, 0, b - a)[..., : keys.span(a, b)[1]]  # counts its rows from the start of the block
+
+
+class Crooked(SquareRoot):
+    def bias(self, q_BHQC, k_BGKC, prepared):
+        return Skewed(super().bias(q_BHQC, k_BGKC, prepared).strength_H11)
+
+
+class Leaky(Sharper):
+    def normalise(self, logits_BHQK, visible_B1QK, rows):
+        return (self.gain * logits_BHQK).softmax(-1)  # over hidden keys too
+"""
+
+
+def examples() -> dict[str, str]:
+    """The files that docs/variants.md shows, by their place in the folder."""
+    page = (ROOT / "docs" / "variants.md").read_text()
+    return dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+
+
+def contract(folder: Path, *args: str) -> tuple[set[str], set[str]]:
+    """The tests that pass and those that fail when the contracts run on a folder."""
+    options = ["-p", "no:cacheprovider", "-rpf", "--tb=no", "--config-dir", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *CONTRACTS, *args],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "1000"},
+        capture_output=True,
+        text=True,
+    )
+    passed, failed = (set(re.findall(rf"^{end} \S+::(.*?\])", done.stdout, re.M)) for end in ("PASSED", "FAILED"))
+    assert passed, done.stdout + done.stderr
+    return passed, failed
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
+    write(tmp_path, examples())
+    write(
+        tmp_path,
+        {
+            "broken.py": BROKEN,
+            "pe/crooked.yaml": "_target_: broken.Crooked\nstrength: 0.5\n",
+            "softmax/leaky.yaml": "_target_: broken.Leaky\ngain: 1.0\n",
+        },
+    )
+    passed, failed = contract(tmp_path, "-k", "block_of_a_bias or length_of_every or is_hidden or not_visible")
+    for good in ("square_root", "slower", "sharper"):
+        assert any(good in test for test in passed)
+    assert not [test for test in failed if "crooked" not in test and "leaky" not in test]
+    assert "test_weights_do_not_depend_on_what_is_hidden[leaky]" in failed
+    assert any(re.match("test_a_block_of_a_bias_is_that_part_of_the_whole.*crooked", test) for test in failed)
+    own = re.compile("square_root|slower|sharper|crooked|leaky")
+    assert [test for test in passed | failed if not own.search(test)] == [], "of the packaged variants none alone"
