@@ -31,20 +31,7 @@ from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.module import LanguageModel
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-
-OWNED = {  # arguments of Lightning's Trainer that the run decides
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "use_distributed_sampler": False,
-    "limit_val_batches": 0,
-    "val_check_interval": None,
-    "check_val_every_n_epoch": 1,
-    "num_sanity_val_steps": 0,
-    "max_epochs": 1,
-    "max_time": None,
-}
+from roundround.training.trainer_options import OWNED, check_trainer, devices_that_divide
 
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:
@@ -53,7 +40,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     config = checked(TrainConfig, cfg)
     check_buildable(config.model, config.pe, config.softmax)
     start.check(config)
-    checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
+    check_trainer(checked_values(config.trainer, lightning.Trainer, []))
     corpus, tokenizer = build(config.data, Corpus), start.tokenizer(config)  # type: ignore[type-abstract]
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
@@ -68,7 +55,7 @@ def fit(
     run: Run, config: TrainConfig, data: TokenData, optimizer: OptimizerFactory, schedule: Schedule, start: Start
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
-    n_steps, n_micro = count(config.trainer, "max_steps"), count(config.trainer, "accumulate_grad_batches")
+    n_steps, n_micro = config.trainer.max_steps, config.trainer.accumulate_grad_batches
     torch.manual_seed(config.seed)
     decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
     resumed = start.load_into(decoder)
@@ -79,12 +66,12 @@ def fit(
         run,
         windows=windows[:],
         tokens_per_step=config.batch_size * length,
-        log_every=count(config.trainer, "log_every_n_steps"),
+        log_every=config.trainer.log_every_n_steps,
         validate_every=config.validate_every,
         checkpoint_every=config.checkpoint_every,
         resumed=resumed,
     )
-    trainer = trainer_of(config.trainer, callback, n_steps - first_step)
+    trainer = trainer_of(config, run, callback, n_steps - first_step)
     batches = TrainingWindows(
         data.train,
         seed=config.seed,
@@ -104,19 +91,13 @@ def fit(
         if first_step < n_steps:
             with warnings_as_lines(RunsInBlocks):
                 trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+            if module.step != n_steps:
+                raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")
     except Interrupted:
         if run.writes:
             print_status(f"resume with: roundround train resume={run.directory}")
         raise
     run.note(seconds_of_training=callback.training_seconds)
-
-
-def count(trainer: DictConfig, name: str) -> int:
-    """A whole number of at least 1 from the trainer's node, which Lightning's own annotations do not promise."""
-    value = trainer[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"trainer.{name}={value} must be a whole number of at least 1")
-    return value
 
 
 def announce(
@@ -150,17 +131,17 @@ def announce(
         print_status(start.message)
 
 
-def trainer_of(node: DictConfig, callback: TrainingCallback, n_steps: int) -> lightning.Trainer:
-    """Lightning's Trainer from its node; UserError for what it refuses and for a precision that loses updates."""
-    if node.precision in ("bf16-true", "16-true"):
-        raise UserError(
-            f"trainer.precision={node.precision} keeps the weights themselves in 16 bits, where updates smaller than a "
-            "few thousandths of a weight are rounded away; use trainer.precision=bf16-mixed"
-        )
-    settings = node.copy()
-    accelerator = node.accelerator
+def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_steps: int) -> lightning.Trainer:
+    """Lightning's Trainer from its node; UserError for what it refuses."""
+    settings = config.trainer.copy()
+    accelerator = settings.accelerator
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    settings.precision = node.precision or ("bf16-mixed" if gpu else "32-true")
+    if settings.precision in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
+        raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
+    settings.precision = settings.precision or ("bf16-mixed" if gpu else "32-true")
+    settings.devices, message = devices_that_divide(settings, config.batch_size)
+    if message is not None and run.writes:
+        print_status(message)
     del settings["max_steps"]
     try:
         return build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED)

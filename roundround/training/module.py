@@ -51,12 +51,15 @@ class LanguageModel(lightning.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's clipping by norm, kept here because its norm is worth recording."""
-        limit = torch.inf if gradient_clip_val is None else gradient_clip_val
-        gradients = [p.grad for p in self.decoder.parameters() if p.grad is not None]
-        self.grad_norm = torch.nn.utils.get_total_norm(gradients)
-        if limit < torch.inf:
-            torch.nn.utils.clip_grads_with_norm_(self.decoder.parameters(), limit, self.grad_norm)
+        """Lightning's clipping, kept here because the norm is worth recording."""
+        parameters = [p for p in self.decoder.parameters() if p.grad is not None]
+        self.grad_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if gradient_clip_val is None:
+            return
+        if gradient_clip_algorithm == "value":
+            torch.nn.utils.clip_grad_value_(parameters, gradient_clip_val)
+        else:
+            torch.nn.utils.clip_grads_with_norm_(parameters, gradient_clip_val, self.grad_norm)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
