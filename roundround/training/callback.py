@@ -14,7 +14,9 @@ from roundround.model.scoring import score
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
 from roundround.training.bookkeeping import Bookkeeping
-from roundround.training.module import LanguageModel, learning_rate
+from roundround.training.module import LanguageModel, learning_rate, loss_scaler
+
+SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
 
 
 class TrainingCallback(lightning.Callback):
@@ -41,6 +43,7 @@ class TrainingCallback(lightning.Callback):
         state = resumed.state if resumed else {}
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
+        self.skipped_steps: int = state.get("skipped_steps", 0)
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
@@ -52,6 +55,7 @@ class TrainingCallback(lightning.Callback):
         module = as_module(pl_module)
         if self.resumed is not None:
             trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
+            trainer.precision_plugin.load_state_dict(self.resumed.state.get("loss_scaler", {}))
         self.seen_step = module.step
         self.bookkeeping = Bookkeeping(self.run, first_step=module.first_step, n_steps=module.n_steps)
 
@@ -114,23 +118,47 @@ class TrainingCallback(lightning.Callback):
         n_steps = len(self.losses)
         self.losses.clear()
         self.norms.clear()
-        for i in range(n_steps):
-            loss, norm = numbers_2S[:, i].tolist()
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise self.books.not_finite(
-                    f"the loss is {loss:g} and the gradient norm {norm:g}", step - n_steps + 1 + i
-                )
-        loss, speed = float(numbers_2S[0].mean()), n_steps * self.tokens_per_step / seconds
-        norm = float(numbers_2S[1, -1])
+        finite_S = numbers_2S.isfinite().all(dim=0)
+        skipped = self.skipped(trainer, numbers_2S, step)
+        kept_2S = numbers_2S[:, finite_S] if finite_S.any() else numbers_2S
+        loss, speed = float(kept_2S[0].mean()), n_steps * self.tokens_per_step / seconds
         self.run.log(
             step,
             loss=loss,
-            grad_norm=norm,
+            grad_norm=float(kept_2S[1, -1]),
             lr=learning_rate(trainer),
             tokens=step * self.tokens_per_step,
             tokens_per_second=speed,
+            **skipped,
         )
         self.books.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s")
+
+    def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
+        """How many steps the loss scaler of 16-mixed has skipped so far, where there is one.
+
+        numbers_2S: loss and gradient norm of each step up to this one. Raises NotFinite where one of them is not finite
+        and nobody skips it, or where a smaller and smaller scale has not helped.
+        """
+        wrong = (~numbers_2S.isfinite().all(dim=0)).nonzero().flatten().tolist()
+        scaler = loss_scaler(trainer)
+        if wrong and scaler is None:
+            loss, norm = numbers_2S[:, wrong[0]].tolist()
+            at = step - numbers_2S.shape[1] + 1 + wrong[0]
+            raise self.books.not_finite(f"the loss is {loss:g} and the gradient norm {norm:g}", at)
+        if scaler is None:
+            return {}
+        self.skipped_steps += len(wrong)
+        if wrong:
+            scale = scaler.get_scale()
+            if scale < SMALLEST_LOSS_SCALE:
+                raise self.books.not_finite(
+                    f"the loss scale of float16 fell to {scale:g}, and gradients overflow", step
+                )
+            self.books.display.say(
+                f"step {step}: gradients overflowed float16; {len(wrong)} steps skipped, {self.skipped_steps} so far; "
+                f"the loss scale is now {scale:g}"
+            )
+        return {"skipped_steps": self.skipped_steps}
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure held-out text, each rank a share of it; whether this is the best so far."""
@@ -158,10 +186,17 @@ class TrainingCallback(lightning.Callback):
                 step,
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},
                 optimizer=optimizer,
-                state={"best": self.best, "validated": self.validated},
+                state={"best": self.best, "validated": self.validated, **self.scaling(trainer)},
                 is_best=self.best["step"] == step,
             )
         trainer.strategy.barrier()
+
+    def scaling(self, trainer: lightning.Trainer) -> dict[str, Any]:
+        """What a checkpoint keeps of the loss scaler."""
+        scaler = loss_scaler(trainer)
+        if scaler is None:
+            return {}
+        return {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}
 
 
 def as_module(module: lightning.LightningModule) -> LanguageModel:
