@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -22,6 +23,7 @@ from roundround.errors import Interrupted, UserError, one_line
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
+from roundround.runs.directories import jobs_of_sweep
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
 from roundround.runs.start import Start, starting_point
@@ -29,6 +31,7 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback
 from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.module import LanguageModel
+from roundround.training.notes import about_documents, about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
 from roundround.training.trainer_options import OWNED, check_trainer, devices_that_divide
@@ -85,6 +88,7 @@ def fit(
     )
     module = LanguageModel(decoder, optimizer=optimizer, schedule=schedule, first_step=first_step, n_steps=n_steps)
     announce(run, data, decoder, trainer, first_step, start)
+    give_notes(run, config, data, decoder, schedule)
     if config.compile:
         decoder.compile()
     try:
@@ -129,6 +133,33 @@ def announce(
         print_status(f"resuming after step {first_step}")
     if start.message is not None:
         print_status(start.message)
+
+
+def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder, schedule: Schedule) -> None:
+    """Print a line for each setting that may not be what was meant, and record a training that is the softmax's."""
+    run.note(trains_as_softmax=trains_as_softmax(decoder))
+    if not run.writes:
+        return
+    notes = [
+        about_warmup(schedule, config.trainer.max_steps),
+        about_documents(data.train, data.end_of_document, config.model.train_length),
+        about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run)),
+    ]
+    for note in notes:
+        if note is not None:
+            print_status(note)
+
+
+def twin_in_sweep(run: Run) -> Path | None:
+    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs."""
+    if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
+        return None
+    mine = {**run.manifest["config"], "softmax": None}
+    for directory, manifest in jobs_of_sweep(Path(run.manifest["sweep"])):
+        same = {**manifest["config"], "softmax": None} == mine
+        if same and directory != run.directory and manifest.get("trains_as_softmax"):
+            return directory
+    return None
 
 
 def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_steps: int) -> lightning.Trainer:

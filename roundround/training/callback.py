@@ -55,7 +55,8 @@ class TrainingCallback(lightning.Callback):
         module = as_module(pl_module)
         if self.resumed is not None:
             trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
-            trainer.precision_plugin.load_state_dict(self.resumed.state.get("loss_scaler", {}))
+            if "loss_scaler" in self.resumed.state:
+                trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
         self.seen_step = module.step
         self.bookkeeping = Bookkeeping(self.run, first_step=module.first_step, n_steps=module.n_steps)
 
@@ -151,9 +152,8 @@ class TrainingCallback(lightning.Callback):
         if wrong:
             scale = scaler.get_scale()
             if scale < SMALLEST_LOSS_SCALE:
-                raise self.books.not_finite(
-                    f"the loss scale of float16 fell to {scale:g}, and gradients overflow", step
-                )
+                what = f"the loss scale of float16 fell to {scale:g} (trainer.precision=bf16-mixed needs none)"
+                raise self.books.not_finite(what, step)
             self.books.display.say(
                 f"step {step}: gradients overflowed float16; {len(wrong)} steps skipped, {self.skipped_steps} so far; "
                 f"the loss scale is now {scale:g}"
