@@ -15,7 +15,9 @@ from roundround.runs import checkpoints
 from roundround.runs.run import Run
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.module import LanguageModel, learning_rate, loss_scaler
+from roundround.training.stop_signal import STOP_SIGNALS
 
+STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
 
 
@@ -23,7 +25,8 @@ class TrainingCallback(lightning.Callback):
     """Everything between two optimizer steps, read top to bottom in `on_train_batch_end`.
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
-    steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once.
+    steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once:
+    after the step where one process trains, at most STEPS_BETWEEN_AGREEMENTS steps later where several do.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class TrainingCallback(lightning.Callback):
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
         self.skipped_steps: int = state.get("skipped_steps", 0)
         self.losses: list[Tensor] = []
+        self.n_averaged = 0  # of the losses, over the ranks
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
         self.bookkeeping: Bookkeeping | None = None
@@ -86,12 +90,16 @@ class TrainingCallback(lightning.Callback):
         self.losses.append(torch.stack(module.micro_losses).mean())
         self.norms.append(module.grad_norm)
         module.micro_losses.clear()
-        stop = self.agreed_to_stop(trainer)
         last = step == module.n_steps
         validate = step % self.validate_every == 0 or last
-        save = step % self.checkpoint_every == 0 or last or stop is not None
-        if step % self.log_every == 0 or validate or save:
+        save = step % self.checkpoint_every == 0 or last
+        record = step % self.log_every == 0 or validate or save
+        stop = None
+        if record or trainer.world_size == 1 or step % STEPS_BETWEEN_AGREEMENTS == 0:
+            stop = self.averaged_over_ranks(trainer)
+        if record or stop is not None:
             self.record(trainer, step)
+            save = save or stop is not None
         self.books.display.advance(step)
         if validate and self.validate(trainer, module, step):
             save = True
@@ -102,22 +110,30 @@ class TrainingCallback(lightning.Callback):
         if stop is not None:
             raise Interrupted(stop)
 
-    def agreed_to_stop(self, trainer: lightning.Trainer) -> int | None:
-        """The signal to stop for, agreed among the ranks: one that stopped alone would leave the others waiting."""
+    def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
+        """Average the losses since the last time over the ranks; the signal to stop for, on which they agree thereby.
+
+        One reduction serves both. A rank that stopped alone would leave the others waiting.
+        """
         asked = self.books.stop_signal.asked
         if trainer.world_size == 1:
             return asked
-        of_ranks = torch.tensor(asked or 0, device=trainer.strategy.root_device)
-        return int(trainer.strategy.reduce(of_ranks.float(), reduce_op="max")) or None
+        flags = torch.tensor([float(asked == signum) for signum in STOP_SIGNALS])
+        here = torch.cat([torch.stack(self.losses[self.n_averaged :]), flags.to(trainer.strategy.root_device)])
+        everywhere = trainer.strategy.reduce(here, reduce_op="mean")
+        self.losses[self.n_averaged :] = everywhere[: -len(flags)].unbind()
+        self.n_averaged = len(self.losses)
+        asking = everywhere[-len(flags) :].tolist()
+        return next((signum for signum, share in zip(STOP_SIGNALS, asking, strict=True) if share > 0), None)
 
     def record(self, trainer: lightning.Trainer, step: int) -> None:
-        """Log the steps since the last record; NotFinite where one of them went wrong."""
-        loss_S = trainer.strategy.reduce(torch.stack(self.losses), reduce_op="mean")
-        numbers_2S = torch.stack([loss_S, torch.stack(self.norms)]).cpu()
+        """Log the steps since the last record, averaged over the ranks; NotFinite where one of them went wrong."""
+        numbers_2S = torch.stack([torch.stack(self.losses), torch.stack(self.norms)]).cpu()
         seconds = self.books.lap()
         self.training_seconds += seconds
         n_steps = len(self.losses)
         self.losses.clear()
+        self.n_averaged = 0
         self.norms.clear()
         finite_S = numbers_2S.isfinite().all(dim=0)
         skipped = self.skipped(trainer, numbers_2S, step)
