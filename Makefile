@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test contract lint types docs wheel bench clean
+.PHONY: help demo test test-all contract lint types docs wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
@@ -12,6 +12,7 @@ help:
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
+	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about 50 minutes)"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -55,6 +56,9 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/train_throughput.py
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/probe.py
+
+mutants: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/training/recipe_mutants.py
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .mypy_cache

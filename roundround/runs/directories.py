@@ -87,6 +87,11 @@ def all_runs(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     return found
 
 
+def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The jobs of a sweep that have begun, each with its manifest."""
+    return [(path.parent, read_manifest(path.parent)) for path in sorted(sweep.glob(f"*/{MANIFEST}"))]
+
+
 def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a run directory; UserError where the directory is none."""
     path = directory / MANIFEST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -70,7 +71,7 @@ class TrainedRun:
 
     def vocabulary(self) -> Vocabulary:
         """The tokenizer that the run kept."""
-        return self.saved_tokenizer().build([])
+        return saved_tokenizer(self.directory, self.manifest).build([])
 
     def held_out_text(self) -> TokenData:
         """The corpus in the run's tokens; from the cache where the run left them, else with the tokenizer it kept.
@@ -84,7 +85,10 @@ class TrainedRun:
             data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
             if data.tokenizer_hash == recorded["tokenizer_hash"]:
                 return data
-        return prepare(corpus, self.saved_tokenizer(), default_cache_dir(), needs=["held_out"])
+        tokenizer = saved_tokenizer(self.directory, self.manifest)
+        return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
 
-    def saved_tokenizer(self) -> Saved:
-        return Saved(self.directory / "tokenizer.json", self.manifest["data"]["end_of_document"])
+
+def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> Saved:
+    """The tokenizer that a run kept in its directory, once it had read its data."""
+    return Saved(directory / "tokenizer.json", manifest["data"]["end_of_document"])

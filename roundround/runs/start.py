@@ -16,12 +16,13 @@ from roundround.config.build import build
 from roundround.config.models import build_decoder
 from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
-from roundround.data.tokenizers import HuggingFace, Saved, TokenizerRecipe
+from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.data.tokens import TokenData
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
+from roundround.runs.rebuilt import saved_tokenizer
 from roundround.runs.run import Invocation
 
 if TYPE_CHECKING:
@@ -100,9 +101,8 @@ class FromItsPast(Start):
         self.began.check(config)
 
     def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
-        data = self.manifest["data"]
-        if self.began_elsewhere and data is not None:  # that folder need not be there any more
-            return Saved(self.directory / "tokenizer.json", data["end_of_document"])
+        if self.began_elsewhere and self.manifest["data"] is not None:  # that folder need not be there any more
+            return saved_tokenizer(self.directory, self.manifest)
         return self.began.tokenizer(config)
 
     def checked_data(self, data: TokenData) -> TokenData:
@@ -131,11 +131,12 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
         return resumed(cfg, invocation)
     if cfg.init is None:
         return cfg, FromSeed(choices)
-    from roundround.hf.llama_checkpoint import PREFIX, read_checkpoint  # transformers takes seconds to import
+    from roundround.hf.llama import target  # transformers takes seconds to import
+    from roundround.hf.llama_checkpoint import PREFIX, read_checkpoint
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(invocation.overrides)
-    tokenizer = {"_target_": f"{HuggingFace.__module__}.{HuggingFace.__qualname__}", "name": str(checkpoint.folder)}
+    tokenizer = {"_target_": target(HuggingFace), "name": str(checkpoint.folder)}
     nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
     brought = nodes | {"init": f"{PREFIX}{checkpoint.folder}"}
     cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -22,6 +23,7 @@ from roundround.errors import Interrupted, UserError, one_line
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
+from roundround.runs.directories import jobs_of_sweep
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
 from roundround.runs.start import Start, starting_point
@@ -29,22 +31,10 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback
 from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.module import LanguageModel
+from roundround.training.notes import about_documents, about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-
-OWNED = {  # arguments of Lightning's Trainer that the run decides
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "use_distributed_sampler": False,
-    "limit_val_batches": 0,
-    "val_check_interval": None,
-    "check_val_every_n_epoch": 1,
-    "num_sanity_val_steps": 0,
-    "max_epochs": 1,
-    "max_time": None,
-}
+from roundround.training.trainer_options import OWNED, check_trainer, devices_that_divide
 
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:
@@ -53,7 +43,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     config = checked(TrainConfig, cfg)
     check_buildable(config.model, config.pe, config.softmax)
     start.check(config)
-    checked_values(config.trainer, lightning.Trainer, ["callbacks", *OWNED])
+    check_trainer(checked_values(config.trainer, lightning.Trainer, []))
     corpus, tokenizer = build(config.data, Corpus), start.tokenizer(config)  # type: ignore[type-abstract]
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
@@ -68,7 +58,7 @@ def fit(
     run: Run, config: TrainConfig, data: TokenData, optimizer: OptimizerFactory, schedule: Schedule, start: Start
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
-    n_steps, n_micro = count(config.trainer, "max_steps"), count(config.trainer, "accumulate_grad_batches")
+    n_steps, n_micro = config.trainer.max_steps, config.trainer.accumulate_grad_batches
     torch.manual_seed(config.seed)
     decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
     resumed = start.load_into(decoder)
@@ -79,12 +69,12 @@ def fit(
         run,
         windows=windows,
         tokens_per_step=config.batch_size * length,
-        log_every=count(config.trainer, "log_every_n_steps"),
+        log_every=config.trainer.log_every_n_steps,
         validate_every=config.validate_every,
         checkpoint_every=config.checkpoint_every,
         resumed=resumed,
     )
-    trainer = trainer_of(config.trainer, callback, n_steps - first_step)
+    trainer = trainer_of(config, run, callback, n_steps - first_step)
     batches = TrainingWindows(
         data.train,
         seed=config.seed,
@@ -98,25 +88,20 @@ def fit(
     )
     module = LanguageModel(decoder, optimizer=optimizer, schedule=schedule, first_step=first_step, n_steps=n_steps)
     announce(run, data, decoder, trainer, first_step, start)
+    give_notes(run, config, data, decoder, schedule)
     if config.compile:
         decoder.compile()
     try:
         if first_step < n_steps:
             with warnings_as_lines(RunsInBlocks):
                 trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+            if module.step != n_steps:
+                raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")
     except Interrupted:
         if run.writes:
             print_status(f"resume with: roundround train resume={run.directory}")
         raise
     run.note(seconds_of_training=callback.training_seconds)
-
-
-def count(trainer: DictConfig, name: str) -> int:
-    """A whole number of at least 1 from the trainer's node, which Lightning's own annotations do not promise."""
-    value = trainer[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"trainer.{name}={value} must be a whole number of at least 1")
-    return value
 
 
 def announce(
@@ -150,17 +135,44 @@ def announce(
         print_status(start.message)
 
 
-def trainer_of(node: DictConfig, callback: TrainingCallback, n_steps: int) -> lightning.Trainer:
-    """Lightning's Trainer from its node; UserError for what it refuses and for a precision that loses updates."""
-    if node.precision in ("bf16-true", "16-true"):
-        raise UserError(
-            f"trainer.precision={node.precision} keeps the weights themselves in 16 bits, where updates smaller than a "
-            "few thousandths of a weight are rounded away; use trainer.precision=bf16-mixed"
-        )
-    settings = node.copy()
-    accelerator = node.accelerator
+def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder, schedule: Schedule) -> None:
+    """Print a line for each setting that may not be what was meant, and record a training that is the softmax's."""
+    run.note(trains_as_softmax=trains_as_softmax(decoder))
+    if not run.writes:
+        return
+    notes = [
+        about_warmup(schedule, config.trainer.max_steps),
+        about_documents(data.train, data.end_of_document, config.model.train_length),
+        about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run)),
+    ]
+    for note in notes:
+        if note is not None:
+            print_status(note)
+
+
+def twin_in_sweep(run: Run) -> Path | None:
+    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs."""
+    if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
+        return None
+    mine = {**run.manifest["config"], "softmax": None}
+    for directory, manifest in jobs_of_sweep(Path(run.manifest["sweep"])):
+        same = {**manifest["config"], "softmax": None} == mine
+        if same and directory != run.directory and manifest.get("trains_as_softmax"):
+            return directory
+    return None
+
+
+def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_steps: int) -> lightning.Trainer:
+    """Lightning's Trainer from its node; UserError for what it refuses."""
+    settings = config.trainer.copy()
+    accelerator = settings.accelerator
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    settings.precision = node.precision or ("bf16-mixed" if gpu else "32-true")
+    if settings.precision in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
+        raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
+    settings.precision = settings.precision or ("bf16-mixed" if gpu else "32-true")
+    settings.devices, message = devices_that_divide(settings, config.batch_size)
+    if message is not None and run.writes:
+        print_status(message)
     del settings["max_steps"]
     try:
         return build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED)

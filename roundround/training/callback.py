@@ -14,14 +14,19 @@ from roundround.model.scoring import score
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
 from roundround.training.bookkeeping import Bookkeeping
-from roundround.training.module import LanguageModel, learning_rate
+from roundround.training.module import LanguageModel, learning_rate, loss_scaler
+from roundround.training.stop_signal import STOP_SIGNALS
+
+STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
+SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
 
 
 class TrainingCallback(lightning.Callback):
     """Everything between two optimizer steps, read top to bottom in `on_train_batch_end`.
 
     Intervals are in optimizer steps counted from the start of the run, so a resumed run does the same at the same
-    steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once.
+    steps. SIGINT and SIGTERM only raise a flag; the run stops between steps, its state saved, on all ranks at once:
+    after the step where one process trains, at most STEPS_BETWEEN_AGREEMENTS steps later where several do.
     """
 
     def __init__(
@@ -41,7 +46,9 @@ class TrainingCallback(lightning.Callback):
         state = resumed.state if resumed else {}
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
+        self.skipped_steps: int = state.get("skipped_steps", 0)
         self.losses: list[Tensor] = []
+        self.n_averaged = 0  # of the losses, over the ranks
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
         self.bookkeeping: Bookkeeping | None = None
@@ -52,6 +59,8 @@ class TrainingCallback(lightning.Callback):
         module = as_module(pl_module)
         if self.resumed is not None:
             trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
+            if "loss_scaler" in self.resumed.state:
+                trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
         self.seen_step = module.step
         self.bookkeeping = Bookkeeping(self.run, first_step=module.first_step, n_steps=module.n_steps)
 
@@ -81,12 +90,16 @@ class TrainingCallback(lightning.Callback):
         self.losses.append(torch.stack(module.micro_losses).mean())
         self.norms.append(module.grad_norm)
         module.micro_losses.clear()
-        stop = self.agreed_to_stop(trainer)
         last = step == module.n_steps
         validate = step % self.validate_every == 0 or last
-        save = step % self.checkpoint_every == 0 or last or stop is not None
-        if step % self.log_every == 0 or validate or save:
+        save = step % self.checkpoint_every == 0 or last
+        record = step % self.log_every == 0 or validate or save
+        stop = None
+        if record or trainer.world_size == 1 or step % STEPS_BETWEEN_AGREEMENTS == 0:
+            stop = self.averaged_over_ranks(trainer)
+        if record or stop is not None:
             self.record(trainer, step)
+            save = save or stop is not None
         self.books.display.advance(step)
         if validate and self.validate(trainer, module, step):
             save = True
@@ -97,40 +110,71 @@ class TrainingCallback(lightning.Callback):
         if stop is not None:
             raise Interrupted(stop)
 
-    def agreed_to_stop(self, trainer: lightning.Trainer) -> int | None:
-        """The signal to stop for, agreed among the ranks: one that stopped alone would leave the others waiting."""
+    def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
+        """Average the losses since the last time over the ranks; the signal to stop for, on which they agree thereby.
+
+        One reduction serves both. A rank that stopped alone would leave the others waiting.
+        """
         asked = self.books.stop_signal.asked
         if trainer.world_size == 1:
             return asked
-        of_ranks = torch.tensor(asked or 0, device=trainer.strategy.root_device)
-        return int(trainer.strategy.reduce(of_ranks.float(), reduce_op="max")) or None
+        flags = torch.tensor([float(asked == signum) for signum in STOP_SIGNALS])
+        here = torch.cat([torch.stack(self.losses[self.n_averaged :]), flags.to(trainer.strategy.root_device)])
+        everywhere = trainer.strategy.reduce(here, reduce_op="mean")
+        self.losses[self.n_averaged :] = everywhere[: -len(flags)].unbind()
+        self.n_averaged = len(self.losses)
+        asking = everywhere[-len(flags) :].tolist()
+        return next((signum for signum, share in zip(STOP_SIGNALS, asking, strict=True) if share > 0), None)
 
     def record(self, trainer: lightning.Trainer, step: int) -> None:
-        """Log the steps since the last record; NotFinite where one of them went wrong."""
-        loss_S = trainer.strategy.reduce(torch.stack(self.losses), reduce_op="mean")
-        numbers_2S = torch.stack([loss_S, torch.stack(self.norms)]).cpu()
+        """Log the steps since the last record, averaged over the ranks; NotFinite where one of them went wrong."""
+        numbers_2S = torch.stack([torch.stack(self.losses), torch.stack(self.norms)]).cpu()
         seconds = self.books.lap()
         self.training_seconds += seconds
         n_steps = len(self.losses)
         self.losses.clear()
+        self.n_averaged = 0
         self.norms.clear()
-        for i in range(n_steps):
-            loss, norm = numbers_2S[:, i].tolist()
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise self.books.not_finite(
-                    f"the loss is {loss:g} and the gradient norm {norm:g}", step - n_steps + 1 + i
-                )
-        loss, speed = float(numbers_2S[0].mean()), n_steps * self.tokens_per_step / seconds
-        norm = float(numbers_2S[1, -1])
+        finite_S = numbers_2S.isfinite().all(dim=0)
+        skipped = self.skipped(trainer, numbers_2S, step)
+        kept_2S = numbers_2S[:, finite_S] if finite_S.any() else numbers_2S
+        loss, speed = float(kept_2S[0].mean()), n_steps * self.tokens_per_step / seconds
         self.run.log(
             step,
             loss=loss,
-            grad_norm=norm,
+            grad_norm=float(kept_2S[1, -1]),
             lr=learning_rate(trainer),
             tokens=step * self.tokens_per_step,
             tokens_per_second=speed,
+            **skipped,
         )
         self.books.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s")
+
+    def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
+        """How many steps the loss scaler of 16-mixed has skipped so far, where there is one.
+
+        numbers_2S: loss and gradient norm of each step up to this one. Raises NotFinite where one of them is not finite
+        and nobody skips it, or where a smaller and smaller scale has not helped.
+        """
+        wrong = (~numbers_2S.isfinite().all(dim=0)).nonzero().flatten().tolist()
+        scaler = loss_scaler(trainer)
+        if wrong and scaler is None:
+            loss, norm = numbers_2S[:, wrong[0]].tolist()
+            at = step - numbers_2S.shape[1] + 1 + wrong[0]
+            raise self.books.not_finite(f"the loss is {loss:g} and the gradient norm {norm:g}", at)
+        if scaler is None:
+            return {}
+        self.skipped_steps += len(wrong)
+        if wrong:
+            scale = scaler.get_scale()
+            if scale < SMALLEST_LOSS_SCALE:
+                what = f"the loss scale of float16 fell to {scale:g} (trainer.precision=bf16-mixed needs none)"
+                raise self.books.not_finite(what, step)
+            self.books.display.say(
+                f"step {step}: gradients overflowed float16; {len(wrong)} steps skipped, {self.skipped_steps} so far; "
+                f"the loss scale is now {scale:g}"
+            )
+        return {"skipped_steps": self.skipped_steps}
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure held-out text, each rank a share of it; whether this is the best so far."""
@@ -158,10 +202,17 @@ class TrainingCallback(lightning.Callback):
                 step,
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},
                 optimizer=optimizer,
-                state={"best": self.best, "validated": self.validated},
+                state={"best": self.best, "validated": self.validated, **self.scaling(trainer)},
                 is_best=self.best["step"] == step,
             )
         trainer.strategy.barrier()
+
+    def scaling(self, trainer: lightning.Trainer) -> dict[str, Any]:
+        """What a checkpoint keeps of the loss scaler."""
+        scaler = loss_scaler(trainer)
+        if scaler is None:
+            return {}
+        return {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}
 
 
 def as_module(module: lightning.LightningModule) -> LanguageModel:

@@ -8,6 +8,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from roundround.console import print_status
+
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -54,7 +56,7 @@ class Display:
         if self.live is not None:
             self.live.console.print(text, highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print_status(text)
 
     def left(self, step: int) -> str:
         done = max(1, step - self.first_step)

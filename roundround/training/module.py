@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import lightning
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from roundround.model.decoder import Decoder
@@ -51,15 +52,30 @@ class LanguageModel(lightning.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's clipping by norm, kept here because its norm is worth recording."""
-        limit = torch.inf if gradient_clip_val is None else gradient_clip_val
-        gradients = [p.grad for p in self.decoder.parameters() if p.grad is not None]
-        self.grad_norm = torch.nn.utils.get_total_norm(gradients)
-        if limit < torch.inf:
-            torch.nn.utils.clip_grads_with_norm_(self.decoder.parameters(), limit, self.grad_norm)
+        """Lightning's clipping, kept here because the norm is worth recording.
+
+        The loss scaler of 16-mixed leaves the gradients to a fused optimizer to unscale, which is after clipping.
+        """
+        scaler = loss_scaler(self.trainer)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        parameters = [p for p in self.decoder.parameters() if p.grad is not None]
+        self.grad_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if gradient_clip_val is None:
+            return
+        if gradient_clip_algorithm == "value":
+            torch.nn.utils.clip_grad_value_(parameters, gradient_clip_val)
+        else:
+            torch.nn.utils.clip_grads_with_norm_(parameters, gradient_clip_val, self.grad_norm)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
+
+
+def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
+    """What scales the loss in `16-mixed` and skips steps whose gradients overflow; None in other precisions."""
+    plugin = trainer.precision_plugin
+    return plugin.scaler if isinstance(plugin, MixedPrecision) else None
 
 
 def learning_rate(trainer: lightning.Trainer) -> float:

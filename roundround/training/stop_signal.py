@@ -9,6 +9,8 @@ from typing import Any
 
 from roundround.errors import Interrupted
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class StopSignal:
     """Turns the first SIGINT or SIGTERM into a flag; the second raises Interrupted at once."""
@@ -20,7 +22,7 @@ class StopSignal:
     def start(self) -> None:
         """Take over the signals, where this is the main thread."""
         if threading.current_thread() is threading.main_thread():
-            self.handlers = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+            self.handlers = {s: signal.signal(s, self.ask) for s in STOP_SIGNALS}
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
         if self.asked is not None:

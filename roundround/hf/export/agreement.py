@@ -20,6 +20,7 @@ from transformers import LlamaForCausalLM
 
 from roundround.hf.export import check
 from roundround.hf.export.folder import ModelToExport, is_stock
+from roundround.hf.llama import target
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
     rows = rows_compared(tokens_BT, trained.decoder.embed_tokens.num_embeddings)
     text = trained.tokenizer.decode(tokens_BT[0].tolist())
     facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock else "trust")
-    llama = f"{LlamaForCausalLM.__module__}.{LlamaForCausalLM.__qualname__}"
+    llama = target(LlamaForCausalLM)
     if stock and facts["class"] != llama:
         raise NotTheSame(f"the folder loads as {facts['class']}, not as {llama}")
     ids = trained.tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,0 +1,71 @@
+"""What a person should know before the first step: settings that are honoured and may still not be what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from roundround.model.decoder import Decoder
+from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
+from roundround.softmax.softmax import Softmax
+from roundround.training.schedules import Schedule
+
+TOKENS_LOOKED_AT = 1_000_000
+MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
+
+
+def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
+    """A line where the warm-up takes at least half of the run."""
+    warmup = schedule.warmup_steps
+    if 2 * warmup < n_steps:
+        return None
+    most = "the whole run" if warmup >= n_steps else f"{100 * warmup / n_steps:.0f}% of the run"
+    return f"the learning rate warms up during {most}: schedule.warmup_steps={warmup}, trainer.max_steps={n_steps}"
+
+
+def about_documents(tokens: NDArray[np.unsignedinteger[Any]], end_of_document: int, length: int) -> str | None:
+    """A line where documents are much shorter than the `length` tokens of a window, going by the first million."""
+    first = tokens[:TOKENS_LOOKED_AT]
+    mean = len(first) / max(1, int(np.count_nonzero(first == end_of_document)))
+    if mean >= MUCH_SHORTER * length:
+        return None
+    return (
+        f"documents have {mean:,.0f} tokens on average and the context {length:,}, so that most of a window is other "
+        "documents; in plain text data.split_regex says where a document ends"
+    )
+
+
+def about_softmax(decoder: Decoder, name: str, twin: Path | None) -> str | None:
+    """A line where the normaliser `name` is the plain softmax in training, or where job `twin` has trained the same."""
+    if twin is not None:
+        return f"softmax={name}: the same training as job {twin.name} of this sweep; to eval, give softmax= instead"
+    first = decoder.layers[0].self_attn.softmax
+    if isinstance(first, Softmax) or not trains_as_softmax(decoder):
+        return None
+    return f"softmax={name} acts at inference only: this training is that of softmax=softmax"
+
+
+@torch.no_grad()
+def trains_as_softmax(decoder: Decoder) -> bool:
+    """Whether training this decoder is training it with the plain softmax: asked of rows of the training length."""
+    normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
+    return all(map(is_softmax_in_training, normalisers))
+
+
+def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
+    """Whether a normaliser without parameters gives the weights of the softmax, from even rows to sharp ones."""
+    if any(True for _ in softmax.parameters()):
+        return False
+    shape, generator = softmax.shape, torch.Generator().manual_seed(0)
+    n_visible_Q = torch.linspace(1, shape.train_length, n_rows).long()
+    visible_B1QK = (torch.arange(shape.train_length) < n_visible_Q[:, None])[None, None]
+    logits_BHQK = torch.randn(1, shape.n_heads, n_rows, shape.train_length, dtype=torch.float64, generator=generator)
+    logits_BHQK *= torch.linspace(0.1, 10, n_rows)[:, None].roll(5, 0)
+    x_BTD = torch.randn(1, n_rows, shape.d_model, generator=generator)
+    rows = {**softmax.row_parameters(x_BTD), "n_visible": n_visible_Q[None, None, :, None]}
+    weights_BHQK = softmax.train().weights(logits_BHQK, visible_B1QK, rows)
+    return torch.allclose(weights_BHQK, softmax_over_visible(logits_BHQK, visible_B1QK), rtol=1e-9, atol=0)

@@ -1,0 +1,154 @@
+"""The arguments of Lightning's Trainer: each is honoured, its value checked, or refused by name with the reason."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lightning
+from lightning.pytorch.accelerators import CUDAAccelerator
+
+from roundround.errors import UserError
+
+COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
+PRECISIONS = (None, 16, 32, 64, "16", "16-mixed", "bf16", "bf16-mixed", "32", "32-true", "64", "64-true")
+WEIGHTS_IN_16_BITS = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")
+PROFILERS = (None, "simple", "advanced")
+
+
+def whole(value: Any) -> str | None:
+    sound = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return None if sound else "must be a whole number of at least 1"
+
+
+def clipping_limit(value: Any) -> str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    sound = value is None or (number and math.isfinite(value) and value > 0)
+    return None if sound else "must be a finite number above 0; null turns clipping off"
+
+
+def precision(value: Any) -> str | None:
+    if value in WEIGHTS_IN_16_BITS:
+        return (
+            "keeps the weights themselves in 16 bits or fewer, where updates smaller than a few thousandths of a "
+            "weight are rounded away; use trainer.precision=bf16-mixed"
+        )
+    return one_of(*PRECISIONS)(value)
+
+
+def strategy(value: Any) -> str | None:
+    if isinstance(value, str) and value not in STRATEGIES:
+        return (
+            "is not supported: checkpoints, resuming and clipping by the norm of all gradients are written for whole "
+            f"copies of the model; choose from {', '.join(STRATEGIES)}"
+        )
+    return one_of(*STRATEGIES)(value)
+
+
+def one_of(*choices: Any) -> Callable[[Any], str | None]:
+    """A check that names the choices, as they are typed."""
+    names = ", ".join("null" if choice is None else str(choice).lower() for choice in choices)
+    return lambda value: None if any(value is c or value == c for c in choices) else f"must be one of {names}"
+
+
+def whatever_lightning_takes(value: Any) -> None:
+    """For arguments that Lightning itself checks when the Trainer is made."""
+
+
+# name: a check of its value, which says what is wrong with it
+HONOURED: dict[str, Callable[[Any], str | None]] = {
+    "accelerator": whatever_lightning_takes,
+    "devices": whatever_lightning_takes,
+    "num_nodes": whole,
+    "strategy": strategy,
+    "precision": precision,
+    **dict.fromkeys(COUNTS, whole),
+    "gradient_clip_val": clipping_limit,
+    "gradient_clip_algorithm": one_of(None, "norm", "value"),
+    "deterministic": one_of(None, True, False, "warn"),
+    "benchmark": one_of(None, True, False),
+    "detect_anomaly": one_of(True, False),
+    "profiler": one_of(*PROFILERS),  # the report goes to the log of the run
+}
+
+ENDS_EARLY = "a run has exactly trainer.max_steps steps"
+VALIDATION = "validate_every and validation_tokens decide when held-out text is scored, and how much of it"
+PASSES = "a run has no epochs: each batch follows from the seed and the step"
+LOGGING = "the run directory and logger= keep the record"
+REFUSED = {  # name: what takes its place
+    "fast_dev_run": ENDS_EARLY,
+    "limit_train_batches": ENDS_EARLY,
+    "overfit_batches": ENDS_EARLY,
+    "max_epochs": ENDS_EARLY,
+    "min_epochs": ENDS_EARLY,
+    "min_steps": ENDS_EARLY,
+    "max_time": ENDS_EARLY,
+    "limit_val_batches": VALIDATION,
+    "limit_test_batches": VALIDATION,
+    "limit_predict_batches": VALIDATION,
+    "val_check_interval": VALIDATION,
+    "check_val_every_n_epoch": VALIDATION,
+    "num_sanity_val_steps": VALIDATION,
+    "inference_mode": VALIDATION,
+    "reload_dataloaders_every_n_epochs": PASSES,
+    "use_distributed_sampler": PASSES,
+    "logger": LOGGING,
+    "enable_autolog_hparams": LOGGING,
+    "default_root_dir": "outputs=DIR moves the run directories",
+    "model_registry": "checkpoints lie in the run directory",
+    "enable_checkpointing": "checkpoint_every decides when checkpoints are written",
+    "enable_progress_bar": "the run shows its own progress",
+    "enable_model_summary": "the first lines of a run describe the model",
+    "barebones": "it would turn off what the run records",
+    "callbacks": "it takes Python objects, which a command line cannot give",
+    "plugins": "it takes Python objects, which a command line cannot give",
+    "sync_batchnorm": "the model has no batch normalisation",
+}
+OWNED = {  # what the Trainer gets in the place of some of them
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "use_distributed_sampler": False,
+    "limit_val_batches": 0,
+    "val_check_interval": None,
+    "check_val_every_n_epoch": 1,
+    "num_sanity_val_steps": 0,
+    "max_epochs": 1,
+    "max_time": None,
+}
+
+
+def check_trainer(settings: Mapping[str, Any]) -> None:
+    """Raises UserError for the first argument that would not be honoured."""
+    for name, value in {**dict.fromkeys(COUNTS), **settings}.items():
+        if name in HONOURED:
+            wrong = HONOURED[name](value)
+            if wrong:
+                raise UserError(f"trainer.{name}={'null' if value is None else value} {wrong}")
+        elif name in arguments():
+            why = REFUSED.get(name, "nobody has checked what it does here")
+            raise UserError(f"trainer.{name} is not supported: {why}; leave it out")
+    if settings.get("gradient_clip_algorithm") and settings.get("gradient_clip_val") is None:
+        raise UserError("trainer.gradient_clip_algorithm does nothing without trainer.gradient_clip_val; give both")
+
+
+def arguments() -> list[str]:
+    """The names of what Lightning's Trainer takes."""
+    return list(inspect.signature(lightning.Trainer).parameters)
+
+
+def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[int | str | list[int], str | None]:
+    """What `devices` becomes, and a line about it: of `auto`, as many GPUs as the batch can be divided among."""
+    devices = settings.get("devices", "auto")
+    if devices != "auto" or settings.get("accelerator", "auto") not in ("auto", "gpu", "cuda"):
+        return devices, None
+    there = CUDAAccelerator.auto_device_count() if CUDAAccelerator.is_available() else 0
+    share, rest = divmod(batch_size, settings["accumulate_grad_batches"] * settings.get("num_nodes", 1))
+    if there < 2 or rest or share % there == 0:
+        return devices, None
+    used = max(n for n in range(1, there) if share % n == 0)
+    return used, f"training on {used} of {there} GPUs, because batch_size={batch_size} cannot be divided among {there}"

@@ -1,0 +1,78 @@
+"""What `train` says before the first step: a line for settings that may not be what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, Done
+
+from roundround.config.models import build_decoder
+from roundround.config.options import load_option, named
+from roundround.training.notes import about_documents, about_warmup, trains_as_softmax
+from roundround.training.schedules import Schedule
+
+NORMALISERS = [path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")]
+PLAIN_IN_TRAINING = {"softmax", "adaptive_temperature", "log_n"}  # the last acts beyond the training context
+
+
+def acts_in_training(name: str, **numbers: object) -> bool:
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 256}
+    nodes = load_option("model", "tiny", **sizes), load_option("pe", "rope"), load_option("softmax", name, **numbers)
+    return not trains_as_softmax(build_decoder(*nodes, 8))
+
+
+def test_three_of_the_normalisers_train_as_the_plain_softmax() -> None:
+    assert {name for name in NORMALISERS if not acts_in_training(name)} == PLAIN_IN_TRAINING
+
+
+def test_numbers_decide_too() -> None:
+    assert not acts_in_training("temperature", temperature=1.0)
+    assert acts_in_training("temperature", temperature=1.01)
+    assert not acts_in_training("top_k", k=256)
+    assert acts_in_training("top_k", k=255)
+    assert acts_in_training("log_n", n_train=16)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "n_steps", "part"),
+    [
+        (50, 60, "83%"),
+        (50, 50, "the whole run"),
+        (50, 4, "the whole run"),
+        (50, 100, "50%"),
+        (50, 600, None),
+    ],
+)
+def test_a_warm_up_of_most_of_the_run_is_said(warmup: int, n_steps: int, part: str | None) -> None:
+    note = about_warmup(named("schedule", "cosine", Schedule, warmup_steps=warmup)(), n_steps)
+    assert note is None if part is None else part in note
+
+
+def test_documents_much_shorter_than_the_context_are_said() -> None:
+    tokens = np.tile(np.array([*[7] * 49, 0], dtype=np.uint16), 20)
+    note = about_documents(tokens, end_of_document=0, length=256)
+    assert "documents have 50 tokens on average and the context 256" in note
+    assert about_documents(tokens, end_of_document=0, length=128) is None
+    assert about_documents(tokens[:49], end_of_document=0, length=100) is None  # one document
+
+
+def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
+    done = train("softmax=adaptive_temperature", "model.train_length=256", "validate_every=4")
+    assert "softmax=adaptive_temperature acts at inference only" in done.err
+    assert "warms up during the whole run: schedule.warmup_steps=50, trainer.max_steps=4" in done.err
+    assert "documents have" in done.err
+    assert done.manifest["trains_as_softmax"] is True
+    quiet = train("softmax=sigmoid", "schedule.warmup_steps=1")
+    assert not any(word in quiet.err for word in ("acts at inference", "warms up", "documents have"))
+
+
+def test_a_sweep_that_repeats_a_training_says_so(train: Callable[..., Done]) -> None:
+    done = train("-m", "softmax=softmax,adaptive_temperature", "seed=1,2", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    repeats = [line for line in done.err.splitlines() if "the same training as job" in line]
+    assert [line.split("job ")[1].split()[0] for line in repeats] == ["0", "1"]
+    assert all("softmax=adaptive_temperature" in line for line in repeats)
+    assert len(list(Path(done.directory).glob("*/run.json"))) == 4
