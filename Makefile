@@ -9,6 +9,7 @@ INSTALLED := $(VENV)/installed
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (about 5 minutes on two cores, no network, no GPU)"
+	@echo "make test-all   that, the tests that take long (compiled runs), and make mutants"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
@@ -29,6 +30,9 @@ demo: $(INSTALLED)
 # pyproject.toml, so that a single test by hand runs in one process.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+test-all: test mutants
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 contract: $(INSTALLED)
 	$(if $(CONFIG_DIR),,$(error give the folder of your variants: make contract CONFIG_DIR=mine))

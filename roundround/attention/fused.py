@@ -6,36 +6,20 @@ Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.compilation import outside_compilation
 from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
 from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, run as it is inside a compiled model; the compiler, which takes a second to import, only there."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        if torch.compiler.is_compiling():
-            disabled: Callable[P, T] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-            return disabled(*args, **options)
-        return function(*args, **options)
-
-    return call
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:

@@ -40,10 +40,11 @@ class Learned(PositionalEncoding):
         nn.init.normal_(self.table, std=self.init_std)
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
-        # the largest position is read only on the CPU, where it is free: on a GPU it would stall every step, and there
-        # the number of tokens catches all but a cache that outgrows the table, which the lookup kernel itself refuses
+        # the largest position is read only on the CPU, where it is free: on a GPU it would stall every step, and it
+        # would cut a compiled graph in two. There the number of tokens catches all but a cache that outgrows the
+        # table, which the lookup kernel itself refuses
         n_positions = pos_BT.shape[1]
-        if pos_BT.device.type == "cpu" and pos_BT.numel():
+        if pos_BT.device.type == "cpu" and pos_BT.numel() and not torch.compiler.is_compiling():
             n_positions = max(n_positions, int(pos_BT.max()) + 1)
         if n_positions > self.max_position:
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from roundround.attention.compilation import outside_compilation
 from roundround.attention.keys import AttentionShape
 from roundround.pe.rotary import RotaryEncoding, ladder
 
@@ -47,10 +48,15 @@ class RoPERandom(RotaryEncoding):
             raise ValueError(
                 f"{n_tokens} tokens exceed max_position={self.max_position}: positions are drawn without replacement"
             )
-        # on the CPU whatever the model's device, so that every machine draws the same
-        generator = torch.Generator(device="cpu").manual_seed(mixed(self.seed, step))
-        drawn = torch.randperm(self.max_position, generator=generator, device="cpu")[:n_tokens]
-        return drawn.sort().values.to(pos_BT.device, non_blocking=True)[pos_BT]
+        drawn = drawn_positions(self.seed, step, self.max_position, n_tokens)
+        return drawn.to(pos_BT.device, non_blocking=True)[pos_BT]
+
+
+@outside_compilation  # a graph holds no generator
+def drawn_positions(seed: int, step: int, max_position: int, n_tokens: int) -> Tensor:
+    """n_tokens of the positions below max_position, ascending, int64, on the CPU: every machine draws the same."""
+    generator = torch.Generator(device="cpu").manual_seed(mixed(seed, step))
+    return torch.randperm(max_position, generator=generator, device="cpu")[:n_tokens].sort().values
 
 
 def mixed(seed: int, step: int) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, rows_between
+from roundround.attention.compilation import once_per_compilation
 from roundround.attention.kernel_choice import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
@@ -123,13 +124,16 @@ class AttentionSoftmax(nn.Module):
     def announce_blocks(self, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
-        warnings.warn(
+        announce(
             f"{combination} has no exact fused form: attention runs over blocks of query rows, its memory linear in "
             f"length, its time about {self.cost_in_blocks:g} times the fused softmax's"
-            + (" and what the bias takes" if bias is not None else ""),
-            RunsInBlocks,
-            stacklevel=3,
+            + (" and what the bias takes" if bias is not None else "")
         )
+
+
+@once_per_compilation
+def announce(message: str) -> None:
+    warnings.warn(message, RunsInBlocks, stacklevel=4)
 
 
 def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:

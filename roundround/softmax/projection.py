@@ -14,6 +14,7 @@ from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.compilation import outside_compilation
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
@@ -40,6 +41,9 @@ class Projection(AttentionSoftmax):
         finite = logits_BHQK.nan_to_num(0.0, 0.0, 0.0)  # `weights` makes such rows NaN; entmax would fail on the index
         hidden_B1QK = ~visible_B1QK & (rows["n_visible"] > 0)  # and hides all of a row that sees nothing
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
+
+    # how many logits to sort is read off them
+    attend_in_blocks = outside_compilation(AttentionSoftmax.attend_in_blocks)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return self.fixed_alpha is not None and bias is None and splashes(q_BHQC, keys)

@@ -1,0 +1,34 @@
+"""What `torch.compile` is told about functions that it cannot trace, without importing the compiler where none runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, run as it is inside a compiled model; the compiler, which takes a second to import, only there."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        if torch.compiler.is_compiling():
+            disabled: Callable[P, T] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+            return disabled(*args, **options)
+        return function(*args, **options)
+
+    return call
+
+
+def once_per_compilation(function: Callable[P, None]) -> Callable[P, None]:
+    """The function, run as a model is compiled and not again; for messages, which no graph can hold.
+
+    It sets what `torch.compiler.assume_constant_result` sets, which would import the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
