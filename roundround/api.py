@@ -40,7 +40,8 @@ def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs",
     """The model and tokenizer of a training run.
 
     run: its directory, or `last` for the latest finished one under `outputs`. checkpoint: best, last or step-00000100.
-    trust: build classes from outside roundround that the run names. Raises UserError where there is no such run.
+    trust: build classes from outside roundround that the run names; their folder, or the copy that the run kept
+    (`RUN/variants`), must be on `sys.path`. Raises UserError where there is no such run.
     """
     from roundround.runs.rebuilt import TrainedRun
 

@@ -27,8 +27,9 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     trains = manifest["verb"] in ("train", "max-retrieval")
     source = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
-    if trains:
-        return fields | of_manifest(manifest)
+    if trains:  # max retrieval may look again at models that an earlier run trained
+        earlier = read_manifest(Path(manifest["run"]))["overrides"] if manifest.get("run") else []
+        return fields | of_manifest({**manifest, "overrides": [*earlier, *manifest["overrides"]]})
     if source is None:
         return fields | of_pretrained(manifest)
     return fields | of_trained(manifest, Path(source))

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from roundround.config.build import build
 from roundround.config.models import build_decoder
 from roundround.config.recorded import own_config
-from roundround.console import print_status
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import Saved, TokenizerRecipe, Vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
@@ -18,7 +17,7 @@ from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
-from roundround.runs.variants import REBUILT, changes
+from roundround.runs.variants import REBUILT, tell_changes
 
 PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
 
@@ -46,9 +45,7 @@ class TrainedRun:
         self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
-        self.source_changes = [change.line for change in changes(directory, self.manifest, own)]
-        for line in self.source_changes:
-            print_status(line)
+        self.source_changes = tell_changes(directory, self.manifest, own)
 
     def decoder(self, checkpoint: str) -> Decoder:
         """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.

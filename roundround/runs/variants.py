@@ -17,6 +17,7 @@ from textwrap import shorten
 from typing import Any
 
 from roundround.config.recorded import foreign_targets
+from roundround.console import print_status
 from roundround.errors import UserError
 from roundround.files import sha256
 
@@ -148,6 +149,14 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
             )
             found.append(Change(line, code=any(code for _, code in differing.values())))
     return found
+
+
+def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """Print the lines of `changes`; returns them."""
+    lines = [change.line for change in changes(directory, manifest, config)]
+    for line in lines:
+        print_status(line)
+    return lines
 
 
 def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:

@@ -29,6 +29,7 @@ from roundround.runs.device import describe_device, memory, pick_device, without
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.variants import tell_changes
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
@@ -96,6 +97,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
     source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
     cfg = config_of_run(cfg, read_manifest(source), source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
     check_trained(source, cfg.max_steps)
+    tell_changes(source, read_manifest(source), as_dict(cfg))
     return cfg, source
 
 
