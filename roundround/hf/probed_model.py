@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from roundround.errors import UserError
 from roundround.hf.patching.attention import normalisers_of, text_decoder
-from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies
+from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies, replace_rotations
 from roundround.probing.probed_model import ProbedModel
 
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32
@@ -97,7 +97,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         try:
             yield
         finally:
-            replace_frequencies(self.pretrained, own)
+            replace_rotations(self.pretrained, own)
 
 
 def first_token_of(tokenizer: Any) -> int | None:

@@ -18,6 +18,7 @@ from roundround.attention.keys import AttentionShape
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.rotation import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -78,9 +79,15 @@ class ProbedDecoder(ProbedModel):
         normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
         super().__init__(name, decoder, normalisers, end_of_document, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
-        if not isinstance(decoder.encoding, RotaryEncoding):
+        encoding = decoder.encoding
+        if not isinstance(encoding, RotaryEncoding):
             raise UserError(
-                f"{name} has no RoPE ({type(decoder.encoding).__name__}); there are no frequencies to probe"
+                f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
+            )
+        if not is_said_by_frequencies(encoding):
+            raise UserError(
+                f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
+                "a probe would lose the rest"
             )
 
     @property
