@@ -56,12 +56,7 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
         """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
-        try:
-            return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
-        except (AttributeError, TypeError) as error:
-            if "ModelKeys" not in str(error):
-                raise
-            raise UserError(f"{self.name} does more with its mask than roundround knows: {error}") from error
+        return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         n_vocab = self.pretrained.get_input_embeddings().num_embeddings
