@@ -18,9 +18,10 @@ from roundround.errors import UserError
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms, stacked
+from roundround.probing.places import FIRST_ROW
 from roundround.probing.probed_model import ProbedModel
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
-from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
@@ -50,18 +51,15 @@ class Probe:
     prompt: PromptRecord | None = None
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head and its score, the largest share of its weight: [layer][head]."""
+        """The label of every head and its score, the share of its weight behind that: [layer][head]."""
         assert self.rows is not None, "labels come from sampled rows"
-        return [
-            [(PLACES[int(share_6.argmax())], float(share_6.max())) for share_6 in places_H6]
-            for places_H6 in self.rows.places()
-        ]
+        return self.rows.labels()
 
     def arrays(self) -> dict[str, Tensor]:
         """Everything as arrays, float32; layers of another size are filled up with NaN.
 
         frequencies [L, P] in radians per token; {query,key,value}_{norm,square} [L, heads, P] with the first token of
-        each text, and the same without it under `..._without_first`; places [L, H, 6] and places_without_<band>;
+        each text, and the same without it under `..._without_first`; places [L, H, 7] and places_without_<band>;
         logit_by_pair [L, H, P, D] at distances [D]; entropy, largest_weight, logit_spread [L, H].
         """
         found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}

@@ -15,14 +15,15 @@ from torch import Tensor
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
 from roundround.probing.norms import KINDS, stacked
+from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import BANDS, PLACES
+from roundround.probing.rows import BANDS
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
 from roundround.report.probe_tables import standing_out
 
 HEAT = "YlGnBu"
-PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#d5d8dc")
+PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
 
 
@@ -125,11 +126,11 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
     places = {band: seen.rows.places(band) for band in BANDS}
     figure, axes = subplots(1, len(heads), figsize=(3.1 * len(heads), 3.4), squeeze=False, sharey=True)
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
-        shares_B6 = torch.stack([places[band][layer][head] for band in BANDS])
+        shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
         for number, colour in enumerate(PLACE_COLOURS):
-            axis.bar(range(len(BANDS)), shares_B6[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
-            below = below + shares_B6[:, number].float()
+            axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
+            below = below + shares_B7[:, number].float()
         axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)

@@ -18,9 +18,9 @@ from roundround.files import write_json
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
 from roundround.probing.norms import KINDS
+from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import PLACES
 
 HEADS_SHOWN = 3  # of each label
 
@@ -45,7 +45,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
         for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
             found += by_head(name, seen.rows.per_row(name))
         for number, place in enumerate(PLACES):
-            found += by_head(f"share_on_{place}", [places_H6[:, number] for places_H6 in seen.rows.places()])
+            found += by_head(f"share_on_{place}", [places_H7[:, number] for places_H7 in seen.rows.places()])
         for layer, heads in enumerate(seen.labels()):
             found += [
                 {"metric": "label", "layer": layer, "head": head, "value": label}
@@ -109,7 +109,6 @@ def head_table(seen: Probe) -> Table:
         "or fastest quarter of the pairs; pair: with the largest query norm; entropy\n"
         "in nats; top: largest weight; spread: of the logits"
     )
-    without = {band: seen.rows.places(band) for band in ("slowest", "fastest")}
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")
     weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
@@ -117,7 +116,7 @@ def head_table(seen: Probe) -> Table:
         pair = int(query_norms[layer][head].argmax())
         numbers = [
             score,
-            *(float(without[band][layer][head, PLACES.index(label)]) for band in ("slowest", "fastest")),
+            *(float(seen.rows.share_at(label, band)[layer][head]) for band in ("slowest", "fastest")),
         ]
         table.add_row(
             f"{label} {int(offsets[layer][head])}" if label == "offset" else label,
@@ -197,7 +196,7 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
     for ablate, probe in (("none", seen), (name, changed)):
         assert probe.rows is not None
         for number, place in enumerate(PLACES):
-            shares_of = [places_H6[:, number] for places_H6 in probe.rows.places()]
+            shares_of = [places_H7[:, number] for places_H7 in probe.rows.places()]
             found += [{**record, "ablate": ablate} for record in by_head(f"share_on_{place}", shares_of)]
     return found
 
@@ -220,19 +219,19 @@ def show_change(seen: Probe, changed: Probe) -> None:
     heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
     pairs = zip(seen.rows.places(), changed.rows.places(), strict=True)
     moved = [
-        (float((after_6 - before_6).abs().sum()) / 2, layer, head, before_6, after_6)
-        for layer, (before_H6, after_H6) in enumerate(pairs)
-        for head, (before_6, after_6) in enumerate(zip(before_H6, after_H6, strict=True))
+        (float((after_7 - before_7).abs().sum()) / 2, layer, head, before_7, after_7)
+        for layer, (before_H7, after_H7) in enumerate(pairs)
+        for head, (before_7, after_7) in enumerate(zip(before_H7, after_H7, strict=True))
     ]
-    for _, layer, head, before_6, after_6 in sorted(moved, key=lambda m: -m[0])[:8]:
-        heads.add_row(str(layer), str(head), in_words(before_6), in_words(after_6))
+    for _, layer, head, before_7, after_7 in sorted(moved, key=lambda m: -m[0])[:8]:
+        heads.add_row(str(layer), str(head), in_words(before_7), in_words(after_7))
     Console(stderr=True).print(heads)
 
 
-def in_words(shares_6: Tensor) -> str:
+def in_words(shares_7: Tensor) -> str:
     """`previous 0.64, first 0.20`: the two largest shares."""
-    order = shares_6.argsort(descending=True)[:2].tolist()
-    return ", ".join(f"{PLACES[i]} {float(shares_6[i]):.2f}" for i in order)
+    order = shares_7.argsort(descending=True)[:2].tolist()
+    return ", ".join(f"{PLACES[i]} {float(shares_7[i]):.2f}" for i in order)
 
 
 def records_of_curve(
