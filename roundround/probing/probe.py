@@ -5,8 +5,7 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms, stacked
 from roundround.probing.places import FIRST_ROW
-from roundround.probing.probed_model import ProbedModel
+from roundround.probing.probed_model import ProbedModel, watching
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
 from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
@@ -35,13 +34,15 @@ BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on t
 class Probe:
     """What a probe found; see docs/probing.md.
 
-    name: the model's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model rotates
-    them. norms: [layer, head, pair]. rows: where weight goes, from sampled rows; None where not asked for.
+    name: the model's. train_length: tokens of context that it was trained on. n_texts, n_tokens: what it read.
+    layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
+    goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
     give it. prompt: a prompt token by token.
     """
 
     name: str
+    train_length: int
     n_texts: int
     n_tokens: int
     layouts: list[Layout]
@@ -49,6 +50,14 @@ class Probe:
     rows: RowStatistics | None
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
+
+    def strongest_pairs(self, kind: str) -> list[tuple[int, float]]:
+        """The pair with most of the squared norm of each layer's `query` or `key`, over all heads, and its share."""
+        found = []
+        for square_HP in self.norms.mean(kind, "square"):
+            share_P = square_HP.sum(0) / square_HP.sum()
+            found.append((int(share_P.argmax()), float(share_P.max())))
+        return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
         """The label of every head and its score, the share of its weight behind that: [layer][head]."""
@@ -116,6 +125,7 @@ def observe(
                 test.check_causality(hidden_BTD)
     return Probe(
         name=probed.name,
+        train_length=probed.longest,
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=checked_layouts(probed.name, seen.layouts, ablated=ablated),
@@ -233,20 +243,6 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
     q, k, _ = (x[number, :, :n] for x in qkv)
     rows = {name: value[number : number + 1, :, :n] for name, value in options["rows"].items()}
     return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
-
-
-@contextmanager
-def watching(
-    normalisers: Sequence[AttentionSoftmax],
-    take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
-) -> Iterator[None]:
-    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of `attend`)."""
-    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> Tensor:

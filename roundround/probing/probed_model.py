@@ -6,9 +6,9 @@ Shapes: B batch, T tokens, D model width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from tokenizers import Tokenizer
@@ -161,3 +161,17 @@ class FixedFrequencies(RotaryEncoding):
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         return self.given_P.to(device=device, dtype=dtype)
+
+
+@contextmanager
+def watching(
+    normalisers: Sequence[AttentionSoftmax],
+    take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
+) -> Iterator[None]:
+    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of `attend`)."""
+    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -30,6 +30,7 @@ from roundround.errors import UserError
 from roundround.files import write_json
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, score
+from roundround.probing import buckets
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import AfterFirstToken
 from roundround.report import dispersion_tables, perplexity
@@ -53,7 +54,7 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
     source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
-    replaced = {group: choice for group, choice in given(invocation).items() if group in ("pe", "softmax", "data")}
+    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
     choices = {**trained.manifest.get("choices", {}), **replaced}
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
@@ -77,15 +78,10 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         corpus = build(corpus_node, Corpus)  # type: ignore[type-abstract]
         data = prepare(corpus, AlreadyLoaded(probed.tokenizer, probed.name), default_cache_dir())
-        choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **given(invocation), "model": probed.name}
+        choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **invocation.given, "model": probed.name}
         with opened_run(cfg, config, invocation, device, choices, {"seed": None, "run": None}, data) as run:
             model = AfterFirstToken(probed)
             score_and_report(run, config, model, data, device, choices, probed.longest, None)
-
-
-def given(invocation: Invocation) -> dict[str, str]:
-    """What the command line chose of the groups."""
-    return {group: choice for group, choice in invocation.choices.items() if choice is not None}
 
 
 @contextmanager
@@ -180,7 +176,6 @@ def report(
             "nats_per_byte": loss.token_loss() / data.held_out_bytes_per_token,
         }
         records += [{"metric": name, **common, "length": length, "value": value} for name, value in values.items()]
-        by_position = loss.by_position
         records += [
             {
                 "metric": "nats_per_token",
@@ -188,9 +183,10 @@ def report(
                 "length": length,
                 "first_position": a,
                 "last_position": b - 1,
-                "value": sum(by_position[a:b]) / (b - a),
+                "targets": buckets.n_targets(loss, a, b),
+                "value": loss.token_loss(a, b),
             }
-            for a, b in perplexity.position_bins(length)
+            for a, b in perplexity.position_bins(loss)
         ]
         mark = " *" if length == train_length else ""
         table.add_row(f"{length:,}{mark}", *(f"{value:.4f}" for value in values.values()))
@@ -199,8 +195,7 @@ def report(
     run.results(records + more, **headline)
     if run.writes:
         write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
-        curves = {length: loss.by_position for length, loss in losses.items()}
-        perplexity.draw(curves, train_length=train_length, title=title(choices), folder=run.directory / "figures")
+        perplexity.draw(losses, train_length=train_length, title=title(choices), folder=run.directory / "figures")
         n_targets = next(iter(losses.values())).n_targets
         Console(stderr=True).print(table)
         print_status(f"the same {n_targets:,} targets at each length; * is the training context length")

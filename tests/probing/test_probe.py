@@ -10,12 +10,14 @@ import pytest
 import torch
 from conftest import SHARED
 from helpers_hf import some_tokens, tiny
+from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from roundround.errors import UserError
 from roundround.hf.patching.attention import installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
 from roundround.probing.maximum import entropy_by_length
@@ -24,6 +26,8 @@ from roundround.probing.places import FARTHEST, FIRST_ROW, NEAR, PLACES
 from roundround.probing.probe import Probe, batches, observe
 from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
+from roundround.report import probe_tables as report
+from roundround.report.perplexity import position_bins
 from roundround.softmax.softmax import Softmax
 
 STORIES = SHARED / "models" / "stories260K"
@@ -502,9 +506,57 @@ def test_texts_keep_their_order_in_batches() -> None:
     assert [len(batch) for batch in batches([[1] * n for n in (5, 5, 20, 3, 3, 3)], 12)] == [2, 1, 3]
 
 
+def losses(*counts: int) -> PositionLoss:
+    """This many targets at each position, each with a loss of one nat."""
+    found = PositionLoss(len(counts))
+    found.count_T += torch.tensor(counts)
+    found.sum_T += torch.tensor(counts)
+    return found
+
+
 def test_context_bins_cover_every_position() -> None:
-    assert ablation.context_bins(40) == [(0, 40)]
-    assert ablation.context_bins(300) == [(0, 64), (64, 128), (128, 256), (256, 300)]
+    assert ablation.context_bins(losses(*[9] * 40)) == [(0, 40)]
+    assert ablation.context_bins(losses(*[9] * 300)) == [(0, 64), (64, 128), (128, 256), (256, 300)]
+
+
+def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
+    stories = losses(*[200] * 128, *[1] * 5)  # as many texts that end at about the same place
+    assert ablation.context_bins(stories) == [(0, 64), (64, 133)]
+    assert ablation.context_bins(losses(*[1] * 80)) == [(0, 80)]
+    assert position_bins(losses(*[8] * 64)) == [(0, 16), (16, 32), (32, 64)]
+    assert position_bins(losses(*[100] * 3)) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = losses(*[1] * 80), losses(*[70] * 80)
+    report.show_ablation(many, many, "tiny", "lowest:0.5")
+    shown = capsys.readouterr().err
+    assert "4,480" in shown
+    assert "*" not in shown
+    report.show_curve(few, [], [])
+    shown = capsys.readouterr().err
+    assert "2.718 *" in shown
+    assert "* fewer than 100 targets" in shown
+    assert {(r.get("first_position"), r["targets"]) for r in report.records_of_loss(many)} == {
+        (None, 5600), (0, 4480), (64, 1120),
+    }  # fmt: skip
+
+
+def test_the_strongest_pair_and_its_wavelength_are_told() -> None:
+    model = tiny("llama")
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.view(4, 16, 48)[:, [5, 13]] *= 9  # the sixth of eight pairs
+    seen = probe_of(model, rows=False, entropy=False)
+    assert [pair for pair, _ in seen.strongest_pairs("query")] == [5] * 4
+    told = {
+        r["value"] for r in report.records(seen) if r["metric"] == "wavelength_of_strongest_pair" and r["pair"] == 5
+    }
+    assert max(told) == pytest.approx(2 * math.pi * 10_000 ** (5 / 8), rel=1e-4)
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(report.pair_table(seen))
+    assert "training context 256 tokens" in shown.get()
+    assert "1,987" in shown.get()
 
 
 def test_the_packaged_texts() -> None:
