@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from roundround.attention.precision import at_least_float32
 from roundround.errors import UserError
 from roundround.hf.patching.attention import normalisers_of, text_decoder
-from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies
+from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies, replace_rotations
 from roundround.probing.probed_model import ProbedModel
 
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32
@@ -57,12 +57,7 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
         """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
-        try:
-            return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
-        except (AttributeError, TypeError) as error:
-            if "ModelKeys" not in str(error):
-                raise
-            raise UserError(f"{self.name} does more with its mask than roundround knows: {error}") from error
+        return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         n_vocab = self.pretrained.get_input_embeddings().num_embeddings
@@ -99,7 +94,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         try:
             yield
         finally:
-            replace_frequencies(self.pretrained, own)
+            replace_rotations(self.pretrained, own)
 
 
 def first_token_of(tokenizer: Any) -> int | None:

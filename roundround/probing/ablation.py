@@ -15,6 +15,7 @@ from torch import Tensor
 
 from roundround.errors import UserError
 from roundround.model.scoring import PositionLoss
+from roundround.probing.buckets import Range, merged
 from roundround.probing.probe import batches, check_texts, filled_up
 from roundround.probing.probed_model import ProbedModel
 
@@ -73,8 +74,7 @@ def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
         raise UserError(
             f"ablate={','.join(map(str, bands))} overlap: of {len(by_speed)} rotated pairs they take {numbers}"
         )
-    for band in bands:
-        n = band.n_pairs(len(by_speed))
+    for band, n in zip(bands, taken, strict=True):
         left[by_speed[len(by_speed) - n :] if band.end == "lowest" else by_speed[:n]] = 0.0
     return left
 
@@ -106,7 +106,8 @@ def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
     return [Band(end, n / n_rotated) for end in ENDS for n in steps]
 
 
-def context_bins(longest: int) -> list[tuple[int, int]]:
-    """Ranges of context lengths in tokens, doubling from 64: (0, 64), (64, 128), (128, 256), ... up to `longest`."""
+def context_bins(loss: PositionLoss) -> list[Range]:
+    """Ranges of context lengths in tokens, doubling from 64: (0, 64), (64, 128), (128, 256), ...; small ones merged."""
+    longest = len(loss.sum_T)
     edges = [0, *(n for n in (64 * 2**i for i in range(24)) if n < longest), longest]
-    return list(pairwise(edges))
+    return merged(list(pairwise(edges)), loss)

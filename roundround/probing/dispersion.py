@@ -7,7 +7,7 @@ Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,7 @@ from roundround.attention.row_measures import (
     extreme_logits,
     largest_weight_bound,
 )
+from roundround.probing.probed_model import watching
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
@@ -168,13 +169,8 @@ def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
     n_layers = 1 + max(module.shape.layer for module in normalisers)
     dispersion = Dispersion(beta_at, n_layers, normalisers[0].shape.n_heads, longest)
 
-    def take_in(softmax: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        assert isinstance(softmax, AttentionSoftmax)
-        dispersion.add(softmax, args[0], args[1], **options)
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        dispersion.add(softmax, qkv[0], qkv[1], **options)
 
-    hooks = [module.register_forward_pre_hook(take_in, with_kwargs=True) for module in normalisers]
-    try:
+    with watching(normalisers, take_in):
         yield dispersion
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -7,6 +7,7 @@ Shapes: B batch, T tokens, H heads, C head channels, P channel pairs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,11 @@ class Layout:
     def n_rotated(self) -> int:
         """Number of pairs with a frequency above 0."""
         return int((self.frequencies_P > 0).sum())
+
+    def wavelength(self, pair: int) -> float:
+        """Tokens until the pair has turned once; inf where it does not rotate."""
+        frequency = float(self.frequencies_P[pair])
+        return 2 * math.pi / frequency if frequency > 0 else math.inf
 
     def split(self, x: Tensor) -> Tensor:
         """Channels as pairs: [..., C] -> [..., P, 2]."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.row_measures import entropy_of_weights
 from roundround.errors import UserError
-from roundround.probing.probe import run, watching
-from roundround.probing.probed_model import ProbedModel
+from roundround.probing.probe import run
+from roundround.probing.probed_model import ProbedModel, watching
 from roundround.probing.texts import maximum_prompt
 from roundround.softmax.base import AttentionSoftmax
 

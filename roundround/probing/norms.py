@@ -8,6 +8,7 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,12 +47,8 @@ class PairNorms:
                 norm_BHTP = norm_BHTP.masked_fill(~valid_BT[:, None, :, None], 0.0)
             square_BHTP = norm_BHTP.square()
             for measure, value in (("norm", norm_BHTP), ("square", square_BHTP)):
-                self.accumulate(layer, (kind, measure, "all"), value.sum((0, 2)))
-                self.accumulate(layer, (kind, measure, "first"), value[:, :, 0].sum(0))
-
-    def accumulate(self, layer: int, key: tuple[str, str, str], value_HP: Tensor) -> None:
-        sums, value = self.sums[layer], value_HP.cpu().double()
-        sums[key] = sums[key] + value if key in sums else value
+                add_to(self.sums[layer], (kind, measure, "all"), value.sum((0, 2)))
+                add_to(self.sums[layer], (kind, measure, "first"), value[:, :, 0].sum(0))
 
     def mean(self, kind: str, measure: str, *, first_token: bool = True) -> list[Tensor]:
         """Mean over tokens of `norm` or `square` of `query`, `key` or `value`: [H, P] or [G, P] for every layer.
@@ -72,6 +69,12 @@ class PairNorms:
             n_slow = round(fraction * len(square_P))
             shares.append(square_P[len(square_P) - n_slow :].sum() / square_P.sum())
         return torch.stack(shares)
+
+
+def add_to(sums: dict[Any, Tensor], key: object, value: Tensor) -> None:
+    """Add to one of the sums, which begins with the first value; float64 on the CPU."""
+    value = value.cpu().double()
+    sums[key] = sums[key] + value if key in sums else value
 
 
 def stacked(layers: Sequence[Tensor]) -> Tensor:

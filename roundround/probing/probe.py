@@ -5,8 +5,7 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,10 @@ from roundround.errors import UserError
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms, stacked
-from roundround.probing.probed_model import ProbedModel
+from roundround.probing.places import FIRST_ROW
+from roundround.probing.probed_model import ProbedModel, watching
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
-from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
@@ -34,13 +34,15 @@ BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on t
 class Probe:
     """What a probe found; see docs/probing.md.
 
-    name: the model's. n_texts, n_tokens: what it read. layouts: the channel pairs of each layer, as the model rotates
-    them. norms: [layer, head, pair]. rows: where weight goes, from sampled rows; None where not asked for.
+    name: the model's. train_length: tokens of context that it was trained on. n_texts, n_tokens: what it read.
+    layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
+    goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
     give it. prompt: a prompt token by token.
     """
 
     name: str
+    train_length: int
     n_texts: int
     n_tokens: int
     layouts: list[Layout]
@@ -49,19 +51,24 @@ class Probe:
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
 
+    def strongest_pairs(self, kind: str) -> list[tuple[int, float]]:
+        """The pair with most of the squared norm of each layer's `query` or `key`, over all heads, and its share."""
+        found = []
+        for square_HP in self.norms.mean(kind, "square"):
+            share_P = square_HP.sum(0) / square_HP.sum()
+            found.append((int(share_P.argmax()), float(share_P.max())))
+        return found
+
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head and its score, the largest share of its weight: [layer][head]."""
+        """The label of every head and its score, the share of its weight behind that: [layer][head]."""
         assert self.rows is not None, "labels come from sampled rows"
-        return [
-            [(PLACES[int(share_6.argmax())], float(share_6.max())) for share_6 in places_H6]
-            for places_H6 in self.rows.places()
-        ]
+        return self.rows.labels()
 
     def arrays(self) -> dict[str, Tensor]:
         """Everything as arrays, float32; layers of another size are filled up with NaN.
 
         frequencies [L, P] in radians per token; {query,key,value}_{norm,square} [L, heads, P] with the first token of
-        each text, and the same without it under `..._without_first`; places [L, H, 6] and places_without_<band>;
+        each text, and the same without it under `..._without_first`; places [L, H, 7] and places_without_<band>;
         logit_by_pair [L, H, P, D] at distances [D]; entropy, largest_weight, logit_spread [L, H].
         """
         found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}
@@ -118,6 +125,7 @@ def observe(
                 test.check_causality(hidden_BTD)
     return Probe(
         name=probed.name,
+        train_length=probed.longest,
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=checked_layouts(probed.name, seen.layouts, ablated=ablated),
@@ -235,20 +243,6 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
     q, k, _ = (x[number, :, :n] for x in qkv)
     rows = {name: value[number : number + 1, :, :n] for name, value in options["rows"].items()}
     return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
-
-
-@contextmanager
-def watching(
-    normalisers: Sequence[AttentionSoftmax],
-    take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
-) -> Iterator[None]:
-    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of `attend`)."""
-    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> Tensor:

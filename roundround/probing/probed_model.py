@@ -6,9 +6,9 @@ Shapes: B batch, T tokens, D model width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from tokenizers import Tokenizer
@@ -18,6 +18,7 @@ from roundround.attention.keys import AttentionShape
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.rotation import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -78,9 +79,15 @@ class ProbedDecoder(ProbedModel):
         normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
         super().__init__(name, decoder, normalisers, end_of_document, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
-        if not isinstance(decoder.encoding, RotaryEncoding):
+        encoding = decoder.encoding
+        if not isinstance(encoding, RotaryEncoding):
             raise UserError(
-                f"{name} has no RoPE ({type(decoder.encoding).__name__}); there are no frequencies to probe"
+                f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
+            )
+        if not is_said_by_frequencies(encoding):
+            raise UserError(
+                f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
+                "a probe would lose the rest"
             )
 
     @property
@@ -154,3 +161,17 @@ class FixedFrequencies(RotaryEncoding):
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         return self.given_P.to(device=device, dtype=dtype)
+
+
+@contextmanager
+def watching(
+    normalisers: Sequence[AttentionSoftmax],
+    take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
+) -> Iterator[None]:
+    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of `attend`)."""
+    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

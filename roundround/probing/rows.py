@@ -7,7 +7,6 @@ Shapes: B batch, T tokens, R sampled rows, K keys, H heads, G key heads, C head 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,22 +16,62 @@ from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
 from roundround.attention.row_measures import entropy_of_weights, extreme_logits
 from roundround.probing.layout import Layout
+from roundround.probing.norms import add_to
+from roundround.probing.places import (
+    FIRST_ROW,
+    PLACES,
+    labels_of,
+    neighbourhood,
+    shares_of,
+    sinks,
+    votes,
+    where_weight_goes,
+)
 from roundround.softmax.base import AttentionSoftmax
 
 ROWS = 256  # of a text
-FIRST_ROW = 4  # earlier rows have too few keys for self, previous and first to be different things
-FARTHEST = 32  # tokens: the longest fixed offset that a head is tested for
 ELEMENTS = 2**21  # logits at once: 8 MiB of float32, of which a handful of copies are held
+MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # quarters of the pairs, one of them taken away
-PLACES = ("diagonal", "previous", "first", "offset", "semantic", "diffuse")
+
+
+class SampledRows:
+    """Some rows of one text in one call of attention, from which logits and weights are made as they are needed."""
+
+    def __init__(
+        self,
+        softmax: AttentionSoftmax,
+        q_HTC: Tensor,
+        k_HKC: Tensor,
+        rows_R: Tensor,
+        scale: float,
+        keys: Keys,
+        rows: Mapping[str, Tensor],
+    ) -> None:
+        self.softmax, self.rows_R, self.scale, self.q_HTC, self.k_HKC = softmax, rows_R, scale, q_HTC, k_HKC
+        self.visible_RK = keys.visible_to(rows_R, 0, k_HKC.shape[1])[0, 0]
+        self.per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
+        self.per_row["n_visible"] = self.visible_RK.sum(-1)[None, None, :, None]
+
+    def queries(self) -> Tensor:
+        """Queries times the scale, [H, R, C]."""
+        return at_least_float32(self.q_HTC[:, self.rows_R]) * self.scale
+
+    def logits(self) -> Tensor:
+        """Of every key, visible or not: [H, R, K]."""
+        return self.queries() @ self.k_HKC.mT
+
+    def weights(self, logits_HRK: Tensor) -> Tensor:
+        return self.softmax.weights(logits_HRK[None], self.visible_RK, self.per_row)[0]
 
 
 class RowStatistics:
     """Shares of attention by place, entropy, largest weight and logit spread of each head, and its logits by pair.
 
     A row's weight is divided into that on itself (`diagonal`), on the token before (`previous`), on the text's first
-    token (`first`), on the one other distance from 2 to FARTHEST that takes most on average (`offset`), what the
-    largest remaining weight has beyond that (`semantic`), and the rest (`diffuse`); a head is labelled by the largest.
+    token and on any other that most later rows prefer (`sink`), on the one other distance from 2 to FARTHEST that takes
+    most on average (`offset`), what the largest remaining weight has beyond that (`semantic`), what the NEAR tokens
+    have beyond all these (`local`), and the rest (`diffuse`). `labels` says which of them names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
@@ -52,29 +91,20 @@ class RowStatistics:
     ) -> None:
         """Take in one text of one call of attention; `rows` are its row parameters, [1, H, T, 1]."""
         n = q_HTC.shape[1]
-        sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long()
-        at_once = max(1, ELEMENTS // (q_HTC.shape[0] * n))
-        for rows_R in torch.split(sampled, at_once):
-            self.add_rows(layout, softmax, q_HTC, k_GTC, rows_R.to(q_HTC.device), scale, keys, rows)
-
-    def add_rows(
-        self,
-        layout: Layout,
-        softmax: AttentionSoftmax,
-        q_HTC: Tensor,
-        k_GTC: Tensor,
-        rows_R: Tensor,
-        scale: float,
-        keys: Keys,
-        rows: Mapping[str, Tensor],
-    ) -> None:
-        sums, n_keys = self.sums[softmax.shape.layer], k_GTC.shape[1]
-        q_HRC = at_least_float32(q_HTC[:, rows_R]) * scale
+        sampled = torch.linspace(0, n - 1, min(n, ROWS)).round().long().to(q_HTC.device)
+        blocks = torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n)))
         k_HKC = repeated(at_least_float32(k_GTC)[None], q_HTC[None])[0]
-        visible_RK = keys.visible_to(rows_R, 0, n_keys)[0, 0]
-        per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
-        per_row["n_visible"] = visible_RK.sum(-1)[None, None, :, None]
-        logits_HRK = q_HRC @ k_HKC.mT
+        sampled_rows = [SampledRows(softmax, q_HTC, k_HKC, rows_R, scale, keys, rows) for rows_R in blocks]
+        counted = [votes(block.weights(block.logits()), block.rows_R, block.visible_RK) for block in sampled_rows]
+        votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
+        sink_HK = sinks(votes_HK, seen_K, len(sampled))
+        for block in sampled_rows:
+            self.add_rows(layout, block, sink_HK, keys.window)
+
+    def add_rows(self, layout: Layout, block: SampledRows, sink_HK: Tensor, window: int | None) -> None:
+        sums, rows_R = self.sums[block.softmax.shape.layer], block.rows_R
+        q_HRC, k_HKC, visible_RK = block.queries(), block.k_HKC, block.visible_RK
+        logits_HRK = block.logits()
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
         for number, band in enumerate(BANDS):
@@ -82,8 +112,8 @@ class RowStatistics:
             if number:
                 channels = layout.channels(*quarter(number - 1, layout.n_pairs)).to(q_HRC.device)
                 without = logits_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
-            alpha_HRK = softmax.weights(without[None], visible_RK, per_row)[0]
-            for name, value_HR in where_weight_goes(alpha_HRK, rows_R).items():
+            alpha_HRK = block.weights(without)
+            for name, value_HR in where_weight_goes(alpha_HRK, rows_R, visible_RK, sink_HK).items():
                 add_to(
                     sums,
                     f"{name}, without {band}",
@@ -93,7 +123,7 @@ class RowStatistics:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
                     add_to(sums, name, value_HR.sum(1))
-        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, keys.window)
+        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, window)
 
     def add_split(
         self, sums: dict[str, Tensor], layout: Layout, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor, window: int | None
@@ -120,20 +150,35 @@ class RowStatistics:
         return [sums["logit_by_pair"] / sums["n_by_distance"] for sums in self.sums]
 
     def places(self, without: str = "none") -> list[Tensor]:
-        """Share of each head's weight by place, in the order of PLACES: [H, 6] for every layer.
+        """Share of each head's weight by place, in the order of PLACES: [H, 7] for every layer.
 
         `without` names the quarter of the pairs, one of BANDS, whose logits are taken away first.
         """
-        return [self.places_of(sums, without) for sums in self.sums]
+        own = [sums["apart, without none"].argmax(-1) for sums in self.sums]  # the same offset, band or no band
+        return [
+            shares_of(self.means(sums, without), self.mean(sums, "apart", without), place_H)
+            for sums, place_H in zip(self.sums, own, strict=True)
+        ]
 
-    def places_of(self, sums: dict[str, Tensor], without: str) -> Tensor:
-        n = sums["n_rows"].clamp(min=1)
-        mean = {name: sums[f"{name}, without {without}"] / n for name in ("self", "previous", "first", "other", "all")}
-        by_offset_HD, own_HD = sums[f"apart, without {without}"] / n, sums["apart, without none"]
-        offset_H = by_offset_HD.gather(-1, own_HD.argmax(-1, keepdim=True))[:, 0]  # the same one, band or no band
-        semantic_H = (mean["other"] - offset_H).clamp(min=0)
-        named = torch.stack([mean["self"], mean["previous"], mean["first"], offset_H, semantic_H], -1)
-        return torch.cat([named, (mean["all"][:, None] - named.sum(-1, keepdim=True)).clamp(min=0)], -1)
+    def neighbourhoods(self, without: str = "none") -> list[Tensor]:
+        """Weight of each head on a token and the few before it: [H] for every layer."""
+        return [neighbourhood(self.means(sums, without)) for sums in self.sums]
+
+    def labels(self) -> list[list[tuple[str, float]]]:
+        """The label of every head, one of PLACES, and the weight behind it: [layer][head]."""
+        return [labels_of(*layer) for layer in zip(self.places(), self.neighbourhoods(), strict=True)]
+
+    def share_at(self, label: str, without: str = "none") -> list[Tensor]:
+        """The weight that `labels` gives as the score of this label: [H] for every layer."""
+        if label == "local":
+            return self.neighbourhoods(without)
+        return [shares_H7[:, PLACES.index(label)] for shares_H7 in self.places(without)]
+
+    def means(self, sums: dict[str, Tensor], without: str) -> dict[str, Tensor]:
+        return {name: self.mean(sums, name, without) for name in MEANS}
+
+    def mean(self, sums: dict[str, Tensor], name: str, without: str) -> Tensor:
+        return sums[f"{name}, without {without}"] / sums["n_rows"].clamp(min=1)
 
     def offsets(self) -> list[Tensor]:
         """The distance in tokens, from 2 on, that takes most of each head's weight: [H] for every layer."""
@@ -151,29 +196,6 @@ def quarter(number: int, n_pairs: int) -> tuple[int, int]:
     return round(number * n_pairs / 4), round((number + 1) * n_pairs / 4)
 
 
-def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor) -> dict[str, Tensor]:
-    """Weight on places, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 where there is no such key."""
-
-    def at(distance: int) -> Tensor:
-        place_R = rows_R - distance
-        found = alpha_HRK.gather(-1, place_R.clamp(min=0).expand(alpha_HRK.shape[0], -1)[..., None])[..., 0]
-        return found * (place_R > 0)
-
-    other = alpha_HRK.clone()
-    other[..., 0] = 0
-    for distance in (0, 1):
-        place_R1 = (rows_R - distance).clamp(min=0)[:, None].expand(alpha_HRK.shape[0], -1, 1)
-        other.scatter_(-1, place_R1, 0.0)
-    return {
-        "self": at(0),
-        "previous": at(1),
-        "first": alpha_HRK[..., 0],
-        "other": other.amax(-1),
-        "all": alpha_HRK.sum(-1),
-        "apart": torch.stack([at(distance) for distance in range(2, FARTHEST + 1)], -1),
-    }
-
-
 def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[str, Tensor]:
     """Entropy of the weights in nats (made to sum to one first), the largest, and the spread of the visible logits."""
     largest, smallest = extreme_logits(logits_HRK, visible_RK)
@@ -183,8 +205,3 @@ def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[
         "logit_spread": largest - smallest,
         "ln_n": visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest),
     }
-
-
-def add_to(sums: dict[str, Any], name: str, value: Tensor) -> None:
-    value = value.cpu().double()
-    sums[name] = sums[name] + value if name in sums else value

@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from roundround.probing.dispersion import MEASURES, Dispersion
-from roundround.report.figures import GREY, SHADE, colour_map, save, subplots
+from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
 
 
 def records(by_length: Mapping[int, Dispersion], common: dict[str, Any]) -> list[dict[str, Any]]:
@@ -29,10 +29,11 @@ def records(by_length: Mapping[int, Dispersion], common: dict[str, Any]) -> list
 
 
 def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
-    """Every measure as [layer][head][bin] for each context length, with the largest n of each bin."""
+    """Every measure as [layer][head][bin] for each context length, with the largest n and the rows of each bin."""
     return {
         str(length): {
             "largest_n": dispersion.largest_n,
+            "rows": dispersion.n_rows_LN[0].long().tolist(),
             **{name: dispersion.means_LHN(name).nan_to_num(0.0).tolist() for name in MEASURES},
         }
         for length, dispersion in by_length.items()
@@ -119,5 +120,5 @@ def draw(dispersion: Dispersion, *, length: int, title: str, folder: Path) -> li
         Line2D([], [], color="black", linestyle=":", label="Lemma 2.1, widest head"),
     ]
     figure.legend(handles=lines, frameon=False, fontsize="small", loc="outside right center")
-    figure.suptitle(f"{title}, context {length:,}: every head, rows by the number of keys they see")
+    set_title(figure, f"{title}, context {length:,}: every head, rows by the number of keys they see")
     return save(figure, folder, "dispersion")

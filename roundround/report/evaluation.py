@@ -10,6 +10,7 @@ from rich.table import Table
 
 from roundround.data.tokens import TokenData
 from roundround.model.scoring import PositionLoss
+from roundround.probing.buckets import n_targets
 from roundround.report.perplexity import position_bins
 
 
@@ -38,10 +39,9 @@ def records(losses: Mapping[int, PositionLoss], n_bytes: int, common: Mapping[st
         where = {**common, "length": length}
         found += [{"metric": name, **where, "value": value} for name, value in values(loss, n_bytes).items()]
         found += [{"metric": "scored_targets", **where, "value": loss.n_targets}]
-        for a, b in position_bins(length):
-            place = {"first_position": a, "last_position": b - 1, "targets": int(loss.count_T[a:b].sum())}
-            if place["targets"]:
-                found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
+        for a, b in position_bins(loss):
+            place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}
+            found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+LETTER = 0.095  # inches: the mean width of a letter of a title
 BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#8a8a8a", "#e8eef6"
 
 
@@ -27,6 +29,25 @@ def colour_map(name: str) -> Any:
     return plt.get_cmap(name)
 
 
+def set_title(figure: Any, text: str) -> None:
+    """The title above all panels, in as many lines as the width of the figure takes."""
+    n_letters = int(figure.get_size_inches()[0] / LETTER)
+    figure.suptitle("\n".join(textwrap.wrap(text, max(16, n_letters))))
+
+
+def number_columns(axis: Any, n: int, label: str) -> None:
+    """Whole numbers along the horizontal axis of a picture with n columns."""
+    axis.set(xticks=range(0, n, 1 + n // 17), xlabel=label)
+
+
+def widen(axis: Any, least: float = 0.1) -> None:
+    """Let the vertical axis show at least this share of its middle value: smaller differences are noise."""
+    low, high = axis.get_ylim()
+    middle = (low + high) / 2
+    if high - low < least * abs(middle):
+        axis.set_ylim(middle - least * abs(middle) / 2, middle + least * abs(middle) / 2)
+
+
 def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("svg", "pdf")) -> list[Path]:
     """Write `folder/name.<kind>` for each kind, and close the figure."""
     from matplotlib import pyplot as plt
@@ -35,5 +56,6 @@ def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("svg", "p
     paths = [folder / f"{name}.{kind}" for kind in kinds]
     for path in paths:
         figure.savefig(path, dpi=150)
+        figure.set_layout_engine("none")  # laid out once, the same in every format
     plt.close(figure)
     return paths

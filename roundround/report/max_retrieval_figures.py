@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
-from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width
+from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width, shown_name
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
 KINDS = ("svg", "pdf", "png")
@@ -22,7 +22,8 @@ def accuracy(measured: Measured, folder: Path) -> list[Path]:
     for name, colour in colours(measured).items():
         values = measured.accuracy(name)
         mean, half = values.mean(0), np.nan_to_num(half_width(values))
-        axis.plot(measured.sizes, mean, "o-", color=colour, label=name, markersize=3, linewidth=1.4)
+        label = shown_name(name, measured.distinct()[name])
+        axis.plot(measured.sizes, mean, "o-", color=colour, label=label, markersize=3, linewidth=1.4)
         axis.fill_between(measured.sizes, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
     in_paper = [n for n in measured.sizes if n in PAPER]
     for place, (label, style) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
@@ -39,7 +40,8 @@ def dispersion(measured: Measured, folder: Path) -> list[Path]:
     n = np.array(measured.sizes, dtype=float)
     for name, colour in colours(measured).items():
         for axis, metric in ((left, "entropy"), (right, "largest_weight")):
-            axis.plot(n, measured.values[name][metric].mean(0), "o-", color=colour, label=name, markersize=3, lw=1.4)
+            label = shown_name(name, measured.distinct()[name])
+            axis.plot(n, measured.values[name][metric].mean(0), "o-", color=colour, label=label, markersize=3, lw=1.4)
     spread = measured.of_logits["logit_spread"].mean(0)
     left.plot(n, np.log(n), "--", color=GREY, label="uniform: ln n, 1 / n")
     right.plot(n, 1 / n, "--", color=GREY)
@@ -97,10 +99,14 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
 
 
 def colours(measured: Measured) -> dict[str, Any]:
-    """Blue for the plain softmax, red for the adaptive temperature, eight more, then grey."""
-    others = [name for name in measured.values if name not in (BASELINE, ADAPTIVE)]
+    """Blue for the plain softmax, red for the adaptive temperature, eight more, then grey; one of those that are alike.
+
+    Of two lines that lie on each other only the upper one would be seen.
+    """
+    distinct = measured.distinct()
+    others = [name for name in distinct if name not in (BASELINE, ADAPTIVE)]
     shades = dict(zip(others, colour_map("Dark2")(range(8)), strict=False))
-    return {name: {BASELINE: BLUE, ADAPTIVE: RED, **shades}.get(name, GREY) for name in measured.values}
+    return {name: {BASELINE: BLUE, ADAPTIVE: RED, **shades}.get(name, GREY) for name in distinct}
 
 
 def over_items(axis: Any, sizes: Sequence[int], label: str) -> None:

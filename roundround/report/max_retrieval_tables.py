@@ -34,6 +34,7 @@ PAPER = {
 }
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
+EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
 
 
 @dataclass
@@ -61,6 +62,21 @@ class Measured:
         """Per cent, over seeds."""
         return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
+    def distinct(self) -> dict[str, list[str]]:
+        """Each normaliser with those that do the same as it, by every measure of every seed and size.
+
+        A normaliser that learns stands here as it starts, which is another one where it has not been trained: SSMax
+        starts as ln n scaling.
+        """
+        found: dict[str, list[str]] = {}
+        for name, metrics in self.values.items():
+            same = next((other for other in found if alike(metrics, self.values[other])), None)
+            if same is None:
+                found[name] = []
+            else:
+                found[same].append(name)
+        return found
+
     def records(self) -> list[dict[str, Any]]:
         """One for each metric, normaliser, seed and size."""
         found = []
@@ -73,6 +89,16 @@ class Measured:
                         value = float(values[i, j])
                         found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
         return found
+
+
+def alike(one: dict[str, Array], other: dict[str, Array]) -> bool:
+    """Whether two normalisers cannot be told apart by any measure."""
+    return all(np.allclose(one[metric], other[metric], rtol=EQUAL, atol=EQUAL) for metric in one)
+
+
+def shown_name(name: str, repeated_by: Sequence[str]) -> str:
+    """A normaliser and those that repeat it, as one row or line."""
+    return " = ".join([name, *repeated_by])
 
 
 def half_width(values: Array) -> Array:
@@ -137,16 +163,19 @@ def distance(values: Array, target: Array) -> Distance:
 
 
 def rows(measured: Measured) -> list[list[str]]:
-    """The table as text: the paper's two rows, then each normaliser's mean, interval and p-values."""
+    """The table as text: the paper's two rows, then each normaliser's mean, interval and p-values.
+
+    Normalisers that do the same share a row: they are one result.
+    """
     found = [["items", *(f"{n:,}" for n in measured.sizes)]]
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
         cells = [f"{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
         if any(cells):
             found.append([label, *cells])
     baseline = measured.accuracy(BASELINE)
-    for name in measured.values:
+    for name, repeated_by in measured.distinct().items():
         accuracy = measured.accuracy(name)
-        found.append([name, *(f"{x:.1f}" for x in accuracy.mean(0))])
+        found.append([shown_name(name, repeated_by), *(f"{x:.1f}" for x in accuracy.mean(0))])
         if len(measured.seeds) > 1:
             found.append(["", *(f"±{x:.1f}" for x in half_width(accuracy))])
             if name != BASELINE:
@@ -195,6 +224,13 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
         )
     else:
         lines.append("per cent, one seed; intervals and p-values need two")
+    for name, repeated_by in measured.distinct().items():
+        if repeated_by:
+            lines.append(
+                f"{shown_name(name, repeated_by)}: the same weights at every size, so one result and not "
+                f"{1 + len(repeated_by)}; what a normaliser learns is as it starts, because only the plain softmax is "
+                "trained"
+            )
     apart = distances(measured)
     if apart is not None:
         lines.append(

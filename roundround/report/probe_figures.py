@@ -5,6 +5,7 @@ Shapes: L layers, H heads, T tokens, P pairs, D distances.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,33 @@ from torch import Tensor
 
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
+from roundround.probing.buckets import FEWEST, n_targets
+from roundround.probing.layout import Layout, same
+from roundround.probing.maximum import N_LISTS
 from roundround.probing.norms import KINDS, stacked
+from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import BANDS, PLACES
-from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
-from roundround.report.probe_tables import standing_out
+from roundround.probing.rows import BANDS
+from roundround.report.figures import (
+    BLUE,
+    GREY,
+    RED,
+    SHADE,
+    colour_map,
+    number_columns,
+    save,
+    set_title,
+    subplots,
+    widen,
+)
+from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
 
 HEAT = "YlGnBu"
-PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#d5d8dc")
+PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
+SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
+TICKS = 6  # distances along an axis
 
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
@@ -32,7 +50,7 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
     if seen.rows is not None:
         heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
         paths += draw_labels(seen, folder) + draw_split(seen, heads, folder)
-        paths += draw_prompt(prompt, heads, seen.name, folder) + draw_without(seen, heads, folder)
+        paths += draw_prompt(prompt, heads, seen, folder) + draw_without(seen, heads, folder)
     return paths
 
 
@@ -42,28 +60,61 @@ def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: A
     figure.colorbar(image, ax=axis, label=label, fraction=0.05)
 
 
-def name_pairs(axis: Any, n_pairs: int) -> None:
-    axis.set(yticks=sorted({0, n_pairs - 1, *(range(0, n_pairs, max(1, n_pairs // 4)))}))
-    axis.set_ylabel("pair, fastest first")
+def name_pairs(axis: Any, n_pairs: int, layout: Layout | None, train_length: int, strongest: int | None = None) -> None:
+    """Pairs down the axis with their wavelengths, the strongest among them; dashed where a training context ends.
+
+    layout: None for vectors to which RoPE is not applied.
+    """
+    ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
+    if strongest is not None:
+        ticks = {tick for tick in ticks if abs(tick - strongest) >= n_pairs / 16} | {strongest}
+    if layout is None:
+        axis.set(yticks=sorted(ticks), ylabel="pair")
+        return
+    names = [f"{tick}: {shown_wavelength(layout, tick)}" for tick in sorted(ticks)]
+    axis.set_yticks(sorted(ticks), names, fontsize="small")
+    axis.set_ylabel("pair: wavelength (tokens)")
+    longer = [layout.wavelength(pair) > train_length for pair in range(n_pairs)]
+    for pair in range(1, n_pairs):
+        if longer[pair] != longer[pair - 1]:
+            axis.axhline(pair - 0.5, color="black", linestyle="--", linewidth=0.8)
 
 
-def name_places(figure: Any) -> None:
-    """The legend of the places that weight goes to."""
+def context_note(seen: Probe) -> str:
+    return f"dashed: a wavelength of the training context, {seen.train_length:,} tokens"
+
+
+def common_layout(seen: Probe) -> Layout | None:
+    """The layout of all layers that rotate; None where they differ."""
+    rotating = [layout for layout in seen.layouts if layout.n_rotated]
+    return rotating[0] if rotating and all(same(rotating[0], layout) for layout in rotating) else None
+
+
+def name_places(figure: Any, counts: Mapping[str, int] | None = None) -> None:
+    """The legend of the places that weight goes to, with the number of heads of each label."""
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=colour, label=place) for colour, place in zip(PLACE_COLOURS, PLACES, strict=True)]
+    names = [place if counts is None else f"{place}: {counts.get(place, 0):,} heads" for place in PLACES]
+    handles = [Patch(color=colour, label=name) for colour, name in zip(PLACE_COLOURS, names, strict=True)]
     figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
 
 
 def draw_layers(seen: Probe, folder: Path) -> list[Path]:
     """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
-    figure, axes = subplots(1, 3, figsize=(13, 4))
+    figure, axes = subplots(1, 3, figsize=(14, 4.2))
     for axis, kind in zip(axes, KINDS, strict=True):
         by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
         heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0)
-        axis.set(title=f"{kind} norms", xlabel="layer")
-        name_pairs(axis, max(len(norm_P) for norm_P in by_layer))
-    figure.suptitle(f"{seen.name}: norms of 2-D chunks, {seen.n_texts:,} texts, {seen.n_tokens:,} tokens")
+        axis.set(title=f"{kind} norms")
+        number_columns(axis, len(by_layer), "layer")
+        n_pairs = max(len(norm_P) for norm_P in by_layer)
+        if kind in ROTATED:
+            pairs = [pair for pair, _ in seen.strongest_pairs(kind)]
+            name_pairs(axis, n_pairs, common_layout(seen), seen.train_length, max(pairs, key=pairs.count))
+        else:
+            name_pairs(axis, n_pairs, None, seen.train_length)
+    read = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens"
+    set_title(figure, f"{seen.name}: norms of 2-D chunks, {read}; {context_note(seen)}")
     return save(figure, folder, "norms")
 
 
@@ -75,9 +126,11 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
         norms = seen.norms.mean(kind, "norm")
         for axis, layer in zip(axes[row], layers, strict=True):
             heat_map(figure, axis, norms[layer].T, label="mean norm", vmin=0)
-            axis.set(title=f"layer {layer}, {kind} norms", xlabel="head" if kind == "query" else "key head")
-            name_pairs(axis, norms[layer].shape[1])
-    figure.suptitle(f"{seen.name}: norms of 2-D chunks by head")
+            axis.set(title=f"layer {layer}, {kind} norms")
+            number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
+            strongest = seen.strongest_pairs(kind)[layer][0]
+            name_pairs(axis, norms[layer].shape[1], seen.layouts[layer], seen.train_length, strongest)
+    set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
     return save(figure, folder, "heads")
 
 
@@ -92,11 +145,15 @@ def draw_labels(seen: Probe, folder: Path) -> list[Path]:
         for head, (label, score) in enumerate(heads):
             colour = torch.tensor(to_rgb(PLACE_COLOURS[PLACES.index(label)]))
             picture[layer, head] = 1 - (0.3 + 0.7 * score) * (1 - colour)
-    figure, axis = subplots(figsize=(min(12, 2.5 + 0.45 * n_heads), min(12, 1.6 + 0.3 * len(labels))))
+    figure, axis = subplots(figsize=(min(12, 4 + 0.45 * n_heads), min(12, max(2.6, 1.6 + 0.3 * len(labels)))))
     axis.imshow(picture.clamp(0, 1).numpy(), aspect="auto", interpolation="nearest")
-    axis.set(xlabel="head", ylabel="layer", title=f"{seen.name}: where each head's weight goes")
-    axis.set(xticks=range(0, n_heads, 1 + n_heads // 17), yticks=range(0, len(labels), 1 + len(labels) // 17))
-    name_places(figure)
+    for layer, heads in enumerate(labels if n_heads <= SHARES_WRITTEN else []):
+        for head, (_, score) in enumerate(heads):
+            axis.text(head, layer, f"{score:.2f}", ha="center", va="center", fontsize=6)
+    number_columns(axis, n_heads, "head")
+    axis.set(ylabel="layer", yticks=range(0, len(labels), 1 + len(labels) // 17))
+    set_title(figure, f"{seen.name}: where each head's weight goes, and the share that goes there")
+    name_places(figure, Counter(label for heads in labels for label, _ in heads))
     return save(figure, folder, "labels")
 
 
@@ -104,18 +161,19 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
     """What every pair adds to the logit at every distance, on average, for one head of each label."""
     assert seen.rows is not None
     split, distances = seen.rows.split(), seen.rows.distances
-    figure, axes = subplots(1, len(heads), figsize=(3.9 * len(heads), 4), squeeze=False)
+    figure, axes = subplots(1, len(heads), figsize=(max(6, 4.2 * len(heads)), 4), squeeze=False)
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
         values_PD = split[layer][head]
         reached = ~values_PD.isnan().any(0)
         most = float(values_PD[:, reached].abs().max())
         heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap="RdBu_r", vmin=-most, vmax=most)
         shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
-        ticks = range(0, len(shown), max(1, len(shown) // 6))
+        ticks = range(0, len(shown), -(-len(shown) // TICKS))
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
-        name_pairs(axis, len(values_PD))
-    figure.suptitle(f"{seen.name}: what each frequency adds to the logit")
+        strongest = int(values_PD[:, reached].abs().amax(1).argmax())
+        name_pairs(axis, len(values_PD), seen.layouts[layer], seen.train_length, strongest)
+    set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
     return save(figure, folder, "logits_by_frequency")
 
 
@@ -123,27 +181,27 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
     """What is left of a head's pattern when a quarter of its pairs is taken out of its logits."""
     assert seen.rows is not None
     places = {band: seen.rows.places(band) for band in BANDS}
-    figure, axes = subplots(1, len(heads), figsize=(3.1 * len(heads), 3.4), squeeze=False, sharey=True)
+    figure, axes = subplots(1, len(heads), figsize=(1.6 + max(4, 3.1 * len(heads)), 3.6), squeeze=False, sharey=True)
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
-        shares_B6 = torch.stack([places[band][layer][head] for band in BANDS])
+        shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
         for number, colour in enumerate(PLACE_COLOURS):
-            axis.bar(range(len(BANDS)), shares_B6[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
-            below = below + shares_B6[:, number].float()
+            axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
+            below = below + shares_B7[:, number].float()
         axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("share of weight")
     name_places(figure)
-    figure.suptitle(f"{seen.name}: the same heads without a quarter of their pairs")
+    set_title(figure, f"{seen.name}: the same heads without a quarter of their pairs")
     return save(figure, folder, "without_a_band")
 
 
-def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], name: str, folder: Path) -> list[Path]:
+def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], seen: Probe, folder: Path) -> list[Path]:
     """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
     n = len(prompt.words)
-    figure, axes = subplots(len(heads), 4, figsize=(4 + 0.62 * n, 3.6 * len(heads)), squeeze=False)
-    words = [word.strip() or repr(word)[1:-1] for word in prompt.words]
+    figure, axes = subplots(len(heads), 4, figsize=(max(18, 4 + 0.62 * n), 3.6 * len(heads)), squeeze=False)
+    words = [word.strip() or repr(word)[1:-1].strip() or "_" for word in prompt.words]  # a space would not be seen
     for row, (layer, head, label) in zip(axes, heads, strict=True):
         record = prompt.layers[layer]
         key_head = head * len(record.key_norms) // len(record.query_norms)
@@ -152,14 +210,16 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], nam
         heat_map(figure, row[2], record.weights[head], label="weight", vmin=0, vmax=1)
         most = float(record.logits[head].nan_to_num().abs().max()) or 1.0
         heat_map(figure, row[3], record.logits[head], label="logit", cmap="RdBu_r", vmin=-most, vmax=most)
-        for axis in row:
+        for axis, what in zip(row, ("query norms", "key norms", "weights", "logits"), strict=True):
             axis.set_xticks(range(n), words, rotation=90, fontsize=7)
-        for axis in row[:2]:
-            name_pairs(axis, record.query_norms.shape[2])
+            axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")
+        for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
+            strongest = int(norms_TP.square().sum(0).argmax())
+            name_pairs(axis, norms_TP.shape[1], seen.layouts[layer], seen.train_length, strongest)
         for axis in row[2:]:
             axis.set_yticks(range(n), words, fontsize=7)
-        row[0].set_title(f"layer {layer}, head {head}: {label}", fontsize="medium", loc="left")
-    figure.suptitle(f"{name}: one prompt, token by token")
+            axis.set(xlabel="key", ylabel="query")
+    set_title(figure, f"{seen.name}: one prompt, token by token; {context_note(seen)}")
     return save(figure, folder, "prompt")
 
 
@@ -177,7 +237,7 @@ def draw_maximum(entropies: Mapping[int, Sequence[Tensor]], name: str, folder: P
         axis.set_xscale("log", base=2)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("entropy of the last row (nats)")
-    figure.suptitle(f"{name}: asked for the maximum, a line a head")
+    set_title(figure, f"{name}: asked for the maximum, a line a head, mean of {N_LISTS} lists")
     return save(figure, folder, "maximum")
 
 
@@ -187,27 +247,28 @@ def draw_curve(
     """Perplexity against the fraction of frequencies kept, from both ends, a line for each context length."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    figure, axes = subplots(1, 2, figsize=(9.5, 3.8), sharey=True)
-    bins = context_bins(len(before.sum_T))
+    figure, axes = subplots(1, 2, figsize=(12, 3.8), sharey=True)
+    bins = context_bins(before)
     colours = colour_map("viridis")([0.1 + 0.75 * i / max(1, len(bins) - 1) for i in range(len(bins))])
     for axis, end in zip(axes, ("lowest", "highest"), strict=True):
         of_end = [(0.0, before), *((b.fraction, loss) for b, loss in zip(bands, losses, strict=True) if b.end == end)]
         kept = [1 - fraction for fraction, _ in of_end]
         for colour, (first, last) in zip(colours, bins, strict=True):
             values = [loss.perplexity(first, last) for _, loss in of_end]
-            axis.plot(
-                kept, values, color=colour, marker="o", markersize=3, label=f"{first:,}-{last - 1:,} tokens before"
-            )
+            label = f"{first:,}-{last - 1:,} tokens before ({n_targets(before, first, last):,} targets)"
+            axis.plot(kept, values, color=colour, marker="o", markersize=3, label=label)
         axis.plot(kept, [loss.perplexity() for _, loss in of_end], color=RED, linewidth=1.8, label="all")
         axis.axhline(before.perplexity(), color=GREY, linestyle=":", linewidth=1)
         other = "fastest" if end == "lowest" else "slowest"
         axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies set to zero")
         axis.invert_xaxis()
+        widen(axis)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes[0].yaxis.set_major_formatter("{x:,g}")
     axes[0].yaxis.set_minor_formatter(NullFormatter())
     axes[0].set_ylabel("perplexity")
-    axes[1].legend(frameon=False, fontsize="small")
-    figure.suptitle(f"{name}: perplexity without part of the frequencies")
+    figure.legend(*axes[1].get_legend_handles_labels(), frameon=False, fontsize="small", loc="outside right center")
+    few = "" if n_targets(before) >= FEWEST else ", too few to tell"
+    set_title(figure, f"{name}: perplexity without part of the frequencies, {n_targets(before):,} targets{few}")
     return save(figure, folder, "ablation")

@@ -17,12 +17,15 @@ from torch import Tensor
 from roundround.files import write_json
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
+from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
+from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS
+from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import PLACES
 
 HEADS_SHOWN = 3  # of each label
+ROTATED = ("query", "key")  # kinds of vectors to which RoPE is applied
 
 
 def shares(seen: Probe) -> dict[str, float]:
@@ -41,11 +44,18 @@ def records(seen: Probe) -> list[dict[str, Any]]:
                 {"metric": "share_of_slowest_quarter", **where, "layer": layer, "value": value}
                 for layer, value in enumerate(values)
             ]
+    for kind in ROTATED:
+        for layer, (pair, share) in enumerate(seen.strongest_pairs(kind)):
+            measured = {"share": share, "wavelength": seen.layouts[layer].wavelength(pair)}
+            found += [
+                {"metric": f"{name}_of_strongest_pair", "kind": kind, "layer": layer, "pair": pair, "value": value}
+                for name, value in measured.items()
+            ]
     if seen.rows is not None:
         for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
             found += by_head(name, seen.rows.per_row(name))
         for number, place in enumerate(PLACES):
-            found += by_head(f"share_on_{place}", [places_H6[:, number] for places_H6 in seen.rows.places()])
+            found += by_head(f"share_on_{place}", [places_H7[:, number] for places_H7 in seen.rows.places()])
         for layer, heads in enumerate(seen.labels()):
             found += [
                 {"metric": "label", "layer": layer, "head": head, "value": label}
@@ -81,6 +91,7 @@ def show(seen: Probe) -> None:
     """The tables on standard error."""
     console = Console(stderr=True)
     console.print(share_table(seen))
+    console.print(pair_table(seen))
     if seen.rows is not None:
         console.print(head_table(seen))
         console.print(summary_of_labels(seen), highlight=False)
@@ -99,17 +110,36 @@ def share_table(seen: Probe) -> Table:
     return table
 
 
+def pair_table(seen: Probe) -> Table:
+    """The strongest pair of each layer's queries and keys, and how far it turns within the training context."""
+    title = f"{seen.name}: strongest pair; training context {seen.train_length:,} tokens"
+    columns = ("layer", *(f"{kind}: pair, wavelength, share" for kind in ROTATED))
+    table = Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    strongest = {kind: seen.strongest_pairs(kind) for kind in ROTATED}
+    for layer, layout in enumerate(seen.layouts):
+        found = [strongest[kind][layer] for kind in ROTATED]
+        cells = [f"{pair:3d}  {shown_wavelength(layout, pair):>10}  {share:.2f}" for pair, share in found]
+        table.add_row(str(layer), *cells)
+    table.caption = "wavelength: tokens until the pair has turned once; share of the squared norm"
+    return table
+
+
+def shown_wavelength(layout: Layout, pair: int) -> str:
+    """Tokens, or that the pair does not rotate."""
+    return f"{layout.wavelength(pair):,.0f}" if layout.frequencies_P[pair] > 0 else "still"
+
+
 def head_table(seen: Probe) -> Table:
     """The heads that stand out: where their weight goes, with and without a band, and which pair is strongest."""
     assert seen.rows is not None
-    columns = ("label", "layer", "head", "share", "-slow", "-fast", "pair", "norm", "entropy", "top", "spread")
+    columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
     table = Table(*columns, title="heads that stand out", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.caption = (
-        "share of the weight at the label's place; -slow, -fast: without the slowest\n"
-        "or fastest quarter of the pairs; pair: with the largest query norm; entropy\n"
-        "in nats; top: largest weight; spread: of the logits"
+        "head: layer.head; share: of the weight at the label's place; -slow, -fast:\n"
+        "without the slowest or fastest quarter of the pairs; pair: with the largest\n"
+        f"query norm; wave: its wavelength in tokens (training context {seen.train_length:,});\n"
+        "entropy in nats; top: largest weight; spread: of the logits"
     )
-    without = {band: seen.rows.places(band) for band in ("slowest", "fastest")}
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")
     weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
@@ -117,14 +147,14 @@ def head_table(seen: Probe) -> Table:
         pair = int(query_norms[layer][head].argmax())
         numbers = [
             score,
-            *(float(without[band][layer][head, PLACES.index(label)]) for band in ("slowest", "fastest")),
+            *(float(seen.rows.share_at(label, band)[layer][head]) for band in ("slowest", "fastest")),
         ]
         table.add_row(
             f"{label} {int(offsets[layer][head])}" if label == "offset" else label,
-            str(layer),
-            str(head),
+            f"{layer}.{head}",
             *(f"{number:.2f}" for number in numbers),
             str(pair),
+            shown_wavelength(seen.layouts[layer], pair),
             f"{float(query_norms[layer][head, pair]):.1f}",
             f"{float(entropies[layer][head]):.2f}",
             f"{float(weights[layer][head]):.2f}",
@@ -180,9 +210,9 @@ def shown_layers(n_layers: int) -> list[int]:
 
 def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
     """Perplexity of all targets, and by the number of tokens before them."""
-    found = [{"metric": "perplexity", **common, "value": loss.perplexity()}]
-    for first, last in context_bins(len(loss.sum_T)):
-        where = {"first_position": first, "last_position": last - 1}
+    found = [{"metric": "perplexity", **common, "targets": n_targets(loss), "value": loss.perplexity()}]
+    for first, last in context_bins(loss):
+        where = {"first_position": first, "last_position": last - 1, "targets": n_targets(loss, first, last)}
         found.append({"metric": "perplexity", **common, **where, "value": loss.perplexity(first, last)})
     return found
 
@@ -197,7 +227,7 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
     for ablate, probe in (("none", seen), (name, changed)):
         assert probe.rows is not None
         for number, place in enumerate(PLACES):
-            shares_of = [places_H6[:, number] for places_H6 in probe.rows.places()]
+            shares_of = [places_H7[:, number] for places_H7 in probe.rows.places()]
             found += [{**record, "ablate": ablate} for record in by_head(f"share_on_{place}", shares_of)]
     return found
 
@@ -205,12 +235,21 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
 def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:
     """Perplexity before and after, by context length."""
     title = f"{probed}: frequencies set to zero"
-    table = Table("tokens before the target", "perplexity", f"without {bands}", title=title)
-    for first, last in context_bins(len(before.sum_T)):
-        values = (f"{loss.perplexity(first, last):.3f}" for loss in (before, after))
-        table.add_row(f"{first:,}-{last - 1:,}", *values)
-    table.add_row("all", f"{before.perplexity():.3f}", f"{after.perplexity():.3f}")
+    table = Table("tokens before the target", "targets", "perplexity", f"without {bands}", title=title)
+    for name, where in ranges(before):
+        values = (f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for loss in (before, after))
+        table.add_row(name, f"{n_targets(before, *where):,}", *values)
+    table.caption = caption(before)
     Console(stderr=True).print(table)
+
+
+def ranges(loss: PositionLoss) -> list[tuple[str, tuple[int, int | None]]]:
+    """All targets, and each range of the number of tokens before them, with its name."""
+    return [*((f"{a:,}-{b - 1:,}", (a, b)) for a, b in context_bins(loss)), ("all", (0, None))]
+
+
+def caption(loss: PositionLoss) -> str | None:
+    return f"{FEW} fewer than {FEWEST} targets" if mark(loss) else None
 
 
 def show_change(seen: Probe, changed: Probe) -> None:
@@ -220,19 +259,19 @@ def show_change(seen: Probe, changed: Probe) -> None:
     heads = Table("layer", "head", "before", "after", title="heads whose pattern changes most")
     pairs = zip(seen.rows.places(), changed.rows.places(), strict=True)
     moved = [
-        (float((after_6 - before_6).abs().sum()) / 2, layer, head, before_6, after_6)
-        for layer, (before_H6, after_H6) in enumerate(pairs)
-        for head, (before_6, after_6) in enumerate(zip(before_H6, after_H6, strict=True))
+        (float((after_7 - before_7).abs().sum()) / 2, layer, head, before_7, after_7)
+        for layer, (before_H7, after_H7) in enumerate(pairs)
+        for head, (before_7, after_7) in enumerate(zip(before_H7, after_H7, strict=True))
     ]
-    for _, layer, head, before_6, after_6 in sorted(moved, key=lambda m: -m[0])[:8]:
-        heads.add_row(str(layer), str(head), in_words(before_6), in_words(after_6))
+    for _, layer, head, before_7, after_7 in sorted(moved, key=lambda m: -m[0])[:8]:
+        heads.add_row(str(layer), str(head), in_words(before_7), in_words(after_7))
     Console(stderr=True).print(heads)
 
 
-def in_words(shares_6: Tensor) -> str:
+def in_words(shares_7: Tensor) -> str:
     """`previous 0.64, first 0.20`: the two largest shares."""
-    order = shares_6.argsort(descending=True)[:2].tolist()
-    return ", ".join(f"{PLACES[i]} {float(shares_6[i]):.2f}" for i in order)
+    order = shares_7.argsort(descending=True)[:2].tolist()
+    return ", ".join(f"{PLACES[i]} {float(shares_7[i]):.2f}" for i in order)
 
 
 def records_of_curve(
@@ -245,10 +284,11 @@ def records_of_curve(
 
 
 def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss]) -> None:
-    bins = context_bins(len(before.sum_T))
-    columns = [f"{first:,}-{last - 1:,}" for first, last in bins]
+    *bins, (_, everything) = ranges(before)
+    columns = [("all", everything), *bins]
     title = "perplexity, by the number of tokens before the target"
-    table = Table("frequencies set to zero", "all", *columns, title=title)
+    table = Table("frequencies set to zero", *(name for name, _ in columns), title=title, caption=caption(before))
+    table.add_row("targets", *(f"{n_targets(before, *where):,}" for _, where in columns), end_section=True)
     for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
-        table.add_row(name, f"{loss.perplexity():.3f}", *(f"{loss.perplexity(*where):.3f}" for where in bins))
+        table.add_row(name, *(f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for _, where in columns))
     Console(stderr=True).print(table)

@@ -105,6 +105,11 @@ class Invocation:
     choices: dict[str, str | None]
     sweep: Path | None = None
 
+    @property
+    def given(self) -> dict[str, str]:
+        """What the command line chose of the groups."""
+        return {group: choice for group, choice in self.choices.items() if choice is not None}
+
 
 @contextmanager
 def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) -> Iterator[Run]:

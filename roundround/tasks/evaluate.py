@@ -57,7 +57,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         )
     source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
-    replaced = {group: choice for group, choice in given(invocation).items() if group in ("pe", "softmax", "data")}
+    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
     choices = {**trained.manifest.get("choices", {}), **replaced}
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
@@ -82,15 +82,10 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         corpus = build(corpus_node, Corpus)  # type: ignore[type-abstract]
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
-        choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **given(invocation), "model": probed.name}
+        choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **invocation.given, "model": probed.name}
         model = AfterFirstToken(probed, chosen_first_token(config, probed, data, device))
         with opened_run(cfg, config, invocation, device, choices, {"seed": None, "run": None}, data) as run:
             score_and_report(run, config, model, data, device, choices, probed.longest, None)
-
-
-def given(invocation: Invocation) -> dict[str, str]:
-    """What the command line chose of the groups."""
-    return {group: choice for group, choice in invocation.choices.items() if choice is not None}
 
 
 @contextmanager

@@ -276,7 +276,7 @@ def measure(
 def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) -> None:
     """Write the results, and show the table."""
     largest = measured.sizes[-1]
-    headline = {f"{name}_{largest}": float(measured.accuracy(name)[:, -1].mean()) for name in measured.values}
+    headline = {f"{name}_{largest}": measured.mean_accuracy(name, largest) for name in measured.values}
     apart = report.distances(measured)
     records = measured.records()
     if apart is not None:

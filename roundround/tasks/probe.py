@@ -44,7 +44,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
         logger = build(config.logger, Logger)
         with opened(invocation, config=as_dict(cfg), logger=logger) as run, warnings_as_lines(RunsInBlocks):
             run.note(
-                choices={group: choice for group, choice in invocation.choices.items() if choice is not None},
+                choices=invocation.given,
                 device=describe_device(device),
                 run=None if trained is None else str(trained.directory),
                 facts={"model": probed.name, "texts": len(texts), "tokens": sum(map(len, texts))},

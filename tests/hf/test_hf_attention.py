@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from helpers_hf import ARCHITECTURES, N_VOCAB, SCALED_ROPE, SIZES, WINDOW, some_tokens, tiny
@@ -16,6 +18,7 @@ from transformers import (
 )
 from transformers.masking_utils import chunked_causal_mask_function
 
+import roundround as rr
 from roundround.attention.keys import Keys
 from roundround.errors import UserError
 from roundround.hf import probed_model as subject_module
@@ -262,6 +265,80 @@ def test_a_mask_that_is_not_causal_is_refused() -> None:
         mask(mask_function=chunked, local_size=4, **options)
     with pytest.raises(UserError, match="neither causal"):
         mask(mask_function=lambda b, h, q, k: (q >= 0) & (k >= 0), **options)
+
+
+def with_a_block(first: int, last: int) -> Callable[..., torch.Tensor]:
+    """Causal, but for the tokens first..last, which see each other, as those of an image do."""
+
+    def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (k <= q) | ((q >= first) & (q <= last) & (k >= first) & (k <= last))
+
+    return visible
+
+
+@pytest.mark.parametrize(("n", "first", "last"), [(30, 4, 7), (30, 28, 29), (3000, 700, 703), (3000, 1998, 1999)])
+def test_a_block_that_sees_ahead_is_refused_wherever_it_stands(n: int, first: int, last: int) -> None:
+    options = {"batch_size": 2, "q_length": n, "kv_length": n, "attention_mask": None}
+    with pytest.raises(UserError, match="neither causal"):
+        mask(mask_function=with_a_block(first, last), **options)
+    assert mask(mask_function=with_a_block(n, n), **options).n_keys == n
+
+
+@pytest.mark.parametrize("n", [30, 3000])
+def test_texts_packed_into_one_row_are_refused(n: int) -> None:
+    number = torch.arange(n)[None] // (n // 2 + 3)  # the second begins a little behind the middle
+
+    def packed(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (k <= q) & (number[b, q] == number[b, k])
+
+    with pytest.raises(UserError, match="neither causal"):
+        mask(mask_function=packed, batch_size=1, q_length=n, kv_length=n)
+
+
+def test_a_long_mask_is_not_looked_at_whole() -> None:
+    asked = []
+
+    def causal(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        asked.append(torch.broadcast_shapes(q.shape, k.shape).numel())
+        return k <= q
+
+    mask(mask_function=causal, batch_size=1, q_length=2**16, kv_length=2**16)
+    assert sum(asked) < 64 * 2**16
+
+
+def test_what_a_model_does_with_its_mask_is_honoured_or_refused_in_one_line() -> None:
+    keys = mask(mask_function=with_a_block(9, 9), batch_size=1, q_length=8, kv_length=8)
+    assert keys[:, :, -2:, :].n_queries == 2
+    assert keys[:, :, :, :8].n_keys == 8
+    assert not hasattr(keys, "dtype")
+    uses = [
+        lambda: keys[0], lambda: keys[:, :, :, :4], lambda: keys[:, 0], lambda: keys.dtype, lambda: keys.sum(),
+        lambda: torch.zeros(8, 8) + keys, lambda: keys + torch.zeros(8, 8),
+        lambda: torch.zeros(8, 8).masked_fill(keys, 1.0),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(UserError, match="does more with its attention mask") as error:
+            use()
+        assert "\n" not in str(error.value)
+
+
+def test_attention_that_makes_a_mask_of_its_own_is_refused_in_one_line() -> None:
+    model, tokens = tiny("doge"), some_tokens(1, 8)
+    stock = model(tokens, use_cache=False).logits
+    with rr.patch(model, softmax="softmax"), pytest.raises(UserError, match=r"attention mask \(\.dtype\)"):
+        model(tokens, use_cache=False)
+    assert torch.equal(model(tokens, use_cache=False).logits, stock)
+
+
+def test_a_layer_that_never_calls_its_attention_is_refused() -> None:
+    model = tiny("llama")
+    layer = model.model.layers[1].self_attn
+    layer.forward = lambda hidden_states, **others: (hidden_states, None)
+    with (
+        rr.patch(model, softmax="temperature", temperature=0.2),
+        pytest.raises(UserError, match="does not call the attention"),
+    ):
+        model(some_tokens(1, 8), use_cache=False)
 
 
 def test_a_call_without_our_mask_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -14,6 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 import roundround as rr
 from roundround.errors import UserError
 from roundround.hf.patching.frequencies import frequency_tables
+from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.model.decoder import Decoder
+from roundround.pe.rotary import RotaryEncoding, ladder, rotation
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.softmax import Softmax
 
 STORIES = SHARED / "models" / "stories260K"
 
@@ -100,6 +106,79 @@ def test_other_frequencies_are_remarked_on() -> None:
         rr.patch(model, pe="rope_500k").remove()
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_yarns_attention_factor_goes_with_its_frequencies() -> None:
+    model, stock = tiny("llama", rope_parameters=YARN), tiny("llama", rope_parameters={**YARN, "rope_type": "default"})
+    own = logits(model)
+    with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope"):
+        torch.testing.assert_close(logits(model), logits(stock), rtol=1e-4, atol=1e-4)
+    assert torch.equal(logits(model), own)
+
+
+def test_an_attention_factor_that_goes_is_remarked_on_where_no_pair_rotates_faster() -> None:
+    with pytest.warns(UserWarning, match=r"trained with an attention factor of 1\.13863 in its rotation"):
+        rr.patch(tiny("llama", rope_parameters=YARN), pe="nope").remove()
+
+
+def test_frequencies_set_to_zero_leave_the_attention_factor() -> None:
+    from roundround.hf.patching.attention import installed
+
+    model, still = tiny("llama", rope_parameters=YARN), tiny("llama", rope_parameters={**YARN, "rope_type": "default"})
+    factor = 0.1 * math.log(4) + 1  # Hugging Face's for a context four times as long
+    for layer in still.model.layers:
+        layer.self_attn.q_proj.weight *= factor**2  # queries and keys are both multiplied
+    with installed(model):
+        probed = ProbedHuggingFaceModel("yarn", model, None)
+        with probed.with_frequencies([0 * table for table in probed.tables()]), rr.patch(still, pe="nope"):
+            torch.testing.assert_close(logits(model), logits(still), rtol=1e-4, atol=1e-4)
+        own = logits(model)
+    torch.testing.assert_close(own, logits(model), rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_that_computes_its_frequencies_itself_is_refused() -> None:
+    model = tiny("phimoe")
+    stock = logits(model)
+    with pytest.raises(UserError, match="PhimoeForCausalLM does not rotate at the frequencies"):
+        rr.patch(model, pe="p_rope")
+    assert torch.equal(logits(model), stock)
+
+
+class OwnRoPE(RotaryEncoding):
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
+        return ladder(8, 16, self.theta, dtype, device)
+
+
+class ScaledRoPE(OwnRoPE):
+    """RoPE with an attention factor that its frequencies do not tell."""
+
+    def prepare(self, pos_BT: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = super().prepare(pos_BT, dtype)
+        return 1.2 * cos, 1.2 * sin
+
+
+class DynamicRoPE(OwnRoPE):
+    """RoPE whose base grows with texts longer than the training context."""
+
+    def prepare(self, pos_BT: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        longer = max(1.0, float(pos_BT.max()) / self.shape.train_length)
+        return rotation(pos_BT, ladder(8, 16, self.theta * longer, dtype, "cpu"))
+
+
+@pytest.mark.parametrize("kind", [ScaledRoPE, DynamicRoPE])
+def test_an_encoding_of_ones_own_that_does_more_than_rotate_is_refused(kind: type[OwnRoPE]) -> None:
+    with pytest.raises(UserError, match=f"{kind.__name__} is no RoPE that its frequencies determine"):
+        rr.patch(tiny("llama"), pe=lambda shape: kind(shape, theta=1e4))
+    decoder = Decoder(
+        d_model=32, n_layers=1, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=N_VOCAB,
+        tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.02,
+        make_encoding=lambda shape: kind(shape, theta=1e4), make_softmax=Softmax,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=rf"rotates by more than its frequencies say \({kind.__name__}\)"):
+        ProbedDecoder("own", decoder, None, 0)
+
+
 def test_learned_parameters_join_the_model() -> None:
     model = tiny("llama")
     before = set(dict(model.named_parameters()))
@@ -164,6 +243,7 @@ class Letters:
         ("gemma2", {"softmax": "entmax15"}, "caps its logits at 2 inside its softmax; Entmax15 would drop the cap"),
         ("gpt_oss", {"softmax": "adaptive_temperature"}, "learned a sink for every head"),
         ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
+        ("llama", {"pe": "xpos"}, "XPos is no RoPE that its frequencies determine"),
         ("llama", {"pe": "partial_rope"}, "pairs other channels"),
         ("gemma3_text", {"pe": "p_rope"}, "different bases"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),

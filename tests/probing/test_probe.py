@@ -10,19 +10,24 @@ import pytest
 import torch
 from conftest import SHARED
 from helpers_hf import some_tokens, tiny
+from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from roundround.errors import UserError
 from roundround.hf.patching.attention import installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
 from roundround.probing.maximum import entropy_by_length
 from roundround.probing.norms import PairNorms
+from roundround.probing.places import FARTHEST, FIRST_ROW, NEAR, PLACES
 from roundround.probing.probe import Probe, batches, observe
-from roundround.probing.rows import BANDS, FIRST_ROW, PLACES, RowStatistics
+from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
+from roundround.report import probe_tables as report
+from roundround.report.perplexity import position_bins
 from roundround.softmax.softmax import Softmax
 
 STORIES = SHARED / "models" / "stories260K"
@@ -119,37 +124,65 @@ def weights_of(model: PreTrainedModel, text: list[int], layer: int) -> Tensor:
     return model(torch.tensor([text]), output_attentions=True, use_cache=False).attentions[layer][0].double()
 
 
+def places_of_rows(rows_by_text: list[list[Tensor]], windows: int | None) -> Tensor:
+    """Shares by place of one head, from its rows of weights, key by key."""
+    total, per_offset, n_rows = dict.fromkeys(("diagonal", "previous", "sink", "other", "close", "near"), 0.0), {}, 0
+    for text in rows_by_text:
+        late = list(enumerate(text))[FIRST_ROW:]
+        preferred = []
+        for i, row in late:
+            free = row[1 : i - 1]
+            preferred.append(int(free.argmax()) + 1 if len(free) and float(free.max()) > 0 else None)
+        sinks = {0}
+        for j in range(1, len(text)):
+            sees = sum(i - j >= 2 and (windows is None or i - j < windows) for i, _ in late)
+            if sees >= max(8, len(text) / 4) and preferred.count(j) > sees / 2:
+                sinks.add(j)
+        for i, row in late:
+            n_rows += 1
+            near, far, others = [], [], []
+            for j, weight in enumerate(row.tolist()):
+                back = i - j
+                if j in sinks and (back >= 2 or j == 0):
+                    total["sink"] += weight
+                elif back < 2:
+                    total["previous" if back else "diagonal"] += weight
+                elif windows is None or back < windows:
+                    (near if back < NEAR else far).append(weight)
+                    others.append((weight, back))
+                    if back <= FARTHEST:
+                        per_offset[back] = per_offset.get(back, 0.0) + weight
+            weight, back = max(others, default=(0.0, 99))
+            total["other"] += weight
+            total["close"] += weight if back < NEAR else 0.0
+            total["near"] += sum(near) - len(near) * sum(far) / len(far) if far else 0.0
+    mean = {name: value / n_rows for name, value in total.items()}
+    best = max(per_offset, key=per_offset.get)
+    offset = per_offset[best] / n_rows
+    semantic = max(0.0, mean["other"] - offset)
+    local = max(0.0, mean["near"] - max(mean["close"], offset if best < NEAR else 0.0))
+    named = [mean["diagonal"], mean["previous"], mean["sink"], offset, semantic, local]
+    return torch.tensor([*named, 1 - sum(named)]).double()
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text"])
 def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) -> None:
     model = tiny(name)
     seen = probe_of(model)
     for layer in range(4):
-        place, entropies, largest, per_offset = [], [], [], {r: [] for r in range(2, rows.FARTHEST + 1)}
-        for text in TEXTS:
-            for i, row_HK in enumerate(weights_of(model, text, layer).transpose(0, 1)):
-                row_HK = row_HK[:, : i + 1]
-                entropies.append(torch.special.entr(row_HK).sum(-1))
-                largest.append(row_HK.amax(-1))
-                if i < FIRST_ROW:
-                    continue
-                others = row_HK[:, 1 : i - 1]
-                place.append(torch.stack([row_HK[:, i], row_HK[:, i - 1], row_HK[:, 0], others.amax(-1)], -1))
-                for r in range(2, min(i, rows.FARTHEST + 1)):
-                    per_offset[r].append(row_HK[:, i - r])
-        offset_H = torch.stack([torch.stack(v).sum(0) / len(place) for v in per_offset.values() if v]).amax(0)
-        diagonal, previous, first, other = torch.stack(place).mean(0).unbind(-1)
-        semantic = other - offset_H
-        named = [diagonal, previous, first, offset_H, semantic]
-        expected = torch.stack([*named, 1 - torch.stack(named).sum(0)], -1)
-        torch.testing.assert_close(seen.rows.places()[layer], expected, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(
-            seen.rows.per_row("entropy")[layer], torch.stack(entropies).mean(0), rtol=1e-4, atol=1e-4
-        )
-        torch.testing.assert_close(
-            seen.rows.per_row("largest_weight")[layer], torch.stack(largest).mean(0), rtol=1e-4, atol=1e-4
-        )
+        window = 5 if name != "llama" and layer % 2 == 0 else None  # helpers_hf.WINDOW
+        weights = [weights_of(model, text, layer) for text in TEXTS]
+        for head in range(4):
+            rows_by_text = [[w_HTT[head, i, : i + 1] for i in range(w_HTT.shape[1])] for w_HTT in weights]
+            expected = places_of_rows(rows_by_text, window)
+            torch.testing.assert_close(seen.rows.places()[layer][head], expected, rtol=1e-4, atol=1e-4)
+        rows_HK = [w_HTT[:, i, : i + 1] for w_HTT in weights for i in range(w_HTT.shape[1])]
+        entropy_H = torch.stack([torch.special.entr(row_HK).sum(-1) for row_HK in rows_HK]).mean(0)
+        largest_H = torch.stack([row_HK.amax(-1) for row_HK in rows_HK]).mean(0)
+        torch.testing.assert_close(seen.rows.per_row("entropy")[layer], entropy_H, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(seen.rows.per_row("largest_weight")[layer], largest_H, rtol=1e-4, atol=1e-4)
         if seen.entropies is not None:
-            torch.testing.assert_close(seen.entropies[layer], torch.stack(entropies).mean(0), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(seen.entropies[layer], entropy_H, rtol=1e-4, atol=1e-4)
 
 
 def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
@@ -182,8 +215,7 @@ def rotated_heads(n: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_a_head_is_named_by_what_it_does() -> None:
     q, k, table = rotated_heads(60)
     seen = hand_made(q, k, table)
-    labels = [PLACES[int(share)] for share in seen.places()[0].argmax(-1)]
-    assert labels == ["diagonal", "previous", "offset"]
+    assert names_of(seen) == ["diagonal", "previous", "offset"]
     assert int(seen.offsets()[0][2]) == 3
 
 
@@ -196,17 +228,64 @@ def test_heads_of_meaning_sinks_and_averages_are_named() -> None:
     k[1, [m for m in marks if m < n], 7] = 40.0  # words to be found wherever they stand
     k[1, :, 6] = torch.linspace(0, 30, n)  # the newest of them wins
     q[1, :, 6:8] = 1.0
-    labels = [PLACES[int(x)] for x in hand_made(q, k, torch.ones(8).double()).places()[0].argmax(-1)]
-    assert labels == ["first", "semantic", "diffuse"]
+    assert names_of(hand_made(q, k, torch.ones(8).double())) == ["sink", "semantic", "diffuse"]
 
 
-def test_a_place_in_the_text_is_no_offset() -> None:
-    n = 30
-    q, k = torch.zeros(1, n, 16), torch.zeros(1, n, 16)
-    q[0, :, 0], k[0, 1, 0] = 1.0, 30.0  # every row looks at token 1, each at another distance
-    seen = hand_made(q, k, torch.ones(8).double())
-    assert PLACES[int(seen.places()[0][0].argmax())] == "semantic"
-    assert float(seen.places()[0][0, PLACES.index("offset")]) < 0.1
+def names_of(seen: RowStatistics) -> list[str]:
+    """The labels of the heads of the one layer."""
+    return [label for label, _ in seen.labels()[0]]
+
+
+def given_weights(weights_HTT: Tensor) -> RowStatistics:
+    """Statistics of heads with these weights, by keys that are one channel for every token."""
+    n = weights_HTT.shape[-1]
+    q = weights_HTT.clamp(min=1e-9).log()
+    return hand_made(q, torch.eye(n)[None].expand(len(q), n, n), torch.ones(n // 2).double())
+
+
+def test_a_key_that_most_rows_prefer_is_a_sink_wherever_it_stands() -> None:
+    n, second = 60, 20
+    even = torch.ones(n, n).tril()
+    even = even / even.sum(-1, keepdim=True)
+    with_second = 0.6 * even
+    with_second[:, 0] += 0.1
+    with_second[second + 2 :, second] += 0.3  # a third of every later row's weight
+    with_second[: second + 2].div_(with_second[: second + 2].sum(-1, keepdim=True))
+    early = torch.zeros(n, n)
+    early[:, 1] = 1.0  # every row looks at token 1, each at another distance
+    seen = given_weights(torch.stack([with_second, early]))
+    sink, offset = PLACES.index("sink"), PLACES.index("offset")
+    assert float(seen.places()[0][0, sink]) > 0.3
+    assert float(seen.places()[0][0, PLACES.index("semantic")]) < 0.05
+    assert names_of(seen)[1] == "sink"
+    assert float(seen.places()[0][1, offset]) < 0.1
+
+
+def test_the_newest_of_many_words_is_no_sink() -> None:
+    n = 96
+    weights = torch.zeros(n, n)
+    for i in range(n):
+        weights[i, max(0, i // 16 * 16 - 5)] = 1.0  # a word every 16 tokens, from the next paragraph on
+    assert names_of(given_weights(weights[None])) == ["semantic"]
+
+
+def test_heads_that_look_at_the_last_few_tokens_are_local_and_not_diffuse() -> None:
+    n = 80
+    back = torch.arange(n)[:, None] - torch.arange(n)
+    few = {0: 0.26, 1: 0.26, 2: 0.16, 3: 0.12, 4: 0.1, 5: 0.1}  # shares that no single place has most of
+    local = sum(share * (back == distance) for distance, share in few.items())
+    mostly_self = 0.4 * local + 0.6 * (back == 0)
+    even = (back >= 0).float()
+    wide = (back >= 0) * 0.97 ** back.clamp(min=0)
+    weights = torch.stack([local, mostly_self, even, wide])
+    seen = given_weights(weights / weights.sum(-1, keepdim=True))
+    assert names_of(seen) == ["local", "diagonal", "diffuse", "diffuse"]
+    assert seen.labels()[0][0][1] > 0.95  # but for the first token in the first rows
+
+
+def test_even_attention_in_a_short_text_is_diffuse_too() -> None:
+    even = torch.ones(14, 14).tril()
+    assert names_of(given_weights((even / even.sum(-1, keepdim=True))[None])) == ["diffuse"]
 
 
 def test_the_shares_of_a_row_are_all_of_it() -> None:
@@ -427,9 +506,57 @@ def test_texts_keep_their_order_in_batches() -> None:
     assert [len(batch) for batch in batches([[1] * n for n in (5, 5, 20, 3, 3, 3)], 12)] == [2, 1, 3]
 
 
+def losses(*counts: int) -> PositionLoss:
+    """This many targets at each position, each with a loss of one nat."""
+    found = PositionLoss(len(counts))
+    found.count_T += torch.tensor(counts)
+    found.sum_T += torch.tensor(counts)
+    return found
+
+
 def test_context_bins_cover_every_position() -> None:
-    assert ablation.context_bins(40) == [(0, 40)]
-    assert ablation.context_bins(300) == [(0, 64), (64, 128), (128, 256), (256, 300)]
+    assert ablation.context_bins(losses(*[9] * 40)) == [(0, 40)]
+    assert ablation.context_bins(losses(*[9] * 300)) == [(0, 64), (64, 128), (128, 256), (256, 300)]
+
+
+def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
+    stories = losses(*[200] * 128, *[1] * 5)  # as many texts that end at about the same place
+    assert ablation.context_bins(stories) == [(0, 64), (64, 133)]
+    assert ablation.context_bins(losses(*[1] * 80)) == [(0, 80)]
+    assert position_bins(losses(*[8] * 64)) == [(0, 16), (16, 32), (32, 64)]
+    assert position_bins(losses(*[100] * 3)) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = losses(*[1] * 80), losses(*[70] * 80)
+    report.show_ablation(many, many, "tiny", "lowest:0.5")
+    shown = capsys.readouterr().err
+    assert "4,480" in shown
+    assert "*" not in shown
+    report.show_curve(few, [], [])
+    shown = capsys.readouterr().err
+    assert "2.718 *" in shown
+    assert "* fewer than 100 targets" in shown
+    assert {(r.get("first_position"), r["targets"]) for r in report.records_of_loss(many)} == {
+        (None, 5600), (0, 4480), (64, 1120),
+    }  # fmt: skip
+
+
+def test_the_strongest_pair_and_its_wavelength_are_told() -> None:
+    model = tiny("llama")
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.view(4, 16, 48)[:, [5, 13]] *= 9  # the sixth of eight pairs
+    seen = probe_of(model, rows=False, entropy=False)
+    assert [pair for pair, _ in seen.strongest_pairs("query")] == [5] * 4
+    told = {
+        r["value"] for r in report.records(seen) if r["metric"] == "wavelength_of_strongest_pair" and r["pair"] == 5
+    }
+    assert max(told) == pytest.approx(2 * math.pi * 10_000 ** (5 / 8), rel=1e-4)
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(report.pair_table(seen))
+    assert "training context 256 tokens" in shown.get()
+    assert "1,987" in shown.get()
 
 
 def test_the_packaged_texts() -> None:

@@ -21,6 +21,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from scipy import stats
 
+from roundround.report import max_retrieval_figures as figures
 from roundround.report import max_retrieval_tables as report
 
 SMALL = [
@@ -72,6 +73,10 @@ def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     for n in (16, 32, 64):
         log_n, ssmax = (done.value("entropy", softmax=name, seed=0, n=n) for name in ("log_n", "ssmax"))
         assert ssmax == pytest.approx(log_n, rel=1e-5)
+    assert "log_n = ssmax: the same weights at every size, so one result and not 2" in done.err
+    rows = (done.directory / "table.md").read_text().splitlines()
+    assert next(row for row in rows if "log_n" in row or "ssmax" in row).startswith("| log_n = ssmax |")
+    assert not any(row.startswith(("| ssmax |", "| log_n |")) for row in rows)
     figures = {path.name for path in (done.directory / "figures").iterdir()}
     names = ["accuracy", "dispersion", "attention_softmax", "attention_adaptive_temperature", "temperature_fit"]
     assert figures == {f"{name}.{kind}" for name in names for kind in ("svg", "pdf", "png")}
@@ -300,6 +305,16 @@ def test_intervals_and_p_values_are_scipys() -> None:
     np.testing.assert_allclose(report.half_width(baseline), (high - low) / 2)
     np.testing.assert_allclose(report.p_values(better, baseline), stats.ttest_rel(better, baseline).pvalue)
     assert np.isnan(report.p_values(baseline, baseline)).all(), "no difference anywhere: no test"
+
+
+def test_lines_that_lie_on_each_other_are_drawn_once_with_both_names(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(50, 3, (2, 3)), rng.normal(60, 3, (2, 3))
+    found = measured({"softmax": one, "log_n": other, "ssmax": other + 1e-6}, [16, 32, 64])
+    assert found.distinct() == {"softmax": [], "log_n": ["ssmax"]}
+    drawn = next(path for path in figures.accuracy(found, tmp_path) if path.suffix == ".svg").read_text()
+    assert "log_n = ssmax" in drawn
+    assert drawn.count("ssmax") == 1
 
 
 def test_the_papers_own_numbers_lie_at_no_distance_from_the_paper() -> None:

@@ -61,8 +61,11 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
             if own.device.type != "meta":  # offloaded weights: what runs, runs on the CPU
                 softmax.to(own.device)
             layer.add_module(SLOT, softmax.train(layer.training))
-            hook = layer.register_forward_pre_hook(remember_input, with_kwargs=True)
-            object.__setattr__(softmax, "input_hook", hook)
+            hooks = [
+                layer.register_forward_pre_hook(remember_input, with_kwargs=True),
+                layer.register_forward_hook(check_input_taken),
+            ]
+            object.__setattr__(softmax, "layer_hooks", hooks)
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, mask)
         model.set_attn_implementation(NAME)
@@ -79,7 +82,8 @@ def remove(model: PreTrainedModel, before: list[tuple[Any, str | None]]) -> None
     for layer in attention_layers(model):
         softmax = layer._modules.pop(SLOT, None)
         if isinstance(softmax, AttentionSoftmax):
-            softmax.input_hook.remove()  # type: ignore[operator,union-attr]
+            for hook in softmax.layer_hooks:  # type: ignore[union-attr]
+                hook.remove()
         layer.__dict__.pop(INPUT, None)
     for config, name in before:
         config._attn_implementation = name
@@ -187,6 +191,12 @@ def sinks_of(layer: Any) -> nn.Parameter | None:
 def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Keep a layer's input for normalisers that read it (`row_parameters`), until its attention is called."""
     layer.__dict__[INPUT] = args[0] if args else options["hidden_states"]
+
+
+def check_input_taken(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    """UserError where a layer came to its output without calling its attention: a normaliser would be ignored."""
+    if layer.__dict__.pop(INPUT, None) is not None:
+        raise UserError(f"{type(layer).__name__} does not call the attention that it is given; it cannot be replaced")
 
 
 def attention(

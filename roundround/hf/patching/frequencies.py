@@ -1,33 +1,97 @@
-"""The frequencies at which a Hugging Face model rotates: found in its buffers, and replaced there.
+"""How a Hugging Face model rotates: the frequencies and factors of its rotary modules, found there and replaced there.
 
-Shapes: P channel pairs.
+Shapes: T tokens, P channel pairs, R rotated channels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roundround.errors import UserError
 from roundround.hf.patching.attention import text_decoder
 
 CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
+TABLE, FACTOR = (
+    "inv_freq",
+    "attention_scaling",
+)  # ends of the names, with the kind of layer in front where it has its own
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """One rotation of a model: radians per token of each pair, and what cosines and sines are multiplied by.
+
+    The factor is YaRN's attention factor (Peng et al. 2023, arXiv:2309.00071, section 3.4) or LongRoPE's; else 1.
+    """
+
+    frequencies_P: Tensor
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rotation stands: a module, and the name of its buffer of frequencies."""
+
+    module: nn.Module
+    name: str
+
+    @property
+    def table_P(self) -> Tensor:
+        return self.module.get_buffer(self.name)
+
+    @property
+    def factor_name(self) -> str:
+        return self.name.removesuffix(TABLE) + FACTOR
+
+    def rotation(self) -> Rotation:
+        return Rotation(self.table_P.clone(), float(vars(self.module).get(self.factor_name, 1.0)))
+
+    def put(self, rotation: Rotation) -> None:
+        with torch.no_grad():
+            self.table_P.copy_(rotation.frequencies_P)
+        if self.factor_name in vars(self.module):
+            setattr(self.module, self.factor_name, rotation.factor)
+
+    def turns(self) -> Tensor:
+        """Cosines [2, R] of the positions 0 and 1, as the module gives them to its layers."""
+        pos_1T = torch.arange(2, device=self.table_P.device)[None]
+        options: dict[str, Any] = {"position_ids": pos_1T}
+        if self.name != TABLE:
+            options["layer_type"] = self.name.removesuffix("_" + TABLE)
+        given = self.module(torch.zeros(1, 2, 1, device=pos_1T.device), **options)
+        cos: Tensor = given.real if isinstance(given, Tensor) else given[0]
+        return cos.reshape(-1, 2, cos.shape[-1])[0]
+
+
+def places(model: PreTrainedModel) -> list[Place]:
+    """Every rotation of the decoder, in the order of its modules."""
+    return [
+        Place(module, name)
+        for module in text_decoder(model).modules()
+        for name, _ in module.named_buffers(recurse=False)
+        if name.endswith(TABLE) and not name.endswith(f"original_{TABLE}")
+    ]
 
 
 def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
     """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
-    return [
-        buffer
-        for name, buffer in text_decoder(model).named_buffers()
-        if name.rpartition(".")[2].endswith("inv_freq") and not name.endswith("original_inv_freq")
-    ]
+    return [place.table_P for place in places(model)]
 
 
-def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Tensor]:
-    """Let the model rotate at other frequencies; returns its own. UserError where it computes them anew by itself."""
+def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
+    """Let the model rotate at other frequencies, by its own factors; see `replace_rotations`."""
+    own = [place.rotation().factor for place in places(model)]
+    return replace_rotations(model, [Rotation(*rotation) for rotation in zip(tables, own, strict=True)])
+
+
+def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
+    """Let the model rotate otherwise; returns its own rotations. UserError where it would not follow."""
     for module in text_decoder(model).modules():
         kinds = getattr(module, "rope_type", None)
         changing = CHANGING & set(kinds.values() if isinstance(kinds, dict) else [kinds])
@@ -36,8 +100,32 @@ def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> lis
                 f"{type(model).__name__} computes its frequencies anew for every length (rope_type {changing.pop()}); "
                 "they can be looked at, not replaced"
             )
-    own = [table.clone() for table in frequency_tables(model)]
-    with torch.no_grad():
-        for table, new in zip(frequency_tables(model), tables, strict=True):
-            table.copy_(new)
+    there = places(model)
+    own = [place.rotation() for place in there]
+    for place, new in zip(there, rotations, strict=True):
+        place.put(new)
+    if not all(follows(place, new) for place, new in zip(there, rotations, strict=True)):
+        for place, before in zip(there, own, strict=True):
+            place.put(before)
+        raise UserError(
+            f"{type(model).__name__} does not rotate at the frequencies and factor that it is given; "
+            "they can be looked at, not replaced"
+        )
     return own
+
+
+def follows(place: Place, rotation: Rotation) -> bool:
+    """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
+    try:
+        cos_2R = place.turns().double().cpu()
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
+        return False  # of a form that is not known
+    frequencies_P = place.table_P.double().cpu()  # as they are stored: half precision rounds them
+    expected_P = rotation.factor * frequencies_P.cos()
+    if cos_2R.shape[1] % len(expected_P):
+        return False
+    expected_R = expected_P.repeat(cos_2R.shape[1] // len(expected_P)).sort().values  # in any order of the channels
+    at_zero = torch.full_like(expected_R, rotation.factor)
+    return torch.allclose(cos_2R[0], at_zero, atol=1e-2) and torch.allclose(
+        cos_2R[1].sort().values, expected_R, atol=1e-2
+    )

@@ -16,6 +16,18 @@ from torch import Tensor
 from roundround.attention.keys import Keys
 from roundround.errors import UserError
 
+ALL_PAIRS = 2**18  # of query and key, up to which a mask is compared whole; longer ones by a few hundred keys a query
+
+
+class MaskNotKnown(UserError, AttributeError):
+    """What a model does with its mask that `ModelKeys` cannot do. An AttributeError too, so that `hasattr` works."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the model does more with its attention mask ({what}) than roundround knows; "
+            "its attention cannot be replaced"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelKeys(Keys):
@@ -29,8 +41,21 @@ class ModelKeys(Keys):
     def contiguous(self) -> ModelKeys:
         return self
 
-    def __getitem__(self, index: tuple[slice, ...]) -> ModelKeys:
+    def __getitem__(self, index: Any) -> ModelKeys:
+        whole = slice(None)
+        of_keys = index[3] if isinstance(index, tuple) and len(index) == 4 else None
+        if not isinstance(of_keys, slice) or index[:2] != (whole, whole) or not isinstance(index[2], slice):
+            raise MaskNotKnown("an index")
+        if range(self.n_keys)[of_keys] != range(self.n_keys):
+            raise MaskNotKnown("fewer keys")
         return replace(self, q_pos_BQ=self.q_pos_BQ[:, index[2]])
+
+    def __getattr__(self, name: str) -> Any:
+        raise MaskNotKnown(f".{name}")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise MaskNotKnown(f"torch's {getattr(function, '__name__', function)}")
 
 
 def mask(
@@ -73,17 +98,36 @@ def mask(
 
 
 def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
-    """Whether the model's own mask says the same about the first, some middle and the last rows, padding aside."""
-    device, n = keys.k_pos_BK.device, keys.n_queries
-    unpadded = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, window=keys.window)
-    batch_B111 = torch.arange(batch_size, device=device)[:, None, None, None]
-    head_1111 = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
-    for row in sorted({0, n // 3, n // 2, n - 1}):
-        first, last = unpadded.span(row, row + 1)
-        seen_K = torch.zeros(keys.n_keys, dtype=torch.bool, device=device)
-        seen_K[first:last] = unpadded.visible(row, row + 1)[0, 0, 0]
-        rows = torch.full_like(head_1111, row + q_offset)
-        theirs = mask_function(batch_B111, head_1111, rows, keys.k_pos_BK[0] + kv_offset)
-        if not bool((theirs == seen_K).all()):
-            return False
-    return True
+    """Whether the model's own mask says the same of every query and key, padding aside; of long texts by a sample.
+
+    The sample has the pairs at distances 0, 1, 2, 4, 8, ... to either side and at the edge of the window, of every
+    query, and all keys of four queries. Nothing that is visible or hidden in one piece passes between.
+    """
+    row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
+    column_K = torch.arange(keys.n_keys, device=row_Q.device)
+    if batch_size * len(row_Q) * len(column_K) <= ALL_PAIRS:
+        rows, columns = row_Q[:, None], column_K[None]
+    else:
+        rows, columns = some_pairs(keys)
+    distance = rows + keys.n_keys - keys.n_queries - columns
+    seen = (distance >= 0) & (distance < (keys.window or keys.n_keys))
+    batch_B111 = torch.arange(batch_size, device=row_Q.device)[:, None, None, None]
+    theirs = mask_function(
+        batch_B111, torch.zeros_like(batch_B111[:1]), rows[None, None] + q_offset, columns[None, None] + kv_offset
+    )
+    return bool((theirs == seen).all())
+
+
+def some_pairs(keys: Keys) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the sample of `agrees`, [1, N] each; N grows with Q log K."""
+    row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
+    last = keys.n_keys - keys.n_queries
+    steps = [2**i for i in range(keys.n_keys.bit_length())]
+    window = [] if keys.window is None else [keys.window - 1, keys.window]
+    distance_D = torch.tensor(sorted({0, *steps, *(-n for n in steps), *window}), device=row_Q.device)
+    column_DQ = row_Q + last - distance_D[:, None]
+    there_DQ = (column_DQ >= 0) & (column_DQ < keys.n_keys)
+    whole_R = row_Q[[0, len(row_Q) // 3, len(row_Q) // 2, -1]]
+    rows = torch.cat([row_Q.expand_as(column_DQ)[there_DQ], whole_R.repeat_interleave(keys.n_keys)])
+    columns = torch.cat([column_DQ[there_DQ], torch.arange(keys.n_keys, device=row_Q.device).repeat(len(whole_R))])
+    return rows[None], columns[None]

@@ -11,16 +11,16 @@ from types import TracebackType
 from typing import final
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from roundround.attention.keys import AttentionShape
 from roundround.errors import UserError
 from roundround.hf.patching.attention import MakeSoftmax, attention_layers, install, remove, shape_of
-from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies
+from roundround.hf.patching.frequencies import Rotation, places, replace_rotations
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.rotation import is_said_by_frequencies
 
 MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
 
@@ -41,25 +41,25 @@ class Patch:
         make_encoding: MakeEncoding | None = None,
     ) -> None:
         self.model, self.remark = model, None
-        new = None if make_encoding is None else replaced_tables(model, make_encoding)
-        self.own_tables = None if new is None else replace_frequencies(model, new)
-        if self.own_tables is not None and new is not None:
-            self.remark = remark_on(self.own_tables, new)
+        new = None if make_encoding is None else rotations_of(model, make_encoding)
+        self.own_rotations = None if new is None else replace_rotations(model, new)
+        if self.own_rotations is not None and new is not None:
+            self.remark = remark_on(self.own_rotations, new)
         try:
             self.attention_before = install(model, make_softmax)
         except BaseException:
-            self.give_frequencies_back()
+            self.give_rotations_back()
             raise
 
     def remove(self) -> None:
         """Give the model its own attention and frequencies back."""
         remove(self.model, self.attention_before)
-        self.give_frequencies_back()
+        self.give_rotations_back()
 
-    def give_frequencies_back(self) -> None:
-        if self.own_tables is not None:
-            replace_frequencies(self.model, self.own_tables)
-            self.own_tables = None
+    def give_rotations_back(self) -> None:
+        if self.own_rotations is not None:
+            replace_rotations(self.model, self.own_rotations)
+            self.own_rotations = None
 
     def __enter__(self) -> PreTrainedModel:
         return self.model
@@ -70,25 +70,30 @@ class Patch:
         self.remove()
 
 
-def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Tensor]:
-    """The encoding's frequencies in the place of each of the model's tables. UserError where they do not fit.
+def rotations_of(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Rotation]:
+    """The encoding's rotation in the place of each of the model's. UserError where it does not fit.
 
     A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in
-    its forms, and NoPE. One that pairs other channels, or adds something to embeddings or logits, does not fit.
+    its forms, and NoPE. One that pairs other channels, that scales what it rotates, or that adds something to
+    embeddings or logits, does not fit. What the model's own rotation scales by (YaRN) goes with its frequencies.
     """
-    tables = frequency_tables(model)
+    there = places(model)
     layer = attention_layers(model)[0]
-    if not tables:
+    if not there:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
+    tables = [place.table_P for place in there]
     found = []
     for table in tables:
         encoding = make_encoding(replace(shape_of(layer, 0), head_dim=2 * len(table)))
         name = type(encoding).__name__
         if isinstance(encoding, NoPE):
-            found.append(torch.zeros_like(table))
+            found.append(Rotation(torch.zeros_like(table)))
             continue
-        if not isinstance(encoding, RotaryEncoding):
-            raise UserError(f"{name} is no RoPE; only the frequencies of a loaded model can be replaced")
+        if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
+            raise UserError(
+                f"{name} is no RoPE that its frequencies determine; "
+                "a loaded model takes RoPE, p-RoPE in its forms and NoPE"
+            )
         if len(tables) > 1 and not all(torch.equal(table, other) for other in tables):
             raise UserError(
                 f"{type(model).__name__} rotates its layers at {len(tables)} different bases, and {name} knows one; "
@@ -97,14 +102,20 @@ def replaced_tables(model: PreTrainedModel, make_encoding: MakeEncoding) -> list
         frequencies = encoding.frequencies(torch.float32)
         if len(frequencies) != len(table):
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
-        found.append(frequencies)
+        found.append(Rotation(frequencies))
     return found
 
 
-def remark_on(own: list[Tensor], new: list[Tensor]) -> str | None:
-    """A line where pairs rotate at frequencies that the model was not trained with; None where none does."""
+def remark_on(own: list[Rotation], new: list[Rotation]) -> str | None:
+    """A line where pairs rotate otherwise than the model was trained with; None where none does."""
     for before, after in zip(own, new, strict=True):
-        rotating = after > 0
-        if not torch.allclose(after[rotating], before[rotating].to(after), rtol=1e-4):
+        rotating = after.frequencies_P > 0
+        trained_P = before.frequencies_P.to(after.frequencies_P)
+        if not torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4):
             return "the encoding rotates at other frequencies than the model was trained with; pe.theta=... is its base"
+        if before.factor != after.factor:
+            return (
+                f"the model was trained with an attention factor of {before.factor:g} in its rotation, which goes with "
+                "its frequencies: the encoding has none"
+            )
     return None

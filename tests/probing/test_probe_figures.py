@@ -1,0 +1,139 @@
+"""What a figure shows: measured on the drawn axes, because a file of the right size proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers_hf import some_tokens, tiny
+
+from roundround.hf.patching.attention import installed
+from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.model.scoring import PositionLoss
+from roundround.probing import ablation
+from roundround.probing.probe import Probe, observe
+from roundround.report import figures, perplexity, probe_figures
+
+NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
+
+
+class Words:
+    """A tokenizer as far as a prompt needs one."""
+
+    bos_token_id = None
+
+    def decode(self, tokens: list[int]) -> str:
+        return f"w{tokens[0]}"
+
+
+@pytest.fixture(scope="module")
+def seen() -> Probe:
+    """Two layers of two heads that do not look anywhere: everything is small, and every head is diffuse."""
+    model = tiny("llama", num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight *= 0.01
+    texts = [some_tokens(300, seed=n).tolist() for n in range(2)]
+    with installed(model):
+        return observe(ProbedHuggingFaceModel(NAME, model, Words()), texts, prompt=texts[0][:12])
+
+
+@contextmanager
+def kept() -> Iterator[dict[str, Any]]:
+    """Figures by name, laid out as they are saved, and not written; closed at the end."""
+    from matplotlib import pyplot as plt
+
+    found: dict[str, Any] = {}
+
+    def keep(figure: Any, folder: Path, name: str, kinds: object = ()) -> list[Path]:
+        figure.canvas.draw()
+        found[name] = figure
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (probe_figures, perplexity):
+            patch.setattr(module, "save", keep)
+        yield found
+    for figure in found.values():
+        plt.close(figure)
+
+
+@pytest.fixture(scope="module")
+def drawn(seen: Probe) -> Iterator[dict[str, Any]]:
+    """Every figure of the probe."""
+    with kept() as found:
+        probe_figures.draw_all(seen, seen.prompt, Path())
+        yield found
+
+
+def texts_of(figure: Any) -> list[Any]:
+    """Every title and label of ticks that can be seen."""
+    found = [figure._suptitle] if figure._suptitle else []
+    for axis in figure.axes:
+        found += [axis.title, axis._left_title, *axis.get_xticklabels(), *axis.get_yticklabels()]
+    return [text for text in found if text.get_text() and text.get_visible()]
+
+
+def test_no_title_is_cut_and_no_ticks_run_together(drawn: dict[str, Any]) -> None:
+    assert set(drawn) == {"norms", "heads", "labels", "logits_by_frequency", "without_a_band", "prompt"}
+    for name, figure in drawn.items():
+        for text in texts_of(figure):
+            box = text.get_window_extent()
+            cut = min(box.x0, box.y0) < -1 or box.x1 > figure.bbox.x1 + 1 or box.y1 > figure.bbox.y1 + 1
+            assert not cut, (name, text)
+        for axis in figure.axes:
+            boxes = [t.get_window_extent() for t in axis.get_xticklabels() if t.get_text() and not t.get_rotation()]
+            assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), (name, axis)
+
+
+def test_heads_and_layers_are_whole_numbers(drawn: dict[str, Any]) -> None:
+    for name, n in (("norms", 2), ("heads", 2), ("labels", 2)):
+        assert [t.get_text() for t in drawn[name].axes[0].get_xticklabels()] == [str(i) for i in range(n)]
+
+
+def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, Any]) -> None:
+    for name in ("norms", "heads", "logits_by_frequency", "prompt"):
+        axis = drawn[name].axes[0]
+        assert axis.get_yticklabels()[0].get_text() == "0: 6"  # 2 pi tokens
+        assert any(line.get_ydata()[0] == 3.5 for line in axis.lines)  # pairs of 199 and of 628 tokens, trained on 256
+        assert "training context, 256 tokens" in drawn[name]._suptitle.get_text().replace("\n", " ")
+    assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
+
+
+def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
+    figure = drawn["labels"]
+    assert len(figure.axes[0].texts) == 4  # a share in every cell
+    assert "diffuse: 4 heads" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -> None:
+    titles = [axis._left_title.get_text() for axis in drawn["prompt"].axes[:4]]
+    assert [title.partition(": ")[2] for title in titles] == ["query norms", "key norms", "weights", "logits"]
+    for axis in drawn["prompt"].axes[2:4]:
+        assert [t.get_text() for t in axis.get_yticklabels()] == seen.prompt.words
+
+
+def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
+    found = {}
+    for number, n in enumerate((128, 256, 512)):
+        found[n] = PositionLoss(n)
+        found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
+    with kept() as drawn:
+        perplexity.draw(found, train_length=256, title="tiny", folder=Path())
+        probe_figures.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
+        for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
+            low, high = axis.get_ylim()
+            assert high - low >= 0.099 * (low + high) / 2
+        assert any("targets)" in text.get_text() for text in drawn["ablation"].legends[0].get_texts())
+
+
+def test_a_figure_is_laid_out_the_same_in_every_format(tmp_path: Path) -> None:
+    figure, axis = figures.subplots(figsize=(4, 3))
+    axis.set_ylabel("a label that needs room")
+    first, second = figures.save(figure, tmp_path, "once", ("png", "svg"))
+    assert first.stat().st_size > 1000
+    assert "a label that needs room" in second.read_text()
