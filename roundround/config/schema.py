@@ -58,7 +58,7 @@ class EvalConfig:
     checkpoint: str = MISSING
     length: list[int] = MISSING
     stride: int | None = MISSING
-    bos: Any = MISSING
+    bos: str = MISSING
     max_tokens: int | None = MISSING
     batch_tokens: int = MISSING
     dispersion: bool = MISSING
@@ -82,7 +82,8 @@ class EvalConfig:
             at_least_one(max_tokens=self.max_tokens)
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
-        if self.bos not in ("auto", True, False):
+        self.bos = self.bos.lower()  # true and false come as True and False
+        if self.bos not in ("auto", "true", "false"):
             raise UserError(f"bos={self.bos} must be auto, true or false")
 
 

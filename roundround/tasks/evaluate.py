@@ -51,7 +51,7 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
-    if config.bos is True:
+    if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
         )
@@ -141,11 +141,11 @@ def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData,
     takes it for the beginning of a text, which most windows are not.
     """
     first = probed.first_token
-    if first is None and config.bos is True:
+    if first is None and config.bos == "true":
         raise UserError(f"bos=true: the tokenizer of {probed.name} puts no token at the beginning of a text")
-    if first is None or config.bos is False:
+    if first is None or config.bos == "false":
         return None
-    if config.bos is True:
+    if config.bos == "true":
         return first
     length = min(config.length)
     n_targets = max(length, min(TARGETS_TO_CHOOSE_BY, config.max_tokens or TARGETS_TO_CHOOSE_BY))

@@ -78,6 +78,11 @@ def test_a_compiled_run_says_that_it_runs_in_blocks(
     assert done.err.count("Sigmoid has no exact fused form") == 1
 
 
+# the compiler's own warnings
+quietly = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+@quietly
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_a_compiled_run_trains_as_an_eager_one(train: Callable[..., Done], precision: str) -> None:
@@ -87,6 +92,7 @@ def test_a_compiled_run_trains_as_an_eager_one(train: Callable[..., Done], preci
     assert compiled.value("nats_per_token") == pytest.approx(eager.value("nats_per_token"), rel=close)
 
 
+@quietly
 @pytest.mark.slow
 def test_the_experiment_that_ships_with_compile_runs(train: Callable[..., Done]) -> None:
     small = ["trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "model.head_dim=8"]

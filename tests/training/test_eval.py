@@ -82,7 +82,7 @@ def test_loss_by_position_averages_to_the_loss(roundround: Callable[..., Done], 
         bins = [r for r in total if "first_position" in r]
         n_targets = sum(r["targets"] for r in bins)
         assert whole == pytest.approx(sum(r["value"] * r["targets"] for r in bins) / n_targets)
-        assert bins[0]["value"] == pytest.approx(curve[0])
+        assert all(r["targets"] >= 100 for r in bins)
         assert [bins[0]["first_position"], bins[-1]["last_position"]] == [0, length - 1]
 
 
@@ -114,8 +114,8 @@ def test_bytes_are_those_of_the_text_that_was_scored(roundround: Callable[..., D
 def test_sliding_windows_score_the_same_targets_later_in_the_window(roundround: Callable[..., Done], run: Path) -> None:
     apart, sliding = (evaluated(roundround, run, "length=32", f"stride={stride}") for stride in (32, 8))
     assert sliding.value("scored_targets") == apart.value("scored_targets")
-    late = next(r for r in sliding.results if r.get("first_position") == 16)["targets"]
-    assert late > 0.6 * sliding.value("scored_targets")
+    late = [r["targets"] for r in sliding.results if r.get("first_position", 0) >= 16]
+    assert sum(late) > 0.6 * sliding.value("scored_targets")
 
 
 def test_a_whole_text_can_be_scored(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:
