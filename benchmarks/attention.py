@@ -2,11 +2,13 @@
 
     python benchmarks/attention.py                        # the whole table, 1k to 32k: about 30 minutes on two cores
     python benchmarks/attention.py --lengths 1024,4096 --rounds 5
+    python benchmarks/attention.py --batch 16 --key-heads 2 --lengths 1024 --only entmax15 --memory 0
     python benchmarks/attention.py --device cuda --dtype bfloat16 --lengths 4096,32768,131072
 
-Eight heads of 64 channels, causal, batch 1. A round times each implementation once; printed is the median over rounds
-of the time, and of its ratio to the plain `F.scaled_dot_product_attention` of the same round. Memory is the peak of a
-process of its own above what it held before the call, as the kernel of the operating system counts it.
+Eight heads of 64 channels, causal, batch 1 unless told otherwise. A round times each implementation once; printed is
+the median over rounds of the time, and of its ratio to the plain `F.scaled_dot_product_attention` of the same round.
+Memory is the peak of a process of its own above what it held before the call, as the kernel of the operating system
+counts it.
 
 `docs/benchmarks.md` holds the table, `docs/attention_speed.svg` the chart.
 """
@@ -75,7 +77,7 @@ def ours(softmax: str, pe: str | None, n: int, device: torch.device, **tunables:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=SCALE)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=SCALE, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def hidden(n: int, device: torch.device) -> Tensor:
@@ -110,8 +112,8 @@ def x_transformers() -> dict[str, Attention]:
     return made
 
 
-def implementations(n: int, device: torch.device) -> dict[str, Attention]:
-    """What is timed at n tokens."""
+def implementations(n: int, device: torch.device, only: list[str]) -> dict[str, Attention]:
+    """What is timed at n tokens: all, or SDPA and those of these names."""
     made: dict[str, Attention] = {"SDPA": sdpa}
     fused = FUSED if n <= ALL_FUSED_UP_TO else ["ssmax", "sink"]
     made |= {name: ours(name, None, n, device) for name in fused}
@@ -128,17 +130,21 @@ def implementations(n: int, device: torch.device) -> dict[str, Attention]:
         made["softmax + T5 bias"] = ours("softmax", "t5_bias", n, device)
     if n <= DENSE_UP_TO:
         made["dense adaptive (the paper)"] = dense_adaptive
-        made |= x_transformers()
+        if not only or any(name.startswith("x-transformers") for name in only):
+            made |= x_transformers()
     if n <= DENSE_UP_TO // 2:
         made["dense entmax15 (package)"] = dense_entmax
         made["alpha_entmax"] = ours("alpha_entmax", None, n, device)  # by bisection
-    return made
+    return {name: attention for name, attention in made.items() if not only or name == "SDPA" or name in only}
 
 
-def inputs(n: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+def inputs(
+    n: int, device: torch.device, dtype: torch.dtype, n_batch: int = 1, n_key_heads: int = N_HEADS
+) -> list[Tensor]:
+    """Queries, keys, values and the gradient of the output."""
     generator = torch.Generator(device).manual_seed(0)
-    shape = (1, N_HEADS, n, HEAD_DIM)
-    return [torch.randn(shape, device=device, generator=generator).to(dtype) for _ in range(4)]
+    shapes = ((n_batch, n_heads, n, HEAD_DIM) for n_heads in (N_HEADS, n_key_heads, n_key_heads, N_HEADS))
+    return [torch.randn(shape, device=device, generator=generator).to(dtype) for shape in shapes]
 
 
 def forward(attention: Attention, tensors: list[Tensor]) -> None:
@@ -164,16 +170,10 @@ def seconds(call: Callable[[], None], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def compare(
-    n: int, direction: str, rounds: int, device: torch.device, dtype: torch.dtype, only: list[str]
-) -> list[dict[str, Any]]:
-    """Times of the implementations at n tokens, printed and returned; `only` names some, beside SDPA."""
-    run, tensors = PASSES[direction], inputs(n, device, dtype)
-    attentions = {
-        name: attention
-        for name, attention in implementations(n, device).items()
-        if not only or name == "SDPA" or name in only
-    }
+def compare(direction: str, tensors: list[Tensor], rounds: int, only: list[str]) -> list[dict[str, Any]]:
+    """Times of the implementations on these tensors, printed and returned; `only` names some, beside SDPA."""
+    run, n, device = PASSES[direction], tensors[0].shape[2], tensors[0].device
+    attentions = implementations(n, device, only)
     times: dict[str, list[float]] = {name: [] for name in attentions}
     warm = 1 if n <= 4096 else 0  # at longer ones a first call's overhead is lost in the seconds it takes
     for i in range(rounds + warm):
@@ -266,6 +266,8 @@ def main() -> None:
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
     parser.add_argument("--rounds", type=int, default=7, help="at 4k and below; fewer beyond")
     parser.add_argument("--only", default="", help='of the table\'s names, such as "sink;adaptive, full gradient"')
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--key-heads", type=int, default=N_HEADS, help="fewer for grouped queries; name what to time")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--memory", type=int, default=32768, help="length at which memory is measured; 0 for none")
@@ -281,7 +283,8 @@ def main() -> None:
     for n in map(int, options.lengths.split(",")):
         rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)  # 4, 4, 4, 2, 1, 1
         for direction in PASSES:
-            rows += compare(n, direction, rounds, device, dtype, options.only.split(";") if options.only else [])
+            tensors = inputs(n, device, dtype, options.batch, options.key_heads)
+            rows += compare(direction, tensors, rounds, options.only.split(";") if options.only else [])
     if options.memory and device.type == "cpu":
         memory(options.memory, ["SDPA", "sink", "adaptive, beta detached", "adaptive, full gradient"])
         memory(min(options.memory, 16384), ["SDPA", "entmax15"])

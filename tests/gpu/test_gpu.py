@@ -1,0 +1,141 @@
+"""Every normaliser on a GPU, in every precision and every way to attend, against its definition in float64.
+
+    python -m pytest -m cuda        # on a machine with an NVIDIA GPU
+
+Without one these tests are skipped, and a few run on the CPU instead, to show that they would run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from test_softmax import keys_of, row_counts
+from test_softmax_contract import CHOSEN, D_MODEL, NAMES, attention_shape, build, randn
+from torch import Tensor
+
+from roundround.attention.keys import Keys
+from roundround.softmax.base import AttentionSoftmax
+
+N_BATCH, N_HEADS, N_TOKENS = 2, 4, 70
+# error over size, as norms: of the output, and of a gradient
+BOUNDS = {torch.float32: (1e-4, 3e-4), torch.float16: (5e-3, 2e-2), torch.bfloat16: (3e-2, 1e-1)}
+JUMPS = {"sparsemax": 3}  # times the bound: the gradient jumps where rounding lets a key in or out
+# between the logits of a key that is chosen and the next: what rounding may close
+MARGINS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+ON_CPU = ("softmax", "sink", "adaptive_temperature_trained", "entmax15", "top_k")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to attend: the number of queries, of key heads and of channels, and what is visible."""
+
+    n_queries: int = N_TOKENS
+    n_key_heads: int = N_HEADS
+    head_dim: int = 64
+    window: int | None = None
+    padded: bool = False
+
+    def keys(self, device: str) -> Keys:
+        keys = keys_of(self.n_queries, N_TOKENS, window=self.window)
+        valid_BK = torch.ones(N_BATCH, N_TOKENS, dtype=torch.bool, device=device)
+        valid_BK[0, :9] = valid_BK[1, -7:] = False
+        return Keys(
+            q_pos_BQ=keys.q_pos_BQ.to(device),
+            k_pos_BK=keys.k_pos_BK.to(device),
+            valid_BK=valid_BK if self.padded else None,
+            window=self.window,
+        )
+
+
+WAYS = {
+    "plain": Way(),
+    "padded": Way(padded=True),
+    "window": Way(window=20),
+    "cache": Way(n_queries=3),
+    "one new token": Way(n_queries=1),
+    "grouped": Way(n_key_heads=2),
+    "grouped, padded, window, cache": Way(n_queries=33, n_key_heads=2, window=20, padded=True),
+    "grouped, 20 channels": Way(n_key_heads=2, head_dim=20),
+}
+
+
+def on_devices() -> Iterator[Any]:
+    """The cases of the test: all on CUDA, some of them on the CPU."""
+    here = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
+    for name in NAMES:
+        for dtype in BOUNDS:
+            label = f"{name}-{str(dtype).removeprefix('torch.')}"
+            yield pytest.param("cuda", name, dtype, marks=[pytest.mark.cuda, here], id=f"cuda-{label}")
+            if name in ON_CPU and dtype != torch.float16:
+                yield pytest.param("cpu", name, dtype, id=f"cpu-{label}")
+
+
+def visible_by_loop(way: Way) -> Tensor:
+    """[B, 1, Q, K], True where visible: queries are the last of the tokens."""
+    valid_BK = way.keys("cpu").valid_BK
+    visible = torch.zeros(N_BATCH, 1, way.n_queries, N_TOKENS, dtype=torch.bool)
+    for i in range(way.n_queries):
+        token = N_TOKENS - way.n_queries + i
+        for j in range(max(0, token + 1 - (way.window or N_TOKENS)), token + 1):
+            visible[:, 0, i, j] = True if valid_BK is None else valid_BK[:, j]
+    return visible
+
+
+def definition(
+    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], visible: Tensor
+) -> tuple[Tensor, Tensor]:
+    """sum_j weights(scale q . k)_j v_j over one matrix of logits, and the logits."""
+    k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
+    logits = q @ k.mT * q.shape[-1] ** -0.5
+    return softmax.weights(logits, visible, rows | row_counts(visible)) @ v, logits
+
+
+def clear_rows(logits: Tensor, visible: Tensor, n_chosen: int, margin: float) -> Tensor:
+    """Rows [B, H, Q, 1] in which the last key that is chosen is clearly larger than the next."""
+    ordered = logits.masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
+    ordered = torch.nn.functional.pad(ordered, (0, 1), value=-torch.inf)
+    between = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
+    return between.nan_to_num(torch.inf) > margin
+
+
+def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> None:
+    error = (found.detach().cpu().double() - expected).norm() / expected.norm().clamp(min=1e-9)
+    assert error <= bound, f"{what}: off by {error:.1e} of its size"
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize(("device", "name", "dtype"), list(on_devices()))
+def test_attention_is_the_definition_in_float64_gradients_included(
+    device: str, name: str, dtype: torch.dtype, way: Way
+) -> None:
+    shape = attention_shape(n_heads=N_HEADS, n_key_heads=way.n_key_heads, head_dim=way.head_dim)
+    softmax = build(name, shape).to(device, dtype).train()
+    exact = copy.deepcopy(softmax).cpu().double()
+    sizes = ((N_HEADS, way.n_queries), (way.n_key_heads, N_TOKENS), (way.n_key_heads, N_TOKENS))
+    values = [randn(N_BATCH, *size, way.head_dim, seed=seed).to(dtype) for seed, size in enumerate(sizes)]
+    leaves = [x.to(device).requires_grad_() for x in values]
+    x_BQD = randn(N_BATCH, way.n_queries, D_MODEL, seed=7).to(device, dtype)
+    rows = {key: value.detach() for key, value in softmax.row_parameters(x_BQD).items()}
+    out = softmax(*leaves, scale=way.head_dim**-0.5, keys=way.keys(device), bias=None, rows=rows)
+    assert (out.dtype, out.shape, out.device.type) == (dtype, leaves[0].shape, device)
+
+    exact_leaves, visible = [x.double().requires_grad_() for x in values], visible_by_loop(way)
+    exact_rows = {key: value.cpu().double() for key, value in rows.items()}
+    expected, logits = definition(exact, *exact_leaves, exact_rows, visible)
+    compared = torch.ones_like(logits[..., :1], dtype=torch.bool)
+    if name in CHOSEN:
+        compared = clear_rows(logits.detach(), visible, CHOSEN[name], MARGINS[dtype])
+        assert compared.float().mean() > 0.6
+    of_output, of_gradient = BOUNDS[dtype]
+    assert_close(out * compared.to(device), (expected * compared).detach(), of_output, "output")
+    cotangent = randn(*expected.shape, seed=9).to(dtype).double() * compared
+    theirs = torch.autograd.grad((expected * cotangent).sum(), exact_leaves)
+    ours = torch.autograd.grad(out, leaves, cotangent.to(device, dtype))
+    for what, mine, its in zip(("dq", "dk", "dv"), ours, theirs, strict=True):
+        assert mine.dtype == dtype
+        assert_close(mine, its, of_gradient * JUMPS.get(name, 1), what)
