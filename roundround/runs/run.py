@@ -22,7 +22,8 @@ from filelock import FileLock, Timeout
 from roundround import __version__
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
-from roundround.runs.directories import MANIFEST, rank, read_manifest
+from roundround.runs.directories import MANIFEST, read_manifest
+from roundround.runs.launcher import rank
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 
