@@ -1,7 +1,7 @@
 """Who started this process: a person, or a launcher that started several which train one model together.
 
-Lightning asks the same variables in the same order (`TorchElasticEnvironment.detect`, `SLURMEnvironment.detect`); here they
-are read before anything slow is imported. A variable that stands alone, such as a stale RANK=1, means nothing.
+Lightning asks the same variables in the same order (`TorchElasticEnvironment.detect`, `SLURMEnvironment.detect`); here
+they are read before anything slow is imported. A variable that stands alone, such as a stale RANK=1, means nothing.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[i
 
 
 def check_processes(global_rank: int, world_size: int) -> None:
-    """Raises UserError where the Trainer counts other processes than the launcher started: ranks would wait or repeat."""
+    """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
     launched = launch()
     if launched is None:
         if global_rank != 0 or "LOCAL_RANK" in os.environ:
