@@ -28,8 +28,9 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.messages import EXPLAINED, explain
 from roundround.config.options import conf_dir, config_name
-from roundround.errors import Interrupted, UserError, one_line
+from roundround.errors import Interrupted, NotFinite, UserError, one_line
 from roundround.runs import directories
+from roundround.runs.launcher import speaks
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class Job:
     def __call__(self, cfg: DictConfig) -> Any:
         with own_process_state(self):
             code = self.run(cfg)
+        if code in (0, 2):
+            directories.remove_scratch(Path(HydraConfig.get().runtime.output_dir))
         if code == 0:
             return None
         if HydraConfig.get().mode == RunMode.MULTIRUN and code < 128:
@@ -104,6 +107,8 @@ class Job:
         job = HydraConfig.get()
         path = Path(job.runtime.output_dir) / f"{job.job.name}.log"
         log.debug("the task failed", exc_info=error)
+        if isinstance(error, NotFinite) and not speaks():  # all ranks see it
+            return 1
         return complain(self.verb, f"failed: {type(error).__name__}: {one_line(error)} (traceback in {path})", 1)
 
 
@@ -157,7 +162,12 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def complain(verb: str, message: str, code: int) -> int:
-    """Print one red line on standard error; return the exit code."""
+    """Print one red line on standard error; return the exit code.
+
+    Of several processes on a machine one says what all meet: wrong input and an interruption.
+    """
+    if code != 1 and not speaks():
+        return code
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
     print(f"{red}roundround {verb}: {message}{plain}", file=sys.stderr, flush=True)
     return code

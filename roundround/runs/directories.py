@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError
+from roundround.runs.launcher import launched_from_outside, rank
 
 MANIFEST = "run.json"
-
-
-def rank() -> int:
-    """This process's rank among those that train one model together, from what their launcher set; 0 when alone."""
-    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 0
+SCRATCH = "roundround-rank-"
 
 
 def run_directory(outputs: str, verb: str, resume: str | None) -> str:
     """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
 
-    Processes other than the first leave files to the first one and get a scratch folder, which Hydra insists on.
+    Processes other than the first leave files to the first one and get a scratch folder, which Hydra insists on. While
+    they train, they learn the first one's directory.
     """
     if resume is not None:
         return str(find_run(resume, outputs, verb, done=False))
     if rank() != 0:
-        return tempfile.mkdtemp(prefix="roundround-rank-")
+        return tempfile.mkdtemp(prefix=SCRATCH)
     return str(claim(Path(outputs) / verb, datetime.now()))
 
 
+def remove_scratch(directory: Path) -> None:
+    """Remove the directory of a process other than the first; leave any other."""
+    if directory.name.startswith(SCRATCH) and directory.parent == Path(tempfile.gettempdir()):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def sweep_directory(outputs: str, verb: str) -> str:
-    """Hydra's sweep directory, whose folders are the jobs by number."""
+    """Hydra's sweep directory, whose folders are the jobs by number. UserError where it cannot be one for all ranks."""
+    launched = launched_from_outside()
+    if launched is not None and "SUBMITIT_EXECUTOR" not in os.environ:
+        raise UserError(f"{launched.launcher} starts the processes of one run; leave out -m, or start a run at a time")
     return str(claim(Path(outputs) / verb, datetime.now(), suffix="-sweep"))
 
 

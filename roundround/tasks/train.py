@@ -24,6 +24,7 @@ from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
 from roundround.runs.directories import jobs_of_sweep
+from roundround.runs.launcher import launched_from_outside
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
 from roundround.runs.start import Start, starting_point
@@ -34,7 +35,7 @@ from roundround.training.module import LanguageModel
 from roundround.training.notes import about_documents, about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-from roundround.training.trainer_options import OWNED, check_trainer, devices_that_divide
+from roundround.training.trainer_options import OWNED, check_processes, check_trainer, devices_that_divide
 
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:
@@ -51,7 +52,8 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
         run.note(choices=start.choices, **start.facts)
         with lightning_messages_in_log():
             fit(run, config, data, optimizer, schedule, start)
-        report(run, config, data)
+        if run.writes:
+            report(run, config, data)
 
 
 def fit(
@@ -171,13 +173,22 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
     settings.precision = settings.precision or ("bf16-mixed" if gpu else "32-true")
     settings.devices, message = devices_that_divide(settings, config.batch_size)
+    nodes = {}
+    launched = launched_from_outside()
+    if launched is not None:
+        if config.trainer.devices == "auto":
+            settings.devices, message = launched.n_on_machine, None
+        if "num_nodes" not in settings:
+            nodes = {"num_nodes": max(1, launched.n_processes // launched.n_on_machine)}
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
     try:
-        return build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED)
+        trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **nodes)
     except (MisconfigurationException, TypeError, RuntimeError) as error:
         raise UserError(f"trainer: {one_line(error)}") from error
+    check_processes(trainer.global_rank, trainer.world_size)
+    return trainer
 
 
 def report(run: Run, config: TrainConfig, data: TokenData) -> None:
@@ -200,8 +211,7 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     ]
     records += [{"metric": name, **common, "value": value} for name, value in run.manifest["facts"].items()]
     run.results(records, **values, step=best["step"])
-    if run.writes:
-        print_status(
-            f"held-out perplexity {values['perplexity']:.3f} (loss {token_loss:.4f} nats per token, "
-            f"{values['nats_per_byte']:.4f} per byte) at step {best['step']}"
-        )
+    print_status(
+        f"held-out perplexity {values['perplexity']:.3f} (loss {token_loss:.4f} nats per token, "
+        f"{values['nats_per_byte']:.4f} per byte) at step {best['step']}"
+    )

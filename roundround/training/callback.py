@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -61,6 +62,7 @@ class TrainingCallback(lightning.Callback):
             trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
             if "loss_scaler" in self.resumed.state:
                 trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
+        self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
         self.seen_step = module.step
         self.bookkeeping = Bookkeeping(self.run, first_step=module.first_step, n_steps=module.n_steps)
 

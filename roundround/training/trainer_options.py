@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import lightning
 from lightning.pytorch.accelerators import CUDAAccelerator
 
 from roundround.errors import UserError
+from roundround.runs.launcher import launch
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
@@ -152,3 +154,20 @@ def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[i
         return devices, None
     used = max(n for n in range(1, there) if share % n == 0)
     return used, f"training on {used} of {there} GPUs, because batch_size={batch_size} cannot be divided among {there}"
+
+
+def check_processes(global_rank: int, world_size: int) -> None:
+    """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
+    launched = launch()
+    if launched is None:
+        if global_rank != 0 or "LOCAL_RANK" in os.environ:
+            raise UserError(
+                "LOCAL_RANK or NODE_RANK is set and no launcher set the rest; unset it, or start with torchrun"
+            )
+    elif launched.launcher == "srun" and "SLURM_STEP_ID" not in os.environ and launched.n_processes > 1:
+        raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
+    elif (launched.rank, launched.n_processes) != (global_rank, world_size):
+        raise UserError(
+            f"{launched.launcher} started {launched.n_processes} processes and trainer.devices x trainer.num_nodes is "
+            f"{world_size}; give trainer.devices={launched.n_on_machine}, or start as many processes as devices"
+        )

@@ -141,6 +141,27 @@ def test_a_sweep_of_two_processes_each_with_the_users_own_conf(here: Path, fast:
     assert [(m["status"], m["choices"]["pe"]) for m in manifests] == [("done", "mine"), ("done", "rope")]
 
 
+def test_processes_of_torchrun_share_a_run_and_what_they_say(here: Path, fast: list[str]) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, "-m", "roundround", "train", *fast, "trainer.devices=auto", "trainer.max_steps=2"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(here)},
+    )
+    assert done.returncode == 0, done.stderr
+    runs = list(here.glob("outputs/train/*/*"))
+    assert done.stdout.split() == [str(runs[0])]
+    assert len(runs) == 1
+    assert json.loads((runs[0] / "run.json").read_text())["status"] == "done"
+    assert (runs[0] / "results.json").exists()
+    assert done.stderr.count("held-out perplexity") == 2  # of the last step, and of the run
+    assert not list(here.glob("roundround-rank-*"))
+
+
 # -- interrupting and resuming
 
 
