@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda
 
-from roundround.attention.precision import wide_dtype
+from roundround.attention.precision import has_bfloat16, wide_dtype
 
 CHANNELS_IN_EIGHTS = 8
 SDPA_ALONE = ("cuda", "mps", "xpu")  # cuda: ROCm's name for itself; what their kernels return could not be checked
@@ -80,6 +80,6 @@ def fitted(*tensors: Tensor) -> list[Tensor]:
     n, dtype = max(x.shape[-1] for x in tensors), tensors[0].dtype
     if tensors[0].device.type == "cuda":
         n += -n % CHANNELS_IN_EIGHTS
-        if dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        if dtype == torch.bfloat16 and not has_bfloat16(tensors[0].device):
             dtype = wide_dtype(dtype)
     return [(x if x.shape[-1] == n else F.pad(x, (0, n - x.shape[-1]))).to(dtype) for x in tensors]

@@ -11,6 +11,11 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device computes in bfloat16 itself; NVIDIA's before compute capability 8.0 (T4, V100) emulate it."""
+    return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """The tensor in float32, or in float64 where it is float64."""
     return x.to(wide_dtype(x.dtype))

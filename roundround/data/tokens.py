@@ -34,6 +34,7 @@ Document = TypeVar("Document")
 
 FORMAT = 2  # of the files; raised with any change to them, so that old entries are not taken for new ones
 BATCH_CHARACTERS = 1 << 20
+MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
 
@@ -62,6 +63,20 @@ class TokenData:
     def bytes_of_targets(self, n: int) -> int:
         """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
         return int(self.held_out_bytes[1 : n + 1].sum(dtype=np.int64))
+
+    def about_documents(self, split: str, length: int) -> str | None:
+        """A line where the documents of a split are much shorter than the `length` tokens of a window."""
+        n_tokens, n_documents = {
+            "train": (len(self.train), self.n_train_documents),
+            "held_out": (len(self.held_out), self.n_held_out_documents),
+        }[split]
+        mean = n_tokens / n_documents - 1
+        if mean >= MUCH_SHORTER * length:
+            return None
+        return (
+            f"documents have {mean:,.0f} tokens on average and the context {length:,}, so that most of a window is "
+            "other documents; in plain text data.split_regex says where a document ends (null: where its file ends)"
+        )
 
 
 def default_cache_dir() -> Path:

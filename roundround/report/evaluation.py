@@ -72,10 +72,7 @@ def scope(losses: Mapping[int, PositionLoss], data: TokenData) -> list[str]:
             f"documents are joined by {name}, which is no target: its {loss.n_joints:,} places cost "
             f"{loss.joint_sum / loss.n_joints:.2f} nats each at {longest:,}, {share:.1%} of the loss with them"
         )
-    mean = len(data.held_out) / n_documents - 1
-    if mean < longest / 2:
-        lines.append(
-            f"a document has {mean:,.0f} tokens on average, so a context of {longest:,} is mostly other documents; cut "
-            "the text elsewhere where those belong together (data=text: data.split_regex, null for one document a file)"
-        )
+    short = data.about_documents("held_out", longest)
+    if short is not None:
+        lines.append(short)
     return lines

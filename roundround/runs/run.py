@@ -23,14 +23,10 @@ from roundround import __version__
 from roundround.console import print_status
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
-<<<<<<< HEAD
 from roundround.runs import variants
-from roundround.runs.directories import MANIFEST, rank, read_manifest
-from roundround.runs.identity import identity, of_normaliser
-=======
 from roundround.runs.directories import MANIFEST, read_manifest
+from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.launcher import rank
->>>>>>> training
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 

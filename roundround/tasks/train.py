@@ -32,10 +32,16 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback
 from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.module import LanguageModel
-from roundround.training.notes import about_documents, about_softmax, about_warmup, trains_as_softmax
+from roundround.training.notes import about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-from roundround.training.trainer_options import OWNED, check_processes, check_trainer, devices_that_divide
+from roundround.training.trainer_options import (
+    OWNED,
+    check_processes,
+    check_trainer,
+    default_precision,
+    devices_that_divide,
+)
 
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:
@@ -144,7 +150,7 @@ def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder,
         return
     notes = [
         about_warmup(schedule, config.trainer.max_steps),
-        about_documents(data.train, data.end_of_document, config.model.train_length),
+        data.about_documents("train", config.model.train_length),
         about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run)),
     ]
     for note in notes:
@@ -171,7 +177,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     if settings.precision in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
-    settings.precision = settings.precision or ("bf16-mixed" if gpu else "32-true")
+    settings.precision = settings.precision or default_precision(gpu)
     settings.devices, message = devices_that_divide(settings, config.batch_size)
     nodes = {}
     launched = launched_from_outside()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from roundround.model.decoder import Decoder
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 from roundround.softmax.softmax import Softmax
 from roundround.training.schedules import Schedule
-
-TOKENS_LOOKED_AT = 1_000_000
-MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 
 
 def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
@@ -25,18 +19,6 @@ def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
         return None
     most = "the whole run" if warmup >= n_steps else f"{100 * warmup / n_steps:.0f}% of the run"
     return f"the learning rate warms up during {most}: schedule.warmup_steps={warmup}, trainer.max_steps={n_steps}"
-
-
-def about_documents(tokens: NDArray[np.unsignedinteger[Any]], end_of_document: int, length: int) -> str | None:
-    """A line where documents are much shorter than the `length` tokens of a window, going by the first million."""
-    first = tokens[:TOKENS_LOOKED_AT]
-    mean = len(first) / max(1, int(np.count_nonzero(first == end_of_document)))
-    if mean >= MUCH_SHORTER * length:
-        return None
-    return (
-        f"documents have {mean:,.0f} tokens on average and the context {length:,}, so that most of a window is other "
-        "documents; in plain text data.split_regex says where a document ends"
-    )
 
 
 def about_softmax(decoder: Decoder, name: str, twin: Path | None) -> str | None:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
 
+from roundround.attention.precision import has_bfloat16
 from roundround.errors import UserError
 from roundround.runs.launcher import launch
 
@@ -141,6 +143,13 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
 def arguments() -> list[str]:
     """The names of what Lightning's Trainer takes."""
     return list(inspect.signature(lightning.Trainer).parameters)
+
+
+def default_precision(gpu: bool) -> str:
+    """What `trainer.precision=null` means: half precision where the device computes in it, weights in float32."""
+    if not gpu:
+        return "32-true"
+    return "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed"
 
 
 def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[int | str | list[int], str | None]:

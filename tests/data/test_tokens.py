@@ -274,6 +274,16 @@ def test_bytes_of_a_stretch_of_tokens_are_those_of_its_text(tmp_path: Path, reci
     assert data.held_out_bytes.sum() == sum(len(text.encode()) for text in held_out)
 
 
+def test_documents_much_shorter_than_the_context_are_said(tmp_path: Path) -> None:
+    texts = [f"{n:049d}" for n in range(50)]
+    data = prepare(Listed(texts, held_out=0.5), Bytes(), tmp_path)
+    for split in ("train", "held_out"):
+        note = data.about_documents(split, 200)
+        assert note is not None
+        assert "documents have 49 tokens on average and the context 200" in note
+        assert data.about_documents(split, 196) is None
+
+
 def test_dropped_characters_count_with_the_next_token_and_shared_ones_with_the_first() -> None:
     text = "\N{GRINNING FACE} ab "  # 4 + 1 + 1 + 1 + 1 bytes
     found = bytes_of_tokens(text, [(0, 1), (0, 1), (2, 3), (3, 4)])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import ROOT, Done
 
 from roundround.config.models import build_decoder
 from roundround.config.options import load_option, named
-from roundround.training.notes import about_documents, about_warmup, trains_as_softmax
+from roundround.training.notes import about_warmup, trains_as_softmax
 from roundround.training.schedules import Schedule
 
 NORMALISERS = [path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")]
@@ -49,14 +48,6 @@ def test_numbers_decide_too() -> None:
 def test_a_warm_up_of_most_of_the_run_is_said(warmup: int, n_steps: int, part: str | None) -> None:
     note = about_warmup(named("schedule", "cosine", Schedule, warmup_steps=warmup)(), n_steps)
     assert note is None if part is None else part in note
-
-
-def test_documents_much_shorter_than_the_context_are_said() -> None:
-    tokens = np.tile(np.array([*[7] * 49, 0], dtype=np.uint16), 20)
-    note = about_documents(tokens, end_of_document=0, length=256)
-    assert "documents have 50 tokens on average and the context 256" in note
-    assert about_documents(tokens, end_of_document=0, length=128) is None
-    assert about_documents(tokens[:49], end_of_document=0, length=100) is None  # one document
 
 
 def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
