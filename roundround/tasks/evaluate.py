@@ -64,7 +64,8 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     check_lengths(config, decoder, choices)
     data = trained.held_out_text()
     seed = trained.config.seed
-    with opened_run(cfg, config, invocation, device, choices, {"seed": seed, "run": str(source)}, data) as run:
+    facts = {"seed": seed, "run": str(source), "first_token": None}
+    with opened_run(cfg, config, invocation, device, choices, facts, data) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
             print_status(
                 "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
@@ -83,8 +84,10 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **invocation.given, "model": probed.name}
-        model = AfterFirstToken(probed, chosen_first_token(config, probed, data, device))
-        with opened_run(cfg, config, invocation, device, choices, {"seed": None, "run": None}, data) as run:
+        first = chosen_first_token(config, probed, data, device)
+        facts = {"seed": None, "run": None, "first_token": None if first is None else data.tokenizer.id_to_token(first)}
+        model = AfterFirstToken(probed, first)
+        with opened_run(cfg, config, invocation, device, choices, facts, data) as run:
             score_and_report(run, config, model, data, device, choices, probed.longest, None)
 
 
@@ -101,7 +104,8 @@ def opened_run(
     """The run directory, with what is known before the first number."""
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         hashes = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-        run.note(choices=choices, device=describe_device(device), data=hashes, **facts)
+        joining = data.tokenizer.id_to_token(data.end_of_document)
+        run.note(choices=choices, device=describe_device(device), data={**hashes, "joining_token": joining}, **facts)
         yield run
 
 
@@ -149,7 +153,7 @@ def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData,
         return first
     length = min(config.length)
     n_targets = max(length, min(TARGETS_TO_CHOOSE_BY, config.max_tokens or TARGETS_TO_CHOOSE_BY))
-    windows = evaluation_windows(data.held_out, length=length, longest=max(config.length), max_tokens=n_targets)
+    windows = evaluation_windows(data.held_out, length=length, longest=length, max_tokens=n_targets)
     with_it, without = (
         score_windows(AfterFirstToken(probed, token), windows, config, data, device).token_loss()
         for token in (first, None)
