@@ -241,6 +241,7 @@ def test_a_task_that_fails_exits_with_1_and_keeps_its_traceback(
     assert str(run / "train.log") in last
 
 
+@pytest.mark.slow
 def test_joblib_runs_a_sweep_in_parallel(here: Path, fast: list[str]) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="the joblib extra is not installed")
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]

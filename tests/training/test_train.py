@@ -129,6 +129,7 @@ def test_two_processes_see_the_data_of_one(here: Path, fast: list[str], train: C
     assert len(list(Path("outputs/train").glob("*/*/run.json"))) == 2
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_processes_each_with_the_users_own_conf(here: Path, fast: list[str]) -> None:
     Path("mine/pe").mkdir(parents=True)
     Path("mine/pe/mine.yaml").write_text("_target_: my_pe.Mine\n")
