@@ -63,9 +63,12 @@ class Keys:
 
     def of_texts(self, texts: slice) -> Keys:
         """The keys of some texts of the batch."""
-        q_pos, k_pos = (x if len(x) == 1 else x[texts] for x in (self.q_pos_BQ, self.k_pos_BK))
-        valid = None if self.valid_BK is None else self.valid_BK[texts]
-        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid)
+
+        def of(x_B: Tensor) -> Tensor:
+            return x_B if len(x_B) == 1 else x_B[texts]
+
+        valid = None if self.valid_BK is None else of(self.valid_BK)
+        return replace(self, q_pos_BQ=of(self.q_pos_BQ), k_pos_BK=of(self.k_pos_BK), valid_BK=valid)
 
     def span(self, a: int, b: int) -> tuple[int, int]:
         """The smallest range of keys that holds everything visible to the query rows a..b."""

@@ -12,7 +12,10 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 itself; NVIDIA's before compute capability 8.0 (T4, V100) emulate it."""
+    """Whether the device computes in bfloat16 itself; NVIDIA's before compute capability 8.0 (T4, V100) emulate it.
+
+    Of several GPUs PyTorch answers for the current one.
+    """
     return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
 
 

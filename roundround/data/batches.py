@@ -120,15 +120,13 @@ class TrainingWindows(Dataset[Tensor]):
 class EvaluationWindows(Dataset[Tensor]):
     """Windows [length + 1] over a stream in which every token after the first is a target once.
 
-    Window i begins `stride` tokens after the one before it, and its targets count from position first_scored_N[i] on:
+    Each window begins `stride` tokens after the one before it, and its targets count from position `first_scored` on:
     those before it have been counted, and are there as context. With stride = length the windows meet: each begins with
     the token that was the last target before it. The last window is moved back so that it ends with the stream. A slice
     gives [n, length + 1], int64; nothing is copied until it is asked for.
 
     A stride below the length is the sliding window of the Hugging Face documentation on perplexity: every target but
     the first `length` has at least length - stride + 1 tokens of context, and the text is read length / stride times.
-
-    first_scored_N: [N], int64.
     """
 
     def __init__(self, tokens: Tokens, *, length: int, stride: int) -> None:
@@ -136,19 +134,26 @@ class EvaluationWindows(Dataset[Tensor]):
             raise ValueError(
                 f"length is {length} and stride {stride}: 1 <= stride <= length < {len(tokens)}, the tokens, is allowed"
             )
-        self.tokens, self.length = tokens, length
-        n_targets = len(tokens) - 1
-        ends = np.append(np.arange(length, n_targets, stride), n_targets)
-        self.starts_N = ends - length
-        self.first_scored_N = torch.from_numpy(np.append(0, length - np.diff(ends)))
+        self.tokens, self.length, self.stride = tokens, length, stride
+        self.last_start = len(tokens) - 1 - length
 
     def __len__(self) -> int:
-        return len(self.starts_N)
+        return 1 - (-self.last_start // self.stride)
 
     def __getitem__(self, index: int | slice) -> Tensor:
-        starts = self.starts_N[index]
-        rows = gather(self.tokens, np.atleast_1d(starts), self.length + 1)
+        windows_N = range(len(self))[index] if isinstance(index, slice) else [range(len(self))[index]]
+        rows = gather(self.tokens, self.starts(np.asarray(windows_N)), self.length + 1)
         return rows if isinstance(index, slice) else rows[0]
+
+    def starts(self, windows_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first token of windows by number."""
+        return np.minimum(windows_N * self.stride, self.last_start)
+
+    def first_scored(self, windows: slice) -> Tensor:
+        """The first position whose target counts, of each of these windows: [n], int64."""
+        windows_N = np.asarray(range(len(self))[windows])
+        counted_N = np.where(windows_N == 0, 0, self.starts(windows_N - 1) + self.length - self.starts(windows_N))
+        return torch.from_numpy(counted_N)
 
 
 def evaluation_windows(

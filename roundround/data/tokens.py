@@ -60,6 +60,11 @@ class TokenData:
     corpus_hash: str
     tokenizer_hash: str
 
+    @property
+    def joining_token(self) -> str:
+        """What `end_of_document` reads as."""
+        return str(self.tokenizer.id_to_token(self.end_of_document))
+
     def bytes_of_targets(self, n: int) -> int:
         """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
         return int(self.held_out_bytes[1 : n + 1].sum(dtype=np.int64))

@@ -5,6 +5,7 @@ Shapes: B windows or texts, T targets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -30,23 +31,28 @@ class PositionLoss:
         self.count_T = torch.zeros(n_positions, dtype=torch.float64)
         self.joint_sum, self.n_joints = 0.0, 0
 
-    def add(self, loss_BT: Tensor, target_BT: Tensor | None = None) -> None:
-        """Take in the losses of a batch; where `target_BT` is False there is no target."""
+    def add(self, loss_BT: Tensor, target_BT: Tensor | None = None, joint_BT: Tensor | None = None) -> None:
+        """Take in the losses of a batch: where `target_BT` is False there is no target, where `joint_BT` is True, one
+        of the joints.
+        """
         loss_BT, n = loss_BT.cpu().double(), loss_BT.shape[1]
-        if target_BT is not None:
-            target_BT = target_BT.cpu()
-            loss_BT = loss_BT.masked_fill(~target_BT, 0.0)
-        self.sum_T[:n] += loss_BT.sum(0)
-        self.count_T[:n] += len(loss_BT) if target_BT is None else target_BT.sum(0)
-
-    def add_joints(self, loss_BT: Tensor, joint_BT: Tensor) -> None:
-        """Take in the losses of a batch where `joint_BT` is True."""
-        self.joint_sum += float(loss_BT[joint_BT].double().sum())
-        self.n_joints += int(joint_BT.sum())
+        target_BT = torch.ones_like(loss_BT, dtype=torch.bool) if target_BT is None else target_BT.cpu()
+        if joint_BT is not None:
+            joint_BT = joint_BT.cpu() & target_BT
+            self.joint_sum += float(loss_BT[joint_BT].sum())
+            self.n_joints += int(joint_BT.sum())
+            target_BT = target_BT & ~joint_BT
+        self.sum_T[:n] += loss_BT.masked_fill(~target_BT, 0.0).sum(0)
+        self.count_T[:n] += target_BT.sum(0)
 
     @property
     def n_targets(self) -> int:
         return int(self.count_T.sum())
+
+    @property
+    def n_scored(self) -> int:
+        """Targets and joints."""
+        return self.n_targets + self.n_joints
 
     def token_loss(self, first: int = 0, last: int | None = None) -> float:
         """Mean loss in nats of the targets at the positions first..last; NaN where there is none."""
@@ -56,15 +62,19 @@ class PositionLoss:
         """exp of `token_loss`; inf where that is beyond a float's range."""
         return float((self.sum_T[first:last].sum() / self.count_T[first:last].sum()).exp())
 
-    def with_joints(self) -> float:
-        """Mean loss in nats of all targets, the joints between documents among them."""
-        return (float(self.sum_T.sum()) + self.joint_sum) / (self.n_targets + self.n_joints)
+    def perplexity_with_joints(self) -> float:
+        """The perplexity of targets and joints alike; inf where that is beyond a float's range."""
+        return float(((self.sum_T.sum() + self.joint_sum) / self.n_scored).exp())
+
+    def share_at_joints(self) -> float:
+        """The joints' share of the whole loss."""
+        return self.joint_sum / (float(self.sum_T.sum()) + self.joint_sum)
 
     @property
-    def by_position(self) -> list[float]:
-        """Mean loss in nats of the targets at each position."""
-        means: list[float] = (self.sum_T / self.count_T).tolist()
-        return means
+    def by_position(self) -> list[float | None]:
+        """Mean loss in nats of the targets at each position; None where there is none."""
+        pairs = zip(self.sum_T.tolist(), self.count_T.tolist(), strict=True)
+        return [total / count if count else None for total, count in pairs]
 
 
 @torch.no_grad()
@@ -74,29 +84,27 @@ def score(
     *,
     batch: int,
     device: torch.device,
-    first_scored_N: Tensor | None = None,
+    first_scored: Callable[[slice], Tensor] | None = None,
     joint: int | None = None,
 ) -> PositionLoss:
     """Score windows [N, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
 
-    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. first_scored_N: the
-    position from which on the targets of each window count (None: all of them). joint: the token that stands between
+    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. first_scored: from
+    which position on the targets of some windows count (None: all of them). joint: the token that stands between
     documents, whose losses are kept apart (None: it is a token like any other).
     """
     was_training = model.training
     model.eval()
     loss = PositionLoss(windows[:1].shape[1] - 1)
     for start in range(0, len(windows), batch):
-        tokens_BT1 = windows[start : start + batch].to(device)
-        loss_BT = model(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:])
-        scored_BT = torch.ones_like(loss_BT, dtype=torch.bool)
-        if first_scored_N is not None:
-            first_B1 = first_scored_N[start : start + batch, None].to(device)
-            scored_BT = torch.arange(loss_BT.shape[1], device=device) >= first_B1
-        if joint is not None:
-            joint_BT = tokens_BT1[:, 1:] == joint
-            loss.add_joints(loss_BT, scored_BT & joint_BT)
-            scored_BT = scored_BT & ~joint_BT
-        loss.add(loss_BT, scored_BT)
+        rows = slice(start, start + batch)
+        tokens_BT1 = windows[rows]
+        targets_BT = tokens_BT1[:, 1:]
+        counts_BT = None
+        if first_scored is not None:
+            counts_BT = torch.arange(targets_BT.shape[1]) >= first_scored(rows)[:, None]
+        on_device_BT1 = tokens_BT1.to(device)
+        loss_BT = model(on_device_BT1[:, :-1], targets_BT=on_device_BT1[:, 1:])
+        loss.add(loss_BT, counts_BT, None if joint is None else targets_BT == joint)
     model.train(was_training)
     return loss

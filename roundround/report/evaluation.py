@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,18 +16,17 @@ from roundround.report.perplexity import position_bins
 def scored_bytes(losses: Mapping[int, PositionLoss], data: TokenData) -> int:
     """UTF-8 bytes of the text that was scored, the same at every length."""
     loss = next(iter(losses.values()))
-    return data.bytes_of_targets(loss.n_targets + loss.n_joints)
+    return data.bytes_of_targets(loss.n_scored)
 
 
 def values(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
     """The loss of the text in three units, and what the joints between documents would make of it."""
-    n_all = loss.n_targets + loss.n_joints
     return {
         "perplexity": loss.perplexity(),
         "nats_per_token": loss.token_loss(),
         "nats_per_byte": loss.token_loss() * loss.n_targets / n_bytes,
-        "perplexity_with_joints": math.exp(min(loss.with_joints(), 700.0)),
-        "share_of_loss_at_joints": loss.joint_sum / (loss.with_joints() * n_all),
+        "perplexity_with_joints": loss.perplexity_with_joints(),
+        "share_of_loss_at_joints": loss.share_at_joints(),
     }
 
 
@@ -59,18 +57,17 @@ def scope(losses: Mapping[int, PositionLoss], data: TokenData) -> list[str]:
     """What the numbers were taken over, in lines."""
     longest = max(losses)
     loss, n_documents = losses[longest], data.n_held_out_documents
-    n_all = loss.n_targets + loss.n_joints
-    part = "" if n_all == len(data.held_out) - 1 else "the beginning of "
+    part = "" if loss.n_scored == len(data.held_out) - 1 else "the beginning of "
     lines = [
         f"the same {loss.n_targets:,} targets ({scored_bytes(losses, data):,} bytes) at each length: {part}"
         f"{n_documents:,} held-out documents of {n_documents + data.n_train_documents:,}; "
         f"* is the training context length"
     ]
     if loss.n_joints:
-        name, share = data.tokenizer.id_to_token(data.end_of_document), loss.joint_sum / (loss.with_joints() * n_all)
+        each, share = loss.joint_sum / loss.n_joints, loss.share_at_joints()
         lines.append(
-            f"documents are joined by {name}, which is no target: its {loss.n_joints:,} places cost "
-            f"{loss.joint_sum / loss.n_joints:.2f} nats each at {longest:,}, {share:.1%} of the loss with them"
+            f"documents are joined by {data.joining_token}, which is no target: its {loss.n_joints:,} places cost "
+            f"{each:.2f} nats each at {longest:,}, {share:.1%} of the loss with them"
         )
     short = data.about_documents("held_out", longest)
     if short is not None:

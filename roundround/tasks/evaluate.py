@@ -64,7 +64,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     check_lengths(config, decoder, choices)
     data = trained.held_out_text()
     seed = trained.config.seed
-    facts = {"seed": seed, "run": str(source), "first_token": None}
+    facts = {"seed": seed, "run": str(source), "first_token": None, "joining_token": data.joining_token}
     with opened_run(cfg, config, invocation, device, choices, facts, data) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
             print_status(
@@ -84,8 +84,10 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **invocation.given, "model": probed.name}
-        first = chosen_first_token(config, probed, data, device)
-        facts = {"seed": None, "run": None, "first_token": None if first is None else data.tokenizer.id_to_token(first)}
+        with warnings_as_lines(RunsInBlocks):
+            first = chosen_first_token(config, probed, data, device)
+        name = None if first is None else data.tokenizer.id_to_token(first)
+        facts = {"seed": None, "run": None, "first_token": name, "joining_token": data.joining_token}
         model = AfterFirstToken(probed, first)
         with opened_run(cfg, config, invocation, device, choices, facts, data) as run:
             score_and_report(run, config, model, data, device, choices, probed.longest, None)
@@ -104,8 +106,7 @@ def opened_run(
     """The run directory, with what is known before the first number."""
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         hashes = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-        joining = data.tokenizer.id_to_token(data.end_of_document)
-        run.note(choices=choices, device=describe_device(device), data={**hashes, "joining_token": joining}, **facts)
+        run.note(choices=choices, device=describe_device(device), data=hashes, **facts)
         yield run
 
 
@@ -121,7 +122,8 @@ def score_and_report(
 ) -> None:
     with warnings_as_lines(RunsInBlocks):
         losses, dispersions = measure(config, model, data, device)
-    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
+    read = {name: run.manifest[name] for name in ("first_token", "joining_token")} | {"stride": config.stride}
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed, **read}
     more = dispersion_tables.records(dispersions, common)
     report(run, train_length, losses, data, choices, common, more=more)
     if dispersions and run.writes:
@@ -151,19 +153,21 @@ def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData,
         return None
     if config.bos == "true":
         return first
-    length = min(config.length)
+    length = max(config.length)
     n_targets = max(length, min(TARGETS_TO_CHOOSE_BY, config.max_tokens or TARGETS_TO_CHOOSE_BY))
-    windows = evaluation_windows(data.held_out, length=length, longest=length, max_tokens=n_targets)
+    windows = evaluation_windows(
+        data.held_out, length=length, longest=length, stride=config.stride, max_tokens=n_targets
+    )
     with_it, without = (
-        score_windows(AfterFirstToken(probed, token), windows, config, data, device).token_loss()
-        for token in (first, None)
+        score_windows(AfterFirstToken(probed, token), windows, config, data, device) for token in (first, None)
     )
-    name, either = data.tokenizer.id_to_token(first), f"{with_it:.3f} nats per token with it, {without:.3f} without"
-    how = "with" if with_it < without else "without"
+    better = with_it.token_loss() < without.token_loss()
     print_status(
-        f"windows begin {how} {name}: {either}, over the first {n_targets:,} targets (bos=true or false decides)"
+        f"windows begin {'with' if better else 'without'} {data.tokenizer.id_to_token(first)}: "
+        f"{with_it.token_loss():.3f} nats per token with it, {without.token_loss():.3f} without, over the first "
+        f"{without.n_targets:,} targets at context {length:,} (bos=true or false decides)"
     )
-    return first if with_it < without else None
+    return first if better else None
 
 
 def score_windows(
@@ -174,7 +178,7 @@ def score_windows(
         windows,
         batch=max(1, config.batch_tokens // windows.length),
         device=device,
-        first_scored_N=windows.first_scored_N,
+        first_scored=windows.first_scored,
         joint=data.end_of_document,
     )
 

@@ -267,9 +267,10 @@ def test_a_file_of_the_corpus_that_cannot_be_read_is_not_taken_for_the_cache(tmp
 @pytest.mark.parametrize("recipe", [Bytes(), BPE(vocab_size=300, max_train_bytes=10**5)], ids=["bytes", "bpe"])
 def test_bytes_of_a_stretch_of_tokens_are_those_of_its_text(tmp_path: Path, recipe: TokenizerRecipe) -> None:
     data = prepare(Listed(TEXTS, held_out=0.5), recipe, tmp_path)
-    for n in (1, 5, 50, len(data.held_out) - 1):
+    for n in range(1, len(data.held_out)):
         text = data.tokenizer.decode(data.held_out[1 : n + 1].tolist(), skip_special_tokens=True)
-        assert data.bytes_of_targets(n) == pytest.approx(len(text.encode()), abs=3)  # a cut character aside
+        if "\N{REPLACEMENT CHARACTER}" not in text:  # which a cut character would leave
+            assert data.bytes_of_targets(n) == len(text.encode())
     held_out = [text for text in TEXTS if is_held_out(text, 0.5)]
     assert data.held_out_bytes.sum() == sum(len(text.encode()) for text in held_out)
 
@@ -295,7 +296,6 @@ SLOW = """
 import pathlib, sys, time
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.tokenizers import Bytes
-from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokens import prepare
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])

@@ -135,12 +135,14 @@ def test_joints_between_documents_are_kept_apart(decoder: Decoder) -> None:
     apart = score(decoder, WINDOWS, batch=4, device=CPU, joint=joint)
     assert apart.n_joints == int((WINDOWS[:, 1:] == joint).sum()) > 0
     assert apart.n_targets + apart.n_joints == everything.n_targets
-    assert apart.with_joints() == pytest.approx(everything.token_loss())
+    assert apart.perplexity_with_joints() == pytest.approx(everything.perplexity())
+    lost = everything.sum_T.sum() - apart.sum_T.sum()
+    assert apart.share_at_joints() == pytest.approx(float(lost / everything.sum_T.sum()))
 
 
 def test_targets_before_the_first_scored_one_are_context(decoder: Decoder) -> None:
     first_N = torch.arange(len(WINDOWS)) % 3
-    found = score(decoder, WINDOWS, batch=2, device=CPU, first_scored_N=first_N)
+    found = score(decoder, WINDOWS, batch=2, device=CPU, first_scored=first_N.__getitem__)
     assert found.count_T.tolist()[:3] == [int((first_N == 0).sum()), int((first_N <= 1).sum()), len(WINDOWS)]
     everything = score(decoder, WINDOWS, batch=2, device=CPU)
     torch.testing.assert_close(found.sum_T[2:], everything.sum_T[2:])
@@ -151,5 +153,6 @@ def test_what_is_no_target_counts_for_nothing() -> None:
     loss = PositionLoss(3)
     loss.add(torch.tensor([[4.0, 1.0], [2.0, torch.nan]]), torch.tensor([[True, True], [True, False]]))
     assert (loss.token_loss(0, 1), loss.token_loss(1, 2), loss.n_targets) == (3.0, 1.0, 3)
+    assert loss.by_position == [3.0, 1.0, None]
     assert math.isnan(loss.token_loss(2, 3))
     assert math.isnan(loss.perplexity(2, 3))
