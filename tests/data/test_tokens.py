@@ -321,7 +321,7 @@ def slowly(folder: Path, pause: float) -> subprocess.Popen[str]:
 
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 20
-    while not list(path.parent.glob(path.name)):
+    while not any(found.stat().st_size for found in path.parent.glob(path.name)):  # created, and then written
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.01)
 
