@@ -8,13 +8,13 @@ INSTALLED := $(VENV)/installed
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
-	@echo "make test    set up, run the suite (about 5 minutes on two cores, no network, no GPU)"
+	@echo "make test    set up, run the suite (about 6 minutes on two cores, no network, no GPU)"
 	@echo "make test-all   that, the tests that take long (compiled runs), and make mutants"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
-	@echo "make bench   training, attention and probes against other implementations (about 50 minutes)"
+	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -58,6 +58,7 @@ wheel: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/train_throughput.py
+	$(BIN)/python benchmarks/train_throughput.py --compile
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/probe.py
 
