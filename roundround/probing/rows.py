@@ -72,7 +72,7 @@ class RowStatistics:
     A row's weight is divided into that on itself (`diagonal`), on the token before (`previous`), on the text's first
     token and on any other that most later rows prefer (`sink`), on the one other distance from 2 to FARTHEST that takes
     most on average (`offset`), what the largest remaining weight has beyond that (`semantic`), what the NEAR tokens
-    have beyond all these (`local`), and the rest (`diffuse`). `labels` says which of them names a head.
+    have beyond all these and an even spread (`local`), and the rest (`diffuse`). `labels` says which names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
