@@ -81,7 +81,7 @@ def name_pairs(axis: Any, n_pairs: int, layout: Layout | None, train_length: int
 
 
 def context_note(seen: Probe) -> str:
-    return f"dashed: a wavelength of the training context, {seen.train_length:,} tokens"
+    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens"
 
 
 def common_layout(seen: Probe) -> Layout | None:
@@ -262,8 +262,8 @@ def draw_curve(
         other = "fastest" if end == "lowest" else "slowest"
         axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies set to zero")
         axis.invert_xaxis()
-        widen(axis)
         axis.spines[["top", "right"]].set_visible(False)
+    widen(axes[0])  # both panels share the axis, and it must have seen both
     axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes[0].yaxis.set_major_formatter("{x:,g}")
     axes[0].yaxis.set_minor_formatter(NullFormatter())

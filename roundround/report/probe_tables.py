@@ -269,7 +269,7 @@ def show_change(seen: Probe, changed: Probe) -> None:
 
 
 def in_words(shares_7: Tensor) -> str:
-    """`previous 0.64, first 0.20`: the two largest shares."""
+    """`previous 0.64, sink 0.20`: the two largest shares."""
     order = shares_7.argsort(descending=True)[:2].tolist()
     return ", ".join(f"{PLACES[i]} {float(shares_7[i]):.2f}" for i in order)
 

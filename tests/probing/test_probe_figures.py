@@ -100,7 +100,7 @@ def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, 
         axis = drawn[name].axes[0]
         assert axis.get_yticklabels()[0].get_text() == "0: 6"  # 2 pi tokens
         assert any(line.get_ydata()[0] == 3.5 for line in axis.lines)  # pairs of 199 and of 628 tokens, trained on 256
-        assert "training context, 256 tokens" in drawn[name]._suptitle.get_text().replace("\n", " ")
+        assert "less than once within 256 tokens" in drawn[name]._suptitle.get_text().replace("\n", " ")
     assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
 
 
@@ -129,6 +129,20 @@ def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
             low, high = axis.get_ylim()
             assert high - low >= 0.099 * (low + high) / 2
         assert any("targets)" in text.get_text() for text in drawn["ablation"].legends[0].get_texts())
+
+
+def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
+    found = [PositionLoss(128) for _ in range(3)]
+    for loss, nats in zip(found, (1.0, 1.001, 6.0), strict=True):
+        loss.add(torch.full((20, 128), nats))
+    before, flat, steep = found
+    bands = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
+    with kept() as drawn:
+        probe_figures.draw_curve(before, bands, [flat, steep], "tiny", Path())
+        for axis in drawn["ablation"].axes:
+            low, high = axis.get_ylim()
+            assert low < before.perplexity()
+            assert steep.perplexity() < high
 
 
 def test_a_figure_is_laid_out_the_same_in_every_format(tmp_path: Path) -> None:
