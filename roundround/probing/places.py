@@ -89,7 +89,7 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
 
 
 def neighbourhood(mean: dict[str, Tensor]) -> Tensor:
-    """Weight on the token itself and the one before, and what the others within NEAR have beyond an even spread, [H]."""
+    """Weight on the token itself and the one before, and what others within NEAR have beyond an even spread: [H]."""
     return mean["self"] + mean["previous"] + mean["near"].clamp(min=0)
 
 
