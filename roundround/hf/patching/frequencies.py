@@ -131,7 +131,7 @@ def telling_positions(before_P: Tensor, after_P: Tensor) -> Tensor:
     apart_P = (before_P.double() - after_P.double()).abs()
     radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()
     always = torch.tensor([0, 1, 31, 1000], device=radian_away.device)
-    return torch.cat([always, radian_away]).unique()
+    return torch.cat([always, radian_away])
 
 
 def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
