@@ -17,6 +17,7 @@ from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
+from roundround.report import ablation as ablation_report
 from roundround.report import figures, perplexity, probe_figures
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
@@ -55,7 +56,7 @@ def kept() -> Iterator[dict[str, Any]]:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (probe_figures, perplexity):
+        for module in (probe_figures, ablation_report, perplexity):
             patch.setattr(module, "save", keep)
         yield found
     for figure in found.values():
@@ -124,7 +125,7 @@ def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
         found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
     with kept() as drawn:
         perplexity.draw(found, train_length=256, title="tiny", folder=Path())
-        probe_figures.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
+        ablation_report.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
         for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
             low, high = axis.get_ylim()
             assert high - low >= 0.099 * (low + high) / 2
@@ -138,7 +139,7 @@ def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
     before, flat, steep = found
     bands = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
     with kept() as drawn:
-        probe_figures.draw_curve(before, bands, [flat, steep], "tiny", Path())
+        ablation_report.draw_curve(before, bands, [flat, steep], "tiny", Path())
         for axis in drawn["ablation"].axes:
             low, high = axis.get_ylim()
             assert low < before.perplexity()
