@@ -89,23 +89,30 @@ def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) ->
 
 
 def neighbourhood(mean: dict[str, Tensor]) -> Tensor:
-    """Weight on the token itself and the NEAR - 1 before it, whichever it is: [H]."""
+    """Weight on the token itself and the one before, and what others within NEAR have beyond an even spread: [H]."""
     return mean["self"] + mean["previous"] + mean["near"].clamp(min=0)
 
 
-def labels_of(shares_H7: Tensor, neighbourhood_H: Tensor) -> list[tuple[str, float]]:
-    """The label of each head and its score, the weight at that place.
+def largest_within(mean: dict[str, Tensor], shares_H7: Tensor, place_H: Tensor) -> Tensor:
+    """The most that any place has of the neighbourhood, [H]: of `offset` and `semantic` only what lies in it.
+
+    place_H: as in `shares_of`.
+    """
+    share = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
+    offset_near_H = share["offset"] * (place_H + 2 < NEAR)
+    semantic_near_H = torch.minimum(share["semantic"], (mean["other_near"] - offset_near_H).clamp(min=0))
+    return torch.stack([share["diagonal"], share["previous"], offset_near_H, semantic_near_H]).amax(0)
+
+
+def labels_of(shares_H7: Tensor, neighbourhood_H: Tensor, within_H: Tensor) -> list[tuple[str, float]]:
+    """The label of each head and its score, the weight at that place; of `local` the whole neighbourhood's.
 
     The largest share names the head; but it is `local` where its neighbourhood has more than any other place and none
-    of the places in it has half of that.
+    of the places in it, of which `within_H` is the largest, has half of that.
     """
     found = []
-    for shares_7, near in zip(shares_H7.tolist(), neighbourhood_H.tolist(), strict=True):
+    for shares_7, near, within in zip(shares_H7.tolist(), neighbourhood_H.tolist(), within_H.tolist(), strict=True):
         share = dict(zip(PLACES, shares_7, strict=True))
-        within = max(share[name] for name in ("diagonal", "previous", "offset", "semantic"))
-        if near > max(shares_7) and within <= near / 2:
-            found.append(("local", near))
-        else:
-            label = max(share, key=lambda name: share[name])
-            found.append((label, share[label]))
+        label = "local" if near > max(shares_7) and within < near / 2 else max(share, key=lambda name: share[name])
+        found.append((label, near if label == "local" else share[label]))
     return found

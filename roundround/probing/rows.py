@@ -21,6 +21,7 @@ from roundround.probing.places import (
     FIRST_ROW,
     PLACES,
     labels_of,
+    largest_within,
     neighbourhood,
     shares_of,
     sinks,
@@ -71,7 +72,7 @@ class RowStatistics:
     A row's weight is divided into that on itself (`diagonal`), on the token before (`previous`), on the text's first
     token and on any other that most later rows prefer (`sink`), on the one other distance from 2 to FARTHEST that takes
     most on average (`offset`), what the largest remaining weight has beyond that (`semantic`), what the NEAR tokens
-    have beyond all these (`local`), and the rest (`diffuse`). `labels` says which of them names a head.
+    have beyond all these and an even spread (`local`), and the rest (`diffuse`). `labels` says which names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
@@ -154,10 +155,9 @@ class RowStatistics:
 
         `without` names the quarter of the pairs, one of BANDS, whose logits are taken away first.
         """
-        own = [sums["apart, without none"].argmax(-1) for sums in self.sums]  # the same offset, band or no band
         return [
-            shares_of(self.means(sums, without), self.mean(sums, "apart", without), place_H)
-            for sums, place_H in zip(self.sums, own, strict=True)
+            shares_of(self.means(sums, without), self.mean(sums, "apart", without), offset_place(sums))
+            for sums in self.sums
         ]
 
     def neighbourhoods(self, without: str = "none") -> list[Tensor]:
@@ -166,7 +166,11 @@ class RowStatistics:
 
     def labels(self) -> list[list[tuple[str, float]]]:
         """The label of every head, one of PLACES, and the weight behind it: [layer][head]."""
-        return [labels_of(*layer) for layer in zip(self.places(), self.neighbourhoods(), strict=True)]
+        within = [
+            largest_within(self.means(sums, "none"), shares_H7, offset_place(sums))
+            for sums, shares_H7 in zip(self.sums, self.places(), strict=True)
+        ]
+        return [labels_of(*layer) for layer in zip(self.places(), self.neighbourhoods(), within, strict=True)]
 
     def share_at(self, label: str, without: str = "none") -> list[Tensor]:
         """The weight that `labels` gives as the score of this label: [H] for every layer."""
@@ -182,7 +186,12 @@ class RowStatistics:
 
     def offsets(self) -> list[Tensor]:
         """The distance in tokens, from 2 on, that takes most of each head's weight: [H] for every layer."""
-        return [2 + sums["apart, without none"].argmax(-1) for sums in self.sums]
+        return [2 + offset_place(sums) for sums in self.sums]
+
+
+def offset_place(sums: dict[str, Tensor]) -> Tensor:
+    """Which of the offsets, from 2 on, takes most of each head's weight, [H]: the same, band or no band."""
+    return sums["apart, without none"].argmax(-1)
 
 
 def distances_up_to(longest: int) -> list[int]:

@@ -63,7 +63,7 @@ class Measured:
         return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
     def distinct(self) -> dict[str, list[str]]:
-        """Each normaliser with those that do the same as it, by every measure of every seed and size.
+        """Each normaliser with those that are the same in every measure at every seed and size.
 
         A normaliser that learns stands here as it starts, which is another one where it has not been trained: SSMax
         starts as ln n scaling.
@@ -92,7 +92,7 @@ class Measured:
 
 
 def alike(one: dict[str, Array], other: dict[str, Array]) -> bool:
-    """Whether two normalisers cannot be told apart by any measure."""
+    """Whether two normalisers are the same in every measure, to EQUAL; their weights are not compared."""
     return all(np.allclose(one[metric], other[metric], rtol=EQUAL, atol=EQUAL) for metric in one)
 
 
@@ -165,7 +165,7 @@ def distance(values: Array, target: Array) -> Distance:
 def rows(measured: Measured) -> list[list[str]]:
     """The table as text: the paper's two rows, then each normaliser's mean, interval and p-values.
 
-    Normalisers that do the same share a row: they are one result.
+    Normalisers that are the same in every measure share a row: they are one result.
     """
     found = [["items", *(f"{n:,}" for n in measured.sizes)]]
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
@@ -227,7 +227,7 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
     for name, repeated_by in measured.distinct().items():
         if repeated_by:
             lines.append(
-                f"{shown_name(name, repeated_by)}: the same weights at every size, so one result and not "
+                f"{shown_name(name, repeated_by)}: the same in every measure at every size, so one result and not "
                 f"{1 + len(repeated_by)}; what a normaliser learns is as it starts, because only the plain softmax is "
                 "trained"
             )

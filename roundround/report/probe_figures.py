@@ -13,9 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import Band, context_bins
-from roundround.probing.buckets import FEWEST, n_targets
 from roundround.probing.layout import Layout, same
 from roundround.probing.maximum import N_LISTS
 from roundround.probing.norms import KINDS, stacked
@@ -25,15 +22,11 @@ from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS
 from roundround.report.figures import (
     BLUE,
-    GREY,
-    RED,
     SHADE,
-    colour_map,
     number_columns,
     save,
     set_title,
     subplots,
-    widen,
 )
 from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
 
@@ -81,7 +74,7 @@ def name_pairs(axis: Any, n_pairs: int, layout: Layout | None, train_length: int
 
 
 def context_note(seen: Probe) -> str:
-    return f"dashed: a wavelength of the training context, {seen.train_length:,} tokens"
+    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens"
 
 
 def common_layout(seen: Probe) -> Layout | None:
@@ -239,36 +232,3 @@ def draw_maximum(entropies: Mapping[int, Sequence[Tensor]], name: str, folder: P
     axes[0][0].set_ylabel("entropy of the last row (nats)")
     set_title(figure, f"{name}: asked for the maximum, a line a head, mean of {N_LISTS} lists")
     return save(figure, folder, "maximum")
-
-
-def draw_curve(
-    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss], name: str, folder: Path
-) -> list[Path]:
-    """Perplexity against the fraction of frequencies kept, from both ends, a line for each context length."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    figure, axes = subplots(1, 2, figsize=(12, 3.8), sharey=True)
-    bins = context_bins(before)
-    colours = colour_map("viridis")([0.1 + 0.75 * i / max(1, len(bins) - 1) for i in range(len(bins))])
-    for axis, end in zip(axes, ("lowest", "highest"), strict=True):
-        of_end = [(0.0, before), *((b.fraction, loss) for b, loss in zip(bands, losses, strict=True) if b.end == end)]
-        kept = [1 - fraction for fraction, _ in of_end]
-        for colour, (first, last) in zip(colours, bins, strict=True):
-            values = [loss.perplexity(first, last) for _, loss in of_end]
-            label = f"{first:,}-{last - 1:,} tokens before ({n_targets(before, first, last):,} targets)"
-            axis.plot(kept, values, color=colour, marker="o", markersize=3, label=label)
-        axis.plot(kept, [loss.perplexity() for _, loss in of_end], color=RED, linewidth=1.8, label="all")
-        axis.axhline(before.perplexity(), color=GREY, linestyle=":", linewidth=1)
-        other = "fastest" if end == "lowest" else "slowest"
-        axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies set to zero")
-        axis.invert_xaxis()
-        widen(axis)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes[0].yaxis.set_major_formatter("{x:,g}")
-    axes[0].yaxis.set_minor_formatter(NullFormatter())
-    axes[0].set_ylabel("perplexity")
-    figure.legend(*axes[1].get_legend_handles_labels(), frameon=False, fontsize="small", loc="outside right center")
-    few = "" if n_targets(before) >= FEWEST else ", too few to tell"
-    set_title(figure, f"{name}: perplexity without part of the frequencies, {n_targets(before):,} targets{few}")
-    return save(figure, folder, "ablation")

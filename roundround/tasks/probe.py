@@ -23,6 +23,7 @@ from roundround.probing.maximum import entropy_by_length
 from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
+from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures
 from roundround.report import probe_tables as report
 from roundround.runs.device import describe_device, pick_device
@@ -171,16 +172,16 @@ def ablate(
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
-        changes = report.records_of_change(seen, changed, name)
-    run.results(report.records_of_ablation(before, after, name) + changes)
+        changes = ablation_report.records_of_change(seen, changed, name)
+    run.results(ablation_report.records_of_ablation(before, after, name) + changes)
     if not run.writes:
         return
-    report.show_ablation(before, after, probed.name, name)
+    ablation_report.show_ablation(before, after, probed.name, name)
     if seen is not None and changed is not None:
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
         save_file(arrays, run.directory / "ablation.safetensors")
-        report.show_change(seen, changed)
+        ablation_report.show_change(seen, changed)
 
 
 def draw_curve(
@@ -189,7 +190,7 @@ def draw_curve(
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
     losses = [ablation.ablated_loss(probed, [band], texts, batch_tokens=config.batch_tokens) for band in steps]
-    run.results(report.records_of_curve(before, steps, losses))
+    run.results(ablation_report.records_of_curve(before, steps, losses))
     if run.writes:
-        figures.draw_curve(before, steps, losses, probed.name, run.directory / "figures")
-        report.show_curve(before, steps, losses)
+        ablation_report.draw_curve(before, steps, losses, probed.name, run.directory / "figures")
+        ablation_report.show_curve(before, steps, losses)

@@ -18,6 +18,7 @@ from test_softmax import keys_of, row_counts
 from test_softmax_contract import CHOSEN, D_MODEL, NAMES, attention_shape, build, randn
 from torch import Tensor
 
+from roundround.attention.bias import LinearBias
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
@@ -27,18 +28,23 @@ BOUNDS = {torch.float32: (1e-4, 3e-4), torch.float16: (5e-3, 2e-2), torch.bfloat
 JUMPS = {"sparsemax": 3}  # times the bound: the gradient jumps where rounding lets a key in or out
 # between the logits of a key that is chosen and the next: what rounding may close
 MARGINS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-ON_CPU = ("softmax", "sink", "adaptive_temperature_trained", "entmax15", "top_k")
+ON_CPU = ("softmax", "sink", "adaptive_temperature", "entmax15", "top_k")
+SLOPES_H = torch.tensor([0.25, 0.0625, 0.015625, 0.00390625])  # ALiBi's of four heads
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to attend: the number of queries, of key heads and of channels, and what is visible."""
+    """A way to attend: the number of queries, of key heads and of channels, what is visible, and a bias or none."""
 
     n_queries: int = N_TOKENS
     n_key_heads: int = N_HEADS
     head_dim: int = 64
     window: int | None = None
     padded: bool = False
+    alibi: bool = False
+
+    def bias(self, device: str) -> LinearBias | None:
+        return LinearBias(SLOPES_H[:, None, None].to(device)) if self.alibi else None
 
     def keys(self, device: str) -> Keys:
         keys = keys_of(self.n_queries, N_TOKENS, window=self.window)
@@ -61,6 +67,7 @@ WAYS = {
     "grouped": Way(n_key_heads=2),
     "grouped, padded, window, cache": Way(n_queries=33, n_key_heads=2, window=20, padded=True),
     "grouped, 20 channels": Way(n_key_heads=2, head_dim=20),
+    "ALiBi": Way(alibi=True),
 }
 
 
@@ -87,12 +94,15 @@ def visible_by_loop(way: Way) -> Tensor:
 
 
 def definition(
-    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], visible: Tensor
-) -> tuple[Tensor, Tensor]:
-    """sum_j weights(scale q . k)_j v_j over one matrix of logits, and the logits."""
+    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], way: Way
+) -> tuple[Tensor, Tensor, Tensor]:
+    """sum_j weights(scale q . k + bias)_j v_j over one matrix of logits, the logits, and what is visible."""
     k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
-    logits = q @ k.mT * q.shape[-1] ** -0.5
-    return softmax.weights(logits, visible, rows | row_counts(visible)) @ v, logits
+    logits, visible = q @ k.mT * q.shape[-1] ** -0.5, visible_by_loop(way)
+    if way.alibi:
+        token_Q, token_K = torch.arange(N_TOKENS - way.n_queries, N_TOKENS), torch.arange(N_TOKENS)
+        logits = logits - SLOPES_H[:, None, None] * (token_Q[:, None] - token_K)
+    return softmax.weights(logits, visible, rows | row_counts(visible)) @ v, logits, visible
 
 
 def clear_rows(logits: Tensor, visible: Tensor, n_chosen: int, margin: float) -> Tensor:
@@ -114,25 +124,29 @@ def test_attention_is_the_definition_in_float64_gradients_included(
     device: str, name: str, dtype: torch.dtype, way: Way
 ) -> None:
     shape = attention_shape(n_heads=N_HEADS, n_key_heads=way.n_key_heads, head_dim=way.head_dim)
-    softmax = build(name, shape).to(device, dtype).train()
+    softmax = build(name, shape).to(device, dtype)  # in training some are the plain softmax
     exact = copy.deepcopy(softmax).cpu().double()
     sizes = ((N_HEADS, way.n_queries), (way.n_key_heads, N_TOKENS), (way.n_key_heads, N_TOKENS))
     values = [randn(N_BATCH, *size, way.head_dim, seed=seed).to(dtype) for seed, size in enumerate(sizes)]
     leaves = [x.to(device).requires_grad_() for x in values]
     x_BQD = randn(N_BATCH, way.n_queries, D_MODEL, seed=7).to(device, dtype)
     rows = {key: value.detach() for key, value in softmax.row_parameters(x_BQD).items()}
-    out = softmax(*leaves, scale=way.head_dim**-0.5, keys=way.keys(device), bias=None, rows=rows)
+    options = {"scale": way.head_dim**-0.5, "keys": way.keys(device), "bias": way.bias(device), "rows": rows}
+    out = softmax(*leaves, **options)
+    with torch.no_grad():  # where adaptive temperatures take their entropy by another pass
+        undifferentiated = softmax(*leaves, **options)
     assert (out.dtype, out.shape, out.device.type) == (dtype, leaves[0].shape, device)
 
-    exact_leaves, visible = [x.double().requires_grad_() for x in values], visible_by_loop(way)
+    exact_leaves = [x.double().requires_grad_() for x in values]
     exact_rows = {key: value.cpu().double() for key, value in rows.items()}
-    expected, logits = definition(exact, *exact_leaves, exact_rows, visible)
+    expected, logits, visible = definition(exact, *exact_leaves, exact_rows, way)
     compared = torch.ones_like(logits[..., :1], dtype=torch.bool)
     if name in CHOSEN:
         compared = clear_rows(logits.detach(), visible, CHOSEN[name], MARGINS[dtype])
         assert compared.float().mean() > 0.6
     of_output, of_gradient = BOUNDS[dtype]
-    assert_close(out * compared.to(device), (expected * compared).detach(), of_output, "output")
+    for what, mine in (("output", out), ("output without gradients", undifferentiated)):
+        assert_close(mine * compared.to(device), (expected * compared).detach(), of_output, what)
     cotangent = randn(*expected.shape, seed=9).to(dtype).double() * compared
     theirs = torch.autograd.grad((expected * cotangent).sum(), exact_leaves)
     ours = torch.autograd.grad(out, leaves, cotangent.to(device, dtype))

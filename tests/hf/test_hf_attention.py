@@ -295,6 +295,14 @@ def test_texts_packed_into_one_row_are_refused(n: int) -> None:
         mask(mask_function=packed, batch_size=1, q_length=n, kv_length=n)
 
 
+def test_a_piece_hidden_far_from_the_query_is_refused() -> None:
+    def holed(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (k <= q) & ~((q >= 2300) & (q < 2500) & (k >= 500) & (k < 900))  # 1,401 to 1,999 tokens back
+
+    with pytest.raises(UserError, match="neither causal"):
+        mask(mask_function=holed, batch_size=1, q_length=3000, kv_length=3000)
+
+
 def test_a_long_mask_is_not_looked_at_whole() -> None:
     asked = []
 

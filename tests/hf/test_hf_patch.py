@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -137,12 +138,28 @@ def test_frequencies_set_to_zero_leave_the_attention_factor() -> None:
     torch.testing.assert_close(own, logits(model), rtol=1e-4, atol=1e-4)
 
 
-def test_a_model_that_computes_its_frequencies_itself_is_refused() -> None:
+@pytest.mark.parametrize("theta", [{}, {"theta": 1e6}], ids=["another base", "its own base"])
+def test_a_model_that_computes_its_frequencies_itself_is_refused(theta: dict[str, float]) -> None:
     model = tiny("phimoe")
     stock = logits(model)
     with pytest.raises(UserError, match="PhimoeForCausalLM does not rotate at the frequencies"):
-        rr.patch(model, pe="p_rope")
+        rr.patch(model, pe="p_rope", **theta)
     assert torch.equal(logits(model), stock)
+
+
+@pytest.mark.parametrize(("name", "refused"), [("phimoe", True), ("llama", False)])
+def test_frequencies_whose_slowest_quarter_alone_changes_are_followed_or_refused(name: str, refused: bool) -> None:
+    from roundround.hf.patching.attention import installed
+
+    model = tiny(name)
+    with installed(model):
+        probed = ProbedHuggingFaceModel(name, model, None)
+        tables = probed.tables()
+        for table in tables:
+            table[-(len(table) // 4) :] = 0
+        says = pytest.raises(UserError, match="does not rotate at the frequencies") if refused else nullcontext()
+        with says, probed.with_frequencies(tables):
+            assert not refused
 
 
 class OwnRoPE(RotaryEncoding):

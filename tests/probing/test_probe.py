@@ -26,6 +26,7 @@ from roundround.probing.places import FARTHEST, FIRST_ROW, NEAR, PLACES
 from roundround.probing.probe import Probe, batches, observe
 from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
+from roundround.report import ablation as ablation_report
 from roundround.report import probe_tables as report
 from roundround.report.perplexity import position_bins
 from roundround.softmax.softmax import Softmax
@@ -283,6 +284,26 @@ def test_heads_that_look_at_the_last_few_tokens_are_local_and_not_diffuse() -> N
     assert seen.labels()[0][0][1] > 0.95  # but for the first token in the first rows
 
 
+def test_what_lies_far_away_is_no_part_of_the_neighbourhood() -> None:
+    n = 200
+    back = torch.arange(n)[:, None] - torch.arange(n)
+    near = 0.1 * ((back == 0) | (back == 1)) + 0.05 * ((back >= 2) & (back <= 5))  # 0.4 of the weight
+    first = torch.zeros(n, n)
+    first[:, 0] = 1.0
+    word = torch.zeros(n, n)
+    for i in range(n):
+        word[i, max(0, i // 16 * 16 - 9)] = 1.0  # 9 to 24 tokens back
+    with_far_offset = near + 0.3 * (back == 20) + 0.2 * first
+    with_far_word = near + 0.3 * word + 0.2 * first
+    behind_the_last_two = 0.07 * ((back >= 2) & (back <= 7)) + 0.28 * (back == 20) + 0.2 * first
+    with_near_offset = near + 0.3 * (back == 3) + 0.2 * first
+    weights = torch.stack([with_far_offset, with_far_word, behind_the_last_two, with_near_offset]).tril()
+    seen = given_weights(weights / weights.sum(-1, keepdim=True).clamp(min=1e-9))
+    assert names_of(seen) == ["local", "local", "local", "offset"]
+    for head, (label, score) in enumerate(seen.labels()[0]):
+        assert score == float(seen.share_at(label)[0][head])  # so that the columns of a table compare
+
+
 def test_even_attention_in_a_short_text_is_diffuse_too() -> None:
     even = torch.ones(14, 14).tril()
     assert names_of(given_weights((even / even.sum(-1, keepdim=True))[None])) == ["diffuse"]
@@ -529,15 +550,15 @@ def test_a_bucket_of_few_targets_joins_its_neighbour() -> None:
 
 def test_tables_say_how_many_targets_a_number_has_and_mark_few(capsys: pytest.CaptureFixture[str]) -> None:
     few, many = losses(*[1] * 80), losses(*[70] * 80)
-    report.show_ablation(many, many, "tiny", "lowest:0.5")
+    ablation_report.show_ablation(many, many, "tiny", "lowest:0.5")
     shown = capsys.readouterr().err
     assert "4,480" in shown
     assert "*" not in shown
-    report.show_curve(few, [], [])
+    ablation_report.show_curve(few, [], [])
     shown = capsys.readouterr().err
     assert "2.718 *" in shown
     assert "* fewer than 100 targets" in shown
-    assert {(r.get("first_position"), r["targets"]) for r in report.records_of_loss(many)} == {
+    assert {(r.get("first_position"), r["targets"]) for r in ablation_report.records_of_loss(many)} == {
         (None, 5600), (0, 4480), (64, 1120),
     }  # fmt: skip
 

@@ -17,6 +17,7 @@ from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
+from roundround.report import ablation as ablation_report
 from roundround.report import figures, perplexity, probe_figures
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
@@ -55,7 +56,7 @@ def kept() -> Iterator[dict[str, Any]]:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (probe_figures, perplexity):
+        for module in (probe_figures, ablation_report, perplexity):
             patch.setattr(module, "save", keep)
         yield found
     for figure in found.values():
@@ -100,7 +101,7 @@ def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, 
         axis = drawn[name].axes[0]
         assert axis.get_yticklabels()[0].get_text() == "0: 6"  # 2 pi tokens
         assert any(line.get_ydata()[0] == 3.5 for line in axis.lines)  # pairs of 199 and of 628 tokens, trained on 256
-        assert "training context, 256 tokens" in drawn[name]._suptitle.get_text().replace("\n", " ")
+        assert "less than once within 256 tokens" in drawn[name]._suptitle.get_text().replace("\n", " ")
     assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
 
 
@@ -124,11 +125,25 @@ def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
         found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
     with kept() as drawn:
         perplexity.draw(found, train_length=256, title="tiny", folder=Path())
-        probe_figures.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
+        ablation_report.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
         for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
             low, high = axis.get_ylim()
             assert high - low >= 0.099 * (low + high) / 2
         assert any("targets)" in text.get_text() for text in drawn["ablation"].legends[0].get_texts())
+
+
+def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
+    found = [PositionLoss(128) for _ in range(3)]
+    for loss, nats in zip(found, (1.0, 1.001, 6.0), strict=True):
+        loss.add(torch.full((20, 128), nats))
+    before, flat, steep = found
+    bands = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
+    with kept() as drawn:
+        ablation_report.draw_curve(before, bands, [flat, steep], "tiny", Path())
+        for axis in drawn["ablation"].axes:
+            low, high = axis.get_ylim()
+            assert low < before.perplexity()
+            assert steep.perplexity() < high
 
 
 def test_a_figure_is_laid_out_the_same_in_every_format(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     for n in (16, 32, 64):
         log_n, ssmax = (done.value("entropy", softmax=name, seed=0, n=n) for name in ("log_n", "ssmax"))
         assert ssmax == pytest.approx(log_n, rel=1e-5)
-    assert "log_n = ssmax: the same weights at every size, so one result and not 2" in done.err
+    assert "log_n = ssmax: the same in every measure at every size, so one result and not 2" in done.err
     rows = (done.directory / "table.md").read_text().splitlines()
     assert next(row for row in rows if "log_n" in row or "ssmax" in row).startswith("| log_n = ssmax |")
     assert not any(row.startswith(("| ssmax |", "| log_n |")) for row in rows)

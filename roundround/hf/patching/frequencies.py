@@ -1,6 +1,6 @@
 """How a Hugging Face model rotates: the frequencies and factors of its rotary modules, found there and replaced there.
 
-Shapes: T tokens, P channel pairs, R rotated channels.
+Shapes: T tokens, P channel pairs, R rotated channels, N positions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ TABLE, FACTOR = (
     "inv_freq",
     "attention_scaling",
 )  # ends of the names, with the kind of layer in front where it has its own
+FARTHEST = 2**20  # position at which a change of frequencies must show
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,14 @@ class Place:
         if self.factor_name in vars(self.module):
             setattr(self.module, self.factor_name, rotation.factor)
 
-    def turns(self) -> Tensor:
-        """Cosines [2, R] of the positions 0 and 1, as the module gives them to its layers."""
-        pos_1T = torch.arange(2, device=self.table_P.device)[None]
-        options: dict[str, Any] = {"position_ids": pos_1T}
+    def turns(self, pos_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [N, R] of some positions, as the module gives them to its layers, in float32."""
+        options: dict[str, Any] = {"position_ids": pos_N[None]}
         if self.name != TABLE:
             options["layer_type"] = self.name.removesuffix("_" + TABLE)
-        given = self.module(torch.zeros(1, 2, 1, device=pos_1T.device), **options)
-        cos: Tensor = given.real if isinstance(given, Tensor) else given[0]
-        return cos.reshape(-1, 2, cos.shape[-1])[0]
+        given = self.module(torch.zeros(1, len(pos_N), 1, device=pos_N.device), **options)
+        cos, sin = (given.real, given.imag) if isinstance(given, Tensor) else given
+        return cos.reshape(-1, *cos.shape[-2:])[0], sin.reshape(-1, *sin.shape[-2:])[0]
 
 
 def places(model: PreTrainedModel) -> list[Place]:
@@ -104,7 +104,7 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
     own = [place.rotation() for place in there]
     for place, new in zip(there, rotations, strict=True):
         place.put(new)
-    if not all(follows(place, new) for place, new in zip(there, rotations, strict=True)):
+    if not all(follows(*one) for one in zip(there, own, rotations, strict=True)):
         for place, before in zip(there, own, strict=True):
             place.put(before)
         raise UserError(
@@ -114,18 +114,29 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
     return own
 
 
-def follows(place: Place, rotation: Rotation) -> bool:
+def follows(place: Place, before: Rotation, rotation: Rotation) -> bool:
     """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
+    pos_N = telling_positions(before.frequencies_P, place.table_P)
     try:
-        cos_2R = place.turns().double().cpu()
+        turns = place.turns(pos_N)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
         return False  # of a form that is not known
-    frequencies_P = place.table_P.double().cpu()  # as they are stored: half precision rounds them
-    expected_P = rotation.factor * frequencies_P.cos()
-    if cos_2R.shape[1] % len(expected_P):
+    angle_NP = pos_N[:, None].float() * place.table_P.float()  # as it is stored: half precision rounds it
+    expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
+    return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
+
+
+def telling_positions(before_P: Tensor, after_P: Tensor) -> Tensor:
+    """A few positions, and for each pair that changes the one where it is a radian away from where it was, [N]."""
+    apart_P = (before_P.double() - after_P.double()).abs()
+    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()
+    always = torch.tensor([0, 1, 31, 1000], device=radian_away.device)
+    return torch.cat([always, radian_away])
+
+
+def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
+    """Whether each pair's value is there, once or twice, in any order of the channels."""
+    if given_NR.shape[1] % expected_NP.shape[1]:
         return False
-    expected_R = expected_P.repeat(cos_2R.shape[1] // len(expected_P)).sort().values  # in any order of the channels
-    at_zero = torch.full_like(expected_R, rotation.factor)
-    return torch.allclose(cos_2R[0], at_zero, atol=1e-2) and torch.allclose(
-        cos_2R[1].sort().values, expected_R, atol=1e-2
-    )
+    expected_NR = expected_NP.repeat(1, given_NR.shape[1] // expected_NP.shape[1])
+    return torch.allclose(given_NR.float().sort().values, expected_NR.sort().values, atol=1e-3, rtol=0)

@@ -16,6 +16,7 @@ from torch import Tensor
 from roundround.attention.keys import Keys
 from roundround.errors import UserError
 
+AT_RANDOM = 8  # keys of every query in the sample of a long mask
 ALL_PAIRS = 2**18  # of query and key, up to which a mask is compared whole; longer ones by a few hundred keys a query
 
 
@@ -101,7 +102,9 @@ def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_o
     """Whether the model's own mask says the same of every query and key, padding aside; of long texts by a sample.
 
     The sample has the pairs at distances 0, 1, 2, 4, 8, ... to either side and at the edge of the window, of every
-    query, and all keys of four queries. Nothing that is visible or hidden in one piece passes between.
+    query, all keys of four queries, and AT_RANDOM keys of every query. So what differs next to the diagonal or the
+    window is found, and a piece elsewhere if it is large: one of R queries and K of N keys passes with a probability of
+    about exp(-AT_RANDOM R K / N). Smaller pieces far from the diagonal may pass.
     """
     row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
     column_K = torch.arange(keys.n_keys, device=row_Q.device)
@@ -128,6 +131,9 @@ def some_pairs(keys: Keys) -> tuple[Tensor, Tensor]:
     column_DQ = row_Q + last - distance_D[:, None]
     there_DQ = (column_DQ >= 0) & (column_DQ < keys.n_keys)
     whole_R = row_Q[[0, len(row_Q) // 3, len(row_Q) // 2, -1]]
-    rows = torch.cat([row_Q.expand_as(column_DQ)[there_DQ], whole_R.repeat_interleave(keys.n_keys)])
-    columns = torch.cat([column_DQ[there_DQ], torch.arange(keys.n_keys, device=row_Q.device).repeat(len(whole_R))])
-    return rows[None], columns[None]
+    seeded = torch.Generator().manual_seed(0)
+    anywhere = torch.randint(keys.n_keys, (AT_RANDOM * len(row_Q),), generator=seeded).to(row_Q.device)
+    every_key = torch.arange(keys.n_keys, device=row_Q.device)
+    rows = [row_Q.expand_as(column_DQ)[there_DQ], whole_R.repeat_interleave(keys.n_keys), row_Q.repeat(AT_RANDOM)]
+    columns = [column_DQ[there_DQ], every_key.repeat(len(whole_R)), anywhere]
+    return torch.cat(rows)[None], torch.cat(columns)[None]
