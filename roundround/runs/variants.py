@@ -16,13 +16,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from roundround.config.recorded import foreign_targets
+from roundround.config.recorded import foreign_targets, overridden
 from roundround.console import print_status
 from roundround.errors import UserError
 from roundround.files import sha256
 
 FOLDER = "variants"
 REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of a training run that a look at its model builds
+REBUILT_OF_MAX_RETRIEVAL = ("model", "normalisers")
 
 
 # -- what belongs to a class
@@ -149,6 +150,21 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
             )
             found.append(Change(line, code=any(code for _, code in differing.values())))
     return found
+
+
+def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The classes from outside that a look at models of max retrieval has from their run's config, `earlier`.
+
+    By node, for `changes`; not those that `overrides` give now, of which the run knows nothing.
+    """
+    before, given = foreign_targets(earlier), overridden(overrides)
+    return {
+        node: {"_target_": target}
+        for node, target in foreign_targets(config).items()
+        if node.partition(".")[0] in REBUILT_OF_MAX_RETRIEVAL
+        and before.get(node) == target
+        and not any(node == key or node.startswith(f"{key}.") for key in given)
+    }
 
 
 def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
