@@ -10,6 +10,7 @@ import ast
 import difflib
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def sources_of(target: str) -> dict[str, Path]:
     root = root_of(top)
     if root is None:
         return {}
-    only = top if "site-packages" in root.parts else None
+    only = top if installed(root) else None
     found: dict[str, Path] = {}
     ahead = [module]
     while ahead:
@@ -63,6 +64,12 @@ def root_of(top: str) -> Path | None:
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations))).resolve().parent
     return Path(spec.origin).resolve().parent if spec.origin and spec.origin.endswith(".py") else None
+
+
+def installed(root: Path) -> bool:
+    """Whether a folder is one that packages are installed into, whose other modules are no part of a class."""
+    folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
 
 def file_of(root: Path, name: str) -> Path | None:
