@@ -41,6 +41,7 @@ from roundround.training.trainer_options import (
     check_trainer,
     default_precision,
     devices_that_divide,
+    who_starts_processes,
 )
 
 
@@ -179,18 +180,18 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
     settings.precision = settings.precision or default_precision(gpu)
     settings.devices, message = devices_that_divide(settings, config.batch_size)
-    nodes = {}
+    processes = who_starts_processes()
     launched = launched_from_outside()
     if launched is not None:
         if config.trainer.devices == "auto":
             settings.devices, message = launched.n_on_machine, None
         if "num_nodes" not in settings:
-            nodes = {"num_nodes": max(1, launched.n_processes // launched.n_on_machine)}
+            processes["num_nodes"] = max(1, launched.n_processes // launched.n_on_machine)
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
     try:
-        trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **nodes)
+        trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **processes)
     except (MisconfigurationException, TypeError, RuntimeError) as error:
         raise UserError(f"trainer: {one_line(error)}") from error
     check_processes(trainer.global_rank, trainer.world_size)
