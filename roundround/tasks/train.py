@@ -146,13 +146,14 @@ def announce(
 
 def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder, schedule: Schedule) -> None:
     """Print a line for each setting that may not be what was meant, and record a training that is the softmax's."""
-    run.note(trains_as_softmax=trains_as_softmax(decoder))
+    as_softmax = trains_as_softmax(decoder)
+    run.note(trains_as_softmax=as_softmax)
     if not run.writes:
         return
     notes = [
         about_warmup(schedule, config.trainer.max_steps),
         data.about_documents("train", config.model.train_length),
-        about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run)),
+        about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run), as_softmax=as_softmax),
     ]
     for note in notes:
         if note is not None:
@@ -160,12 +161,15 @@ def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder,
 
 
 def twin_in_sweep(run: Run) -> Path | None:
-    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs."""
+    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs.
+
+    Not a job that failed or was interrupted, which leaves no model to evaluate.
+    """
     if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
         return None
     mine = {**run.manifest["config"], "softmax": None}
     for directory, manifest in jobs_of_sweep(Path(run.manifest["sweep"])):
-        same = {**manifest["config"], "softmax": None} == mine
+        same = {**manifest["config"], "softmax": None} == mine and manifest["status"] in ("done", "running")
         if same and directory != run.directory and manifest.get("trains_as_softmax"):
             return directory
     return None
