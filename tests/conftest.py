@@ -132,7 +132,7 @@ def assert_refused(done: Done, *parts: str) -> None:
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One token cache for a session (each worker's own), no word to Weights & Biases, and no Slurm job around it."""
     kept = dict(os.environ)
-    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+    for name in [name for name in os.environ if name.startswith("SLURM_") and name != "SLURM_CONF"]:
         del os.environ[name]  # Lightning would take the job's tasks for ours
     os.environ["ROUNDROUND_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["WANDB_MODE"] = "offline"

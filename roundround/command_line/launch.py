@@ -63,7 +63,7 @@ class Job:
     def __call__(self, cfg: DictConfig) -> Any:
         with own_process_state(self):
             code = self.run(cfg)
-        if code in (0, 2):
+        if code != 1:  # a failed one keeps its log
             directories.remove_scratch(Path(HydraConfig.get().runtime.output_dir))
         if code == 0:
             return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from roundround.config.recorded import flat, overridden
 from roundround.runs.directories import read_manifest
-from roundround.runs.variants import REBUILT, changes
+from roundround.runs.variants import REBUILT, changes, taken_over
 
 REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
 NAMES = ("model", "pe", "softmax", "data")
@@ -27,9 +27,10 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     trains = manifest["verb"] in ("train", "max-retrieval")
     source = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
-    if trains:  # max retrieval may look again at models that an earlier run trained
-        earlier = read_manifest(Path(manifest["run"]))["overrides"] if manifest.get("run") else []
-        return fields | of_manifest({**manifest, "overrides": [*earlier, *manifest["overrides"]]})
+    if trains and manifest.get("run"):
+        return fields | of_models(manifest, Path(manifest["run"]))
+    if trains:
+        return fields | of_manifest(manifest)
     if source is None:
         return fields | of_pretrained(manifest)
     return fields | of_trained(manifest, Path(source))
@@ -43,6 +44,18 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     return names | seed | numbers(config) | typed(manifest)
 
 
+def of_models(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of a look by max retrieval at the models that the run in `source` trained."""
+    trained, own = read_manifest(source), manifest["overrides"]
+    kept = taken_over(manifest["config"], trained["config"], own)
+    return of_manifest({**manifest, "overrides": [*trained["overrides"], *own]}) | source_is(source, trained, kept)
+
+
+def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
+    return {"source": "changed"} if any(change.code for change in changes(source, trained, kept)) else {}
+
+
 def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
     """The fields of a look at the model of the training run in `source`, some of whose nodes may be replaced."""
     trained = read_manifest(source)
@@ -51,9 +64,13 @@ def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
     choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
     fields = of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
     kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
-    changed = any(change.code for change in changes(source, trained, kept))
-    source_is = {"source": "changed"} if changed else {}
-    return fields | {"checkpoint": own.get("checkpoint")} | of_texts(own) | source_is | typed(manifest)
+    return (
+        fields
+        | {"checkpoint": own.get("checkpoint")}
+        | of_texts(own)
+        | source_is(source, trained, kept)
+        | typed(manifest)
+    )
 
 
 def of_pretrained(manifest: dict[str, Any]) -> dict[str, Any]:

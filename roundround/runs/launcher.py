@@ -27,14 +27,21 @@ def launch() -> Launch | None:
     """How this process was started; None where a person started it. UserError for variables that contradict."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    if "SLURM_NTASKS" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive"):
-        if "SLURM_PROCID" not in os.environ:
-            return None  # a shell of salloc
+    in_shell = in_shell_of_salloc() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_NTASKS" in os.environ and not in_shell:
         n_on_machine = "SLURM_NTASKS_PER_NODE" if "SLURM_NTASKS_PER_NODE" in os.environ else "SLURM_NTASKS"
         return read("srun", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", n_on_machine)
     if {"LOCAL_RANK", "NODE_RANK", "MASTER_PORT", "WORLD_SIZE"} <= os.environ.keys():
         return read("Lightning", "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "WORLD_SIZE")
     return None
+
+
+def in_shell_of_salloc() -> bool:
+    """Whether Slurm allots this process a place to start tasks in, and has not started it as one of them.
+
+    Lightning knows such a shell by the name of the job alone, which salloc -J changes.
+    """
+    return "SLURM_NTASKS" in os.environ and "SLURM_PROCID" not in os.environ
 
 
 def read(launcher: str, rank: str, local_rank: str, n_processes: str, n_on_machine: str) -> Launch:
@@ -57,11 +64,16 @@ def rank() -> int:
 
 
 def launched_from_outside() -> Launch | None:
-    """The launch by torchrun or srun of more than one process."""
+    """The launch by torchrun or srun of more than one process; None in a script of sbatch, which is one process."""
     launched = launch()
-    if launched is None or launched.launcher == "Lightning" or launched.n_processes == 1:
+    if launched is None or launched.launcher == "Lightning" or launched.n_processes == 1 or without_srun(launched):
         return None
     return launched
+
+
+def without_srun(launched: Launch) -> bool:
+    """Whether this is the script of sbatch itself, which has the variables of the first task but is no step."""
+    return launched.launcher == "srun" and "SLURM_STEP_ID" not in os.environ
 
 
 def speaks() -> bool:

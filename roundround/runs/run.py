@@ -122,13 +122,14 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
     directory, writes = invocation.directory, rank() == 0
     with locked(directory) if writes else nullcontext():
         fresh = not (directory / MANIFEST).exists()
-        git, patch = git_state() if fresh else (None, None)
+        git, patch = git_state() if fresh and writes else (None, None)
         if fresh:
             manifest = new_manifest(invocation, config, git)
         else:
             manifest = read_manifest(directory)
             for line in variants.refuse_changed(directory, manifest):
-                print_status(line)
+                if writes:
+                    print_status(line)
             manifest |= {"resumed": now(), "ended": None, "status": "running"}
         run = Run(directory, manifest, logger, writes=writes)
         started_logger = False

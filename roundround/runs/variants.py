@@ -10,19 +10,21 @@ import ast
 import difflib
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from roundround.config.recorded import foreign_targets
+from roundround.config.recorded import foreign_targets, overridden
 from roundround.console import print_status
 from roundround.errors import UserError
 from roundround.files import sha256
 
 FOLDER = "variants"
 REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of a training run that a look at its model builds
+REBUILT_OF_MAX_RETRIEVAL = ("model", "normalisers")
 
 
 # -- what belongs to a class
@@ -38,7 +40,7 @@ def sources_of(target: str) -> dict[str, Path]:
     root = root_of(top)
     if root is None:
         return {}
-    only = top if "site-packages" in root.parts else None
+    only = top if installed(root) else None
     found: dict[str, Path] = {}
     ahead = [module]
     while ahead:
@@ -62,6 +64,12 @@ def root_of(top: str) -> Path | None:
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations))).resolve().parent
     return Path(spec.origin).resolve().parent if spec.origin and spec.origin.endswith(".py") else None
+
+
+def installed(root: Path) -> bool:
+    """Whether a folder is one that packages are installed into, whose other modules are no part of a class."""
+    folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
 
 def file_of(root: Path, name: str) -> Path | None:
@@ -149,6 +157,21 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
             )
             found.append(Change(line, code=any(code for _, code in differing.values())))
     return found
+
+
+def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The classes from outside that a look at models of max retrieval has from their run's config, `earlier`.
+
+    By node, for `changes`; not those that `overrides` give now, of which the run knows nothing.
+    """
+    before, given = foreign_targets(earlier), overridden(overrides)
+    return {
+        node: {"_target_": target}
+        for node, target in foreign_targets(config).items()
+        if node.partition(".")[0] in REBUILT_OF_MAX_RETRIEVAL
+        and before.get(node) == target
+        and not any(node == key or node.startswith(f"{key}.") for key in given)
+    }
 
 
 def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ from roundround.runs.device import describe_device, memory, pick_device, without
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
-from roundround.runs.variants import tell_changes
+from roundround.runs.variants import taken_over, tell_changes
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
@@ -95,9 +95,10 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
     if cfg.run is None:
         return cfg, None
     source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
-    cfg = config_of_run(cfg, read_manifest(source), source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+    manifest = read_manifest(source)
+    cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
     check_trained(source, cfg.max_steps)
-    tell_changes(source, read_manifest(source), as_dict(cfg))
+    tell_changes(source, manifest, taken_over(as_dict(cfg), manifest["config"], overrides))
     return cfg, source
 
 

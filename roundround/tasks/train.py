@@ -41,6 +41,7 @@ from roundround.training.trainer_options import (
     check_trainer,
     default_precision,
     devices_that_divide,
+    who_starts_processes,
 )
 
 
@@ -145,13 +146,14 @@ def announce(
 
 def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder, schedule: Schedule) -> None:
     """Print a line for each setting that may not be what was meant, and record a training that is the softmax's."""
-    run.note(trains_as_softmax=trains_as_softmax(decoder))
+    as_softmax = trains_as_softmax(decoder)
+    run.note(trains_as_softmax=as_softmax)
     if not run.writes:
         return
     notes = [
         about_warmup(schedule, config.trainer.max_steps),
         data.about_documents("train", config.model.train_length),
-        about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run)),
+        about_softmax(decoder, str(run.manifest["choices"].get("softmax")), twin_in_sweep(run), as_softmax=as_softmax),
     ]
     for note in notes:
         if note is not None:
@@ -159,12 +161,15 @@ def give_notes(run: Run, config: TrainConfig, data: TokenData, decoder: Decoder,
 
 
 def twin_in_sweep(run: Run) -> Path | None:
-    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs."""
+    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs.
+
+    Not a job that failed or was interrupted, which leaves no model to evaluate.
+    """
     if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
         return None
     mine = {**run.manifest["config"], "softmax": None}
     for directory, manifest in jobs_of_sweep(Path(run.manifest["sweep"])):
-        same = {**manifest["config"], "softmax": None} == mine
+        same = {**manifest["config"], "softmax": None} == mine and manifest["status"] in ("done", "running")
         if same and directory != run.directory and manifest.get("trains_as_softmax"):
             return directory
     return None
@@ -179,18 +184,18 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
     settings.precision = settings.precision or default_precision(gpu)
     settings.devices, message = devices_that_divide(settings, config.batch_size)
-    nodes = {}
+    processes = who_starts_processes()
     launched = launched_from_outside()
     if launched is not None:
         if config.trainer.devices == "auto":
             settings.devices, message = launched.n_on_machine, None
         if "num_nodes" not in settings:
-            nodes = {"num_nodes": max(1, launched.n_processes // launched.n_on_machine)}
+            processes["num_nodes"] = max(1, launched.n_processes // launched.n_on_machine)
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
     try:
-        trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **nodes)
+        trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **processes)
     except (MisconfigurationException, TypeError, RuntimeError) as error:
         raise UserError(f"trainer: {one_line(error)}") from error
     check_processes(trainer.global_rank, trainer.world_size)

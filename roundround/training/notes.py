@@ -21,12 +21,15 @@ def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
     return f"the learning rate warms up during {most}: schedule.warmup_steps={warmup}, trainer.max_steps={n_steps}"
 
 
-def about_softmax(decoder: Decoder, name: str, twin: Path | None) -> str | None:
-    """A line where the normaliser `name` is the plain softmax in training, or where job `twin` has trained the same."""
+def about_softmax(decoder: Decoder, name: str, twin: Path | None, *, as_softmax: bool) -> str | None:
+    """A line where the normaliser `name` is the plain softmax in training, or where job `twin` has trained the same.
+
+    as_softmax: what `trains_as_softmax` says of the decoder.
+    """
     if twin is not None:
         return f"softmax={name}: the same training as job {twin.name} of this sweep; to eval, give softmax= instead"
     first = decoder.layers[0].self_attn.softmax
-    if isinstance(first, Softmax) or not trains_as_softmax(decoder):
+    if isinstance(first, Softmax) or not as_softmax:
         return None
     return f"softmax={name} acts at inference only: this training is that of softmax=softmax"
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator
 
 from roundround.attention.precision import has_bfloat16
 from roundround.errors import UserError
-from roundround.runs.launcher import launch
+from roundround.runs.launcher import in_shell_of_salloc, launch, without_srun
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
@@ -165,6 +166,16 @@ def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[i
     return used, f"training on {used} of {there} GPUs, because batch_size={batch_size} cannot be divided among {there}"
 
 
+def who_starts_processes() -> dict[str, Any]:
+    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one."""
+    launched = launch()
+    if launched is not None and without_srun(launched) and launched.n_processes > 1:
+        raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
+    if in_shell_of_salloc() and (launched is None or launched.launcher == "Lightning"):
+        return {"plugins": [LightningEnvironment()]}  # it would ask for the rank of a task
+    return {}
+
+
 def check_processes(global_rank: int, world_size: int) -> None:
     """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
     launched = launch()
@@ -173,8 +184,6 @@ def check_processes(global_rank: int, world_size: int) -> None:
             raise UserError(
                 "LOCAL_RANK or NODE_RANK is set and no launcher set the rest; unset it, or start with torchrun"
             )
-    elif launched.launcher == "srun" and "SLURM_STEP_ID" not in os.environ and launched.n_processes > 1:
-        raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
     elif (launched.rank, launched.n_processes) != (global_rank, world_size):
         raise UserError(
             f"{launched.launcher} started {launched.n_processes} processes and trainer.devices x trainer.num_nodes is "

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from conftest import ROOT
 from roundround import files
 from roundround.errors import Interrupted, UserError
 from roundround.files import write_atomically, write_json
-from roundround.runs import directories, launcher, provenance
+from roundround.runs import directories, provenance
 from roundround.runs.directories import claim, find_run, read_manifest, run_directory, sweep_directory
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
@@ -33,36 +33,6 @@ from roundround.runs.loggers.wandb import has_login
 from roundround.runs.run import Invocation, Run, opened
 
 CONFIG = {"seed": 3, "pe": {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.75}}
-
-
-# what launchers set, for the second of two processes
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "RANK": "1",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "2",
-    "LOCAL_WORLD_SIZE": "2",
-}
-SRUN = {
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_ID": "0",
-    "SLURM_JOB_NAME": "python",
-}
-LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "MASTER_PORT": "1234", "WORLD_SIZE": "2"}
-
-
-def set_all(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launcher around the tests says which rank this is."""
-    for name in (*TORCHRUN, *SRUN, *LIGHTNING):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -207,7 +177,7 @@ def test_a_run_refused_when_it_goes_on_keeps_everything(directory: Path, steps: 
 
 
 def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    set_all(monkeypatch, TORCHRUN)
+    monkeypatch.setattr("roundround.runs.run.rank", lambda: 1)
     logger = Recorder()
     with opening(directory, logger) as run:
         run.note(device="an abacus")
@@ -219,80 +189,6 @@ def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPa
     assert list(directory.iterdir()) == []
     assert logger.heard == []
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("environment", "rank"),
-    [
-        ({}, 0),
-        (TORCHRUN, 1),
-        (SRUN, 1),
-        (LIGHTNING, 1),
-        ({**TORCHRUN, "RANK": "5", "WORLD_SIZE": "8"}, 5),  # a process of the second machine
-        ({**SRUN, **TORCHRUN, "RANK": "0"}, 0),  # torchrun inside a Slurm job
-        ({**LIGHTNING, "RANK": "1", "LOCAL_RANK": "0"}, 0),  # a stale RANK around Lightning
-        ({"RANK": "1"}, 0),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, 0),
-        ({"LOCAL_RANK": "1"}, 0),
-        ({"SLURM_PROCID": "3"}, 0),
-        ({**SRUN, "SLURM_JOB_NAME": "interactive"}, 0),
-    ],
-)
-def test_the_rank_is_the_one_among_all_machines(
-    environment: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_all(monkeypatch, environment)
-    assert launcher.rank() == rank
-
-
-@pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
-def test_lightning_sees_the_same_launcher_and_rank(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
-
-    set_all(monkeypatch, {**environment, "SLURM_NTASKS_PER_NODE": "2"})
-    theirs = next(kind for kind in (TorchElasticEnvironment, SLURMEnvironment) if kind.detect())()
-    ours = launcher.launch()
-    assert (ours.rank, ours.local_rank) == (theirs.global_rank(), theirs.local_rank())
-    assert ours.n_processes == theirs.world_size()
-
-
-def test_half_of_the_variables_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_all(monkeypatch, {"TORCHELASTIC_RUN_ID": "none", "RANK": "1"})
-    with pytest.raises(UserError, match="variables of torchrun are not complete"):
-        launcher.rank()
-
-
-@pytest.mark.parametrize(
-    ("environment", "trainer", "message"),
-    [
-        (TORCHRUN, (0, 1), r"torchrun started 2 processes .* is 1; give trainer.devices=2"),
-        (TORCHRUN, (1, 2), None),
-        (SRUN, (1, 4), r"srun started 2 processes .* is 4"),
-        (SRUN, (1, 2), None),
-        ({"RANK": "1"}, (0, 1), None),
-        ({"LOCAL_RANK": "1"}, (0, 1), "LOCAL_RANK or NODE_RANK is set"),
-        ({"NODE_RANK": "1"}, (2, 4), "LOCAL_RANK or NODE_RANK is set"),
-        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, (0, 2), "put srun in front"),
-        ({}, (0, 2), None),
-    ],
-)
-def test_processes_that_the_trainer_does_not_count_are_refused(
-    environment: dict[str, str], trainer: tuple[int, int], message: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from roundround.training.trainer_options import check_processes
-
-    set_all(monkeypatch, environment)
-    with pytest.raises(UserError, match=message) if message else nullcontext():
-        check_processes(*trainer)
-
-
-def test_a_sweep_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_all(monkeypatch, TORCHRUN)
-    with pytest.raises(UserError, match="leave out -m"):
-        directories.sweep_directory(str(tmp_path), "train")
-    assert list(tmp_path.iterdir()) == []
 
 
 # -- the logger
@@ -639,20 +535,11 @@ def test_a_run_directory_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> 
         run_directory(str(tmp_path / "outputs"), "train", None)
 
 
-def test_a_resumed_run_keeps_its_directory_and_other_ranks_get_a_scratch_one(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_keeps_its_directory(outputs: Path) -> None:
     run = outputs / "train/2026-01-03/12-00-00"
-    before = sorted(outputs.rglob("*"))
     assert run_directory(str(outputs), "train", str(run)) == str(run)
-    set_all(monkeypatch, TORCHRUN)
-    scratch = Path(run_directory(str(outputs), "train", None))
-    assert scratch.is_dir()
-    assert sorted(outputs.rglob("*")) == before
     directories.remove_scratch(run)
     assert run.is_dir()
-    directories.remove_scratch(scratch)
-    assert not scratch.exists()
 
 
 # -- provenance

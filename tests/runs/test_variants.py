@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -75,6 +76,20 @@ def run(mine: Path, here: Path) -> tuple[Path, dict[str, object]]:
 
 def test_the_sources_of_a_class_are_its_module_and_what_that_imports_beside_it(mine: Path) -> None:
     assert sources_of("mine_rope.slow.Slow") == {name: mine / name for name in KEPT}
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "purelib"])
+def test_an_installed_package_is_followed_inside_itself_alone(
+    here: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = here / folder
+    write(root, **{"mine_rope/slow.py": "import neighbour\n" + SLOW, "neighbour.py": ""})
+    monkeypatch.setattr(sysconfig, "get_path", {"purelib": str(here / "purelib"), "platlib": "/nowhere"}.get)
+    monkeypatch.syspath_prepend(root)
+    forget()
+    assert sources_of("mine_rope.slow.Slow").keys() == KEPT
+    assert "neighbour.py" in sources_of("neighbour.Class")
+    forget()
 
 
 def test_a_class_without_a_source_has_none(mine: Path) -> None:
@@ -175,6 +190,42 @@ def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used
     forget()
     resumed = roundround(*resume, *kept)
     assert resumed.code == 0, resumed.err
+
+
+SHARP = """from roundround.softmax.row_scale import RowScale
+
+class Sharp(RowScale):
+    reads_entropy = False
+
+    def beta(self, n_visible, entropy):
+        return 2.0
+"""
+
+
+def test_a_normaliser_that_changed_after_max_retrieval_is_named_when_its_models_are_evaluated_again(
+    mine: Path, roundround: Callable[..., Done]
+) -> None:
+    write(mine, **{"mine_rope/sharp.py": SHARP, "softmax/sharp.yaml": "_target_: mine_rope.sharp.Sharp\n"})
+    own = ["--config-dir", "mine", "logger=none"]
+    small = ["max_steps=1", "seeds=1", "model.width=16", "batch_size=2", "test_sizes=16", "test_sets=4", "device=cpu"]
+    first = roundround("maxkey", *own, *small, "+softmax@normalisers.sharp=sharp", "evaluate=sharp")
+    assert first.code == 0, first.err
+    again = ["maxkey", *own, f"run={first.directory}", "trust=true", "test_sizes=16"]
+    same = roundround(*again)
+    assert all("source" not in record for record in same.results)
+
+    write(mine, **{"mine_rope/sharp.py": SHARP.replace("2.0", "9.0")})
+    forget()
+    changed = roundround(*again)
+    assert "mine_rope.sharp.Sharp is not as" in changed.err
+    assert {record["source"] for record in changed.results} == {"changed"}
+    given = roundround(*again, "+softmax@normalisers.sharp=sharp")
+    others = ["+softmax@normalisers.new=sharp", "evaluate=new", "+softmax@normalisers.sharp=log_n"]
+    new = roundround(*again, *others)
+    for done in (given, new):
+        assert done.code == 0, done.err
+        assert "mine_rope.sharp.Sharp" not in done.err, "the run knows nothing of what is given now"
+        assert all("source" not in record for record in done.results)
 
 
 def test_what_it_takes_to_run_a_foreign_class_is_said_at_once(here: Path, roundround: Callable[..., Done]) -> None:

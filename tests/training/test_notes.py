@@ -10,6 +10,10 @@ from conftest import ROOT, Done
 
 from roundround.config.models import build_decoder
 from roundround.config.options import load_option, named
+from roundround.files import write_json
+from roundround.runs.loggers.none import NoLogger
+from roundround.runs.run import Run
+from roundround.tasks.train import twin_in_sweep
 from roundround.training.notes import about_warmup, trains_as_softmax
 from roundround.training.schedules import Schedule
 
@@ -67,3 +71,18 @@ def test_a_sweep_that_repeats_a_training_says_so(train: Callable[..., Done]) -> 
     assert [line.split("job ")[1].split()[0] for line in repeats] == ["0", "1"]
     assert all("softmax=adaptive_temperature" in line for line in repeats)
     assert len(list(Path(done.directory).glob("*/run.json"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "twin"), [("done", "0"), ("running", "0"), ("failed: boom", None), ("interrupted", None)]
+)
+def test_only_a_job_that_leaves_a_model_is_named_as_the_same_training(
+    tmp_path: Path, status: str, twin: str | None
+) -> None:
+    first = {"verb": "train", "status": status, "started": "then", "trains_as_softmax": True}
+    (tmp_path / "0").mkdir()
+    write_json(tmp_path / "0" / "run.json", {**first, "config": {"seed": 1, "softmax": {"_target_": "x.Softmax"}}})
+    config = {"seed": 1, "softmax": {"_target_": "x.LogN"}}
+    manifest = {"sweep": str(tmp_path), "trains_as_softmax": True, "config": config}
+    found = twin_in_sweep(Run(tmp_path / "1", manifest, NoLogger(), writes=True))
+    assert (found.name if found else None) == twin
