@@ -218,8 +218,7 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
     scored = {"length": length, "joints": "targets"}  # `eval` leaves the tokens that join documents out
     records = [
-        {"metric": name, **common, **scored, "step": best["step"], "value": value}
-        for name, value in values.items()
+        {"metric": name, **common, **scored, "step": best["step"], "value": value} for name, value in values.items()
     ]
     records += [{"metric": name, **common, "value": value} for name, value in run.manifest["facts"].items()]
     run.results(records, **values, step=best["step"])
