@@ -184,7 +184,7 @@ def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround
     options = [
         *SMALL,
         "model.width=16",
-        "max_steps=1500",
+        "max_steps=600",
         "checkpoint_every=50",
         "log_every=10",
         "test_sizes=16",
