@@ -12,11 +12,10 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +23,16 @@ from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.disk import claimed, writing
-from roundround.data.token_bytes import BYTES, bytes_of_tokens
-from roundround.data.tokenizers import TokenizerRecipe, Vocabulary, content_hash, open_vocabulary
+from roundround.data.token_bytes import BYTES
+from roundround.data.tokenising import FILES, SPLITS, tokenizer_threads, write_tokens
+from roundround.data.tokenizers import TokenizerRecipe, Vocabulary, open_vocabulary
 from roundround.errors import UserError
 from roundround.files import flush_folder, folder_in_one_step, write_atomically
 
 log = logging.getLogger(__name__)
-Document = TypeVar("Document")
 
 FORMAT = 2  # of the files; raised with any change to them, so that old entries are not taken for new ones
-BATCH_CHARACTERS = 1 << 20
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
-SPLITS = ("train", "held_out")
-FILES = (*SPLITS, "held_out_bytes")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -157,8 +153,8 @@ def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Pat
     log.info("tokenising the corpus once; cached in %s", entry)
     temporary = entry.with_suffix(".tmp")
     with writing(entry.parent):
-        with folder_in_one_step(entry, temporary), _threads():
-            meta = _write(corpus, recipe, temporary) | {"corpus_hash": corpus_hash, "format": FORMAT}
+        with folder_in_one_step(entry, temporary), tokenizer_threads():
+            meta = write_tokens(corpus, recipe, temporary) | {"corpus_hash": corpus_hash, "format": FORMAT}
             write_atomically(temporary / "meta.json", json.dumps(meta, indent=1))
             shutil.rmtree(entry, ignore_errors=True)  # a damaged one
         flush_folder(entry.parent)
@@ -166,63 +162,6 @@ def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Pat
     ready = load(entry)
     assert ready is not None, f"{entry} was just written"
     return ready
-
-
-def _write(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, Any]:
-    """Writes tokenizer and tokens; returns what meta.json says of them. UserError where there is no text."""
-    vocabulary = recipe.build(_read(corpus.training_texts()))
-    tokenizer, end = vocabulary.tokenizer, [vocabulary.end_of_document]
-    dtype = np.dtype("uint16" if vocabulary.size <= 2**16 else "uint32")
-    write_atomically(folder / "tokenizer.json", tokenizer.to_str())
-    with ExitStack() as files:
-        train, held_out, n_bytes = (files.enter_context(_Array(folder / f"{name}.bin")) for name in FILES)
-        for batch in _batches(_read(corpus.documents())):
-            texts = [text for is_held_out, text in batch if not is_held_out]
-            for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
-                train.add(np.asarray(encoding.ids + end, dtype), text)
-            texts = [text for is_held_out, text in batch if is_held_out]
-            for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-                held_out.add(np.asarray(encoding.ids + end, dtype), text)
-                n_bytes.add(bytes_of_tokens(text, encoding.offsets), text)
-    if train.counts["documents"] + held_out.counts["documents"] == 0:
-        raise UserError("the corpus holds no text: check data.path or data.column")
-    sizes = {"dtype": dtype.name, "n_vocab": vocabulary.size, "end_of_document": vocabulary.end_of_document}
-    return {
-        "train": train.counts,
-        "held_out": held_out.counts,
-        **sizes,
-        "tokenizer_hash": content_hash(tokenizer),
-    }
-
-
-class _Array:
-    """An array on its way to the disk, piece by piece, its documents counted; on the disk when the block is left."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("wb")
-        self.counts = {"documents": 0, "tokens": 0, "bytes": 0}
-
-    def add(self, values: NDArray[Any], text: str) -> None:
-        """What is kept of one document."""
-        self.file.write(values.tobytes())
-        for name, n in ("documents", 1), ("tokens", len(values)), ("bytes", len(text.encode())):
-            self.counts[name] += n
-
-    def __enter__(self) -> _Array:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self.file:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-
-
-def _read(documents: Iterable[Document]) -> Iterator[Document]:
-    """The same; UserError where a file of the corpus cannot be read, so that it is not taken for one of the cache."""
-    try:
-        yield from documents
-    except OSError as error:
-        raise UserError(f"the corpus cannot be read: {error}") from error
 
 
 def _require(needs: Sequence[str], data: TokenData, fraction: float) -> None:
@@ -236,31 +175,5 @@ def _require(needs: Sequence[str], data: TokenData, fraction: float) -> None:
             )
 
 
-def _batches(documents: Iterable[tuple[bool, str]]) -> Iterator[list[tuple[bool, str]]]:
-    batch: list[tuple[bool, str]] = []
-    n_characters = 0
-    for document in documents:
-        batch.append(document)
-        n_characters += len(document[1])
-        if n_characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, n_characters = [], 0
-    if batch:
-        yield batch
-
-
 def _summary(split: str, counts: Mapping[str, int]) -> str:
     return f"{split} {counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['bytes']:,} bytes"
-
-
-@contextmanager
-def _threads() -> Iterator[None]:
-    """Lets the tokenizer use threads inside and not after it, unless the user decided: forks would warn of them."""
-    chosen = "TOKENIZERS_PARALLELISM" in os.environ
-    if not chosen:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    try:
-        yield
-    finally:
-        if not chosen:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"

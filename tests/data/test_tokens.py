@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 
-from roundround.data import tokens
+from roundround.data import tokenising
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
 from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe, Vocabulary, open_vocabulary
@@ -85,7 +85,7 @@ def test_every_token_of_every_document_is_in_its_split_in_order(tmp_path: Path) 
 
 def test_small_batches_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     once = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path / "a")
-    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 50)
+    monkeypatch.setattr(tokenising, "BATCH_CHARACTERS", 50)
     again = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path / "b")
     assert np.array_equal(once.train, again.train)
     assert once.tokenizer_hash == again.tokenizer_hash

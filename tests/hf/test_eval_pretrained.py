@@ -129,3 +129,19 @@ def test_a_trained_model_reads_whole_stories_as_published(roundround: Callable[.
     assert done.code == 0, done.err
     assert 3.4 < done.value("perplexity") < 4.4
     assert done.value("share_of_loss_at_joints") < 0.02
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
+def test_paragraphs_of_stories_give_a_perplexity_that_says_what_it_was_taken_over(
+    roundround: Callable[..., Done],
+) -> None:
+    """Joined by </s>, as they once were, and after <s> in each window, these paragraphs scored 9.5 to 11.7."""
+    text = SHARED / "data" / "tinystories" / "validation.txt"
+    done = roundround("eval", "logger=none", "model=hf", f"model.path={STORIES}", "data=text", f"data.path={text}")
+    assert done.code == 0, done.err
+    assert all(5.4 < done.value("perplexity", length=length) < 5.8 for length in (128, 256, 512))
+    said = " ".join(done.err.split())
+    assert "the same 37,384 targets (77,055 bytes) at each length: 428 held-out documents of 4,302" in said
+    assert "documents are joined by <s>, which is no target: its 428 places cost" in said
+    assert "documents have 87 tokens on average and the context 512" in said
+    assert "windows begin without <s>" in said
