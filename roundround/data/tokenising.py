@@ -24,7 +24,7 @@ FILES = (*SPLITS, "held_out_bytes")
 
 
 def write_tokens(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, Any]:
-    """Writes tokenizer.json and the arrays into a folder; returns what meta.json says of them. UserError without text."""
+    """Writes tokenizer.json and the arrays into a folder; returns what meta.json holds. UserError without text."""
     vocabulary = recipe.build(_read(corpus.training_texts()))
     tokenizer, end = vocabulary.tokenizer, [vocabulary.end_of_document]
     dtype = np.dtype("uint16" if vocabulary.size <= 2**16 else "uint32")
