@@ -17,10 +17,7 @@ from roundround.errors import UserError
 from roundround.hf.patching.attention import text_decoder
 
 CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
-TABLE, FACTOR = (
-    "inv_freq",
-    "attention_scaling",
-)  # ends of the names, with the kind of layer in front where it has its own
+TABLE, FACTOR = "inv_freq", "attention_scaling"  # how names end; in front the kind of layer, where it has its own
 FARTHEST = 2**20  # position at which a change of frequencies must show
 
 
