@@ -10,6 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import matplotlib.font_manager  # noqa: F401  its first import runs a program, which pdoc would forbid
 import pdoc
 
 import roundround
