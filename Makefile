@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
-	@echo "make test    set up, run the suite (about 6 minutes on two cores, no network, no GPU)"
+	@echo "make test    set up, run the suite (6 to 7 minutes on two cores, no network, no GPU)"
 	@echo "make test-all   that, the tests that take long (compiled runs), and make mutants"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
