@@ -44,6 +44,20 @@ def test_two_steps_of_every_job(train: Callable[..., Done], name: str) -> None:
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_experiment_sets_is_what_runs(roundround: Callable[..., Done], name: str) -> None:
+    from omegaconf import OmegaConf
+
+    verb = "maxkey" if name.startswith("max-retrieval/") else "train"
+    choice = f"preset={name.removeprefix('max-retrieval/')}" if verb == "maxkey" else f"experiment={name}"
+    done = roundround(verb, choice, "--cfg", "job")
+    assert done.code == 0, done.err
+    wanted = OmegaConf.load(EXPERIMENTS / f"{name}.yaml")
+    composed = OmegaConf.create(done.out)
+    for key in wanted.keys() - {"defaults", "hydra"}:
+        assert OmegaConf.merge({key: composed[key]}, {key: wanted[key]}) == {key: composed[key]}, key
+
+
 def test_table2_is_seven_encodings_times_three_seeds() -> None:
     from omegaconf import OmegaConf
 

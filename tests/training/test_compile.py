@@ -108,7 +108,12 @@ def test_a_compiled_run_trains_as_an_eager_one(train: Callable[..., Done], preci
 
 @quietly
 @pytest.mark.slow
-def test_the_experiment_that_ships_with_compile_runs(train: Callable[..., Done]) -> None:
+def test_the_experiment_that_ships_with_compile_compiles(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, plain = [], Decoder.compile
+    monkeypatch.setattr(Decoder, "compile", lambda decoder: (compiled.append(decoder), plain(decoder)))
     small = ["trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "model.head_dim=8"]
     done = train("experiment=rope/table2_paper", "pe=p_rope", "tokenizer=bytes", "data=text", *small)
     assert done.code == 0, done.err
+    assert len(compiled) == 1
