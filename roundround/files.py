@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever kills their writer; and their hashes."""
+"""Files that appear whole or not at all, whatever kills their writer; their hashes; json and paths that a user gave."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from roundround.errors import UserError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -31,6 +34,26 @@ def write_atomically(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as indented json, atomically."""
     write_atomically(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def parse_json(text: str) -> Any:
+    """What the json says. ValueError for every text that Python cannot read, deep and long ones included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python's own limit for the digits of an integer
+        raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
+
+
+def home_expanded(path: str, option: str) -> Path:
+    """The path with `~` and `~user` replaced. UserError, which names the option, where there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{option}: no home folder is known for '{path}'; give the path in full") from None
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from roundround.errors import UserError
 
@@ -62,6 +64,18 @@ def well_formed(text: str) -> str:
 def fingerprint(**fields: object) -> str:
     """sha256 (hex) of named values that json can write; the order in which they are named does not matter."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Makes a file or folder of a corpus that cannot be read the user's error, which names it."""
+    try:
+        yield
+    except OSError as error:
+        path = what if error.filename is None else os.fsdecode(error.filename)
+        name = f"{path} -> {os.readlink(path)}" if isinstance(path, str) and os.path.islink(path) else f"{path}"
+        reason = error.strerror or first_line(error)
+        raise UserError(f"{name}: cannot be read ({reason}); mend it, or choose other text") from error
 
 
 def first_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ log = logging.getLogger(__name__)
 
 MOVE = "ROUNDROUND_CACHE=FOLDER moves the cache"
 FULL = (errno.ENOSPC, errno.EDQUOT)
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR)
 
 
 @contextmanager
@@ -38,12 +38,21 @@ def claimed(entry: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Makes a full or forbidden disk the user's error, which names the folder and how to move it."""
+    """Makes a place that cannot be written, whatever the reason, the user's error: it names the folder and the way out.
+
+    A corpus that cannot be read has to have become a UserError before (`corpora.reading`).
+    """
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             raise UserError(f"no space left for tokens in {folder}: free some, or {MOVE}") from error
-        if error.errno in FORBIDDEN:
-            raise UserError(f"tokens cannot be written in {folder} ({error.strerror}): {MOVE}") from error
-        raise
+        raise UserError(f"tokens cannot be written in {folder} ({error.strerror}): {MOVE}") from error
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all in it, or whatever else has this name."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

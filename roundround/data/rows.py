@@ -2,13 +2,12 @@
 
 json and csv are read with the standard library: the streaming builders of `datasets` infer a type for every column
 from the first block and then fail on a later one, even in columns nobody asked for, read "NA" as missing, and cannot
-name the line of an error. Parquet, which is typed, is read with `datasets`.
+name the line of an error. Parquet is read with pyarrow, which `datasets` would use as well, and log a second line.
 """
 
 from __future__ import annotations
 
 import csv
-import glob
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +17,10 @@ from typing import Any, Literal
 from roundround.data.corpora import first_line
 from roundround.data.split import decoded, lines
 from roundround.errors import UserError
+from roundround.files import parse_json
 
 Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
+ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 SHOWN = 40  # characters of a column's name in an error: of a file without a header the "names" are its first row
 
@@ -71,9 +72,10 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 def _json(path: Path, line: int, text: str) -> Any:
     try:
-        return json.loads(text.rstrip())
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {line + error.lineno - 1}: not valid JSON ({error.msg})") from None
+        return parse_json(text.rstrip())
+    except ValueError as error:
+        further, what = (error.lineno - 1, error.msg) if isinstance(error, json.JSONDecodeError) else (0, error)
+        raise UserError(f"{path}, line {line + further}: not valid JSON ({what})") from None
 
 
 def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -121,14 +123,16 @@ def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int,
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Row groups one at a time, of the columns asked for alone."""
-    import datasets
+    """Some rows at a time, of the columns asked for alone."""
+    import pyarrow.parquet
 
     try:
-        rows = datasets.load_dataset("parquet", data_files=[glob.escape(str(path))], split="train", streaming=True)
-        check_columns(str(path), list(rows.features), columns)
-        for number, row in enumerate(rows.select_columns(list(columns)), 1):
-            yield f", row {number}", row
+        with pyarrow.parquet.ParquetFile(path) as file:
+            check_columns(str(path), file.schema_arrow.names, columns)
+            numbers = itertools.count(1)
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns)):
+                for row in batch.to_pylist():
+                    yield f", row {next(numbers)}", row
     except UserError:
         raise
     except Exception as error:  # whatever pyarrow makes of a broken file

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
-from roundround.data.corpora import Corpus, compiled, fingerprint
+from roundround.data.corpora import Corpus, compiled, fingerprint, reading
 from roundround.data.rows import READERS, read_rows
 from roundround.data.split import MARGIN, decoded, split_stream
 from roundround.errors import UserError
-from roundround.files import sha256
+from roundround.files import home_expanded, sha256
 
 PLAIN = (".txt", ".text", ".md")
 ENDINGS = (*PLAIN, *READERS)
@@ -21,6 +22,9 @@ ENDINGS = (*PLAIN, *READERS)
 @final
 class TextFiles(Corpus):
     """Files, folders (with all below them) and globs, in the order given, each one's files by path.
+
+    Nothing that looks like text is left out silently: a link to nothing, a file or folder that cannot be read, and a
+    pipe or device with a supported ending are errors. Links are followed, each linked folder once.
 
     Plain text (txt, text, md) is cut into documents at `split_regex` (null: one document a file, which has to fit in
     memory). A row of jsonl, json, csv, tsv or parquet is a document: the texts of its columns, joined by a newline;
@@ -41,8 +45,8 @@ class TextFiles(Corpus):
         keep_chars: list[int] | None = None,
     ) -> None:
         super().__init__(held_out=held_out)
-        if not path:
-            raise ValueError("path is empty; give files, folders or globs: data.path=a.txt,folder")
+        if not path or not all(entry.strip() for entry in path):
+            raise ValueError("path is empty, or an entry of it; give files, folders or globs: data.path=a.txt,folder")
         if not column:
             raise ValueError("column is []: at least one column's name is needed")
         if max_chars is not None and max_chars < 1:
@@ -66,8 +70,11 @@ class TextFiles(Corpus):
                 yield text if self.max_chars is None else text[: self.max_chars]
 
     def files(self) -> list[Path]:
-        """Every file, once. UserError where there is nothing to read."""
-        found = [file for entry in self.path for file in _expand(entry)]
+        """Every file, once. UserError where there is nothing to read, or where something cannot be read."""
+        found = []
+        for entry in self.path:
+            with reading(entry):
+                found += _expand(entry)
         return list(dict.fromkeys(found))
 
     def _texts_of(self, path: Path) -> Iterator[str]:
@@ -79,38 +86,54 @@ class TextFiles(Corpus):
 
 
 def _expand(entry: str) -> list[Path]:
-    """The files that one entry of `path` stands for; one that is named itself has to have a text."""
-    path = Path(entry).expanduser()
-    if path.is_file():
+    """The files that one entry of `path` stands for; one that is named itself has to have a text. OSError."""
+    path = home_expanded(entry, "data.path")
+    if not path.is_dir() and os.path.lexists(path):
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"{path}: ending '{path.suffix}' is not supported (supported: {', '.join(ENDINGS)})")
-        if path.stat().st_size == 0:
+        if _n_bytes(path) == 0:
             raise UserError(f"{path} is empty; name a file with text in data.path")
         return [path]
-    if path.is_dir():
-        matches = [path]
-    else:
-        matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
-        if not matches:
-            raise UserError(f"data.path: no file, folder or glob match at '{entry}'")
+    matches = [path] if path.is_dir() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    if not matches:
+        raise UserError(f"data.path: no file, folder or glob match at '{entry}'")
     files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
-    usable = [file for file in files if file.suffix.lower() in ENDINGS and file.stat().st_size > 0]
+    usable = [file for file in files if file.suffix.lower() in ENDINGS and _n_bytes(file) > 0]
     if not usable:
         raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
     return usable
 
 
+def _n_bytes(path: Path) -> int:
+    """The size of a file. UserError where it is something whose bytes have no end or come but once; OSError."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is a pipe, socket or device, not a file; name other text in data.path")
+    return found.st_size
+
+
 def _below(folder: Path) -> list[Path]:
-    """The files below a folder by path, hidden ones and those in hidden folders aside."""
-    found = []
-    for parent, below, names in os.walk(folder):
-        below[:] = [name for name in below if not name.startswith(".")]
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    """The files below a folder by path, hidden ones and those in hidden folders aside. OSError.
+
+    A folder that links lead to again is entered under the first of its names alone.
+    """
+    found, entered = [], set()
+    for parent, below, names in os.walk(folder, onerror=_raise, followlinks=True):
+        real = os.path.realpath(parent)
+        below[:] = [] if real in entered else sorted(name for name in below if not name.startswith("."))
+        if real not in entered:
+            found += [Path(parent, name) for name in names if not name.startswith(".")]
+        entered.add(real)
+    for path in found:
+        if path.is_symlink():
+            path.stat()  # a link to nothing may have stood for a folder of texts
     return sorted(found)
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _sha256(path: Path) -> str:
-    try:
+    with reading(path):
         return sha256(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.data.corpora import Corpus
+from roundround.data.corpora import Corpus, reading
+from roundround.data.entry import FILES, dtype_of_ids
 from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokenizers import TokenizerRecipe, content_hash
 from roundround.errors import UserError
@@ -19,18 +21,17 @@ from roundround.files import write_atomically
 
 Document = TypeVar("Document")
 BATCH_CHARACTERS = 1 << 20
-SPLITS = ("train", "held_out")
-FILES = (*SPLITS, "held_out_bytes")
 
 
 def write_tokens(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, Any]:
     """Writes tokenizer.json and the arrays into a folder; returns what meta.json holds. UserError without text."""
     vocabulary = recipe.build(_read(corpus.training_texts()))
     tokenizer, end = vocabulary.tokenizer, [vocabulary.end_of_document]
-    dtype = np.dtype("uint16" if vocabulary.size <= 2**16 else "uint32")
+    dtype = dtype_of_ids(vocabulary.size)
     write_atomically(folder / "tokenizer.json", tokenizer.to_str())
     with ExitStack() as files:
-        train, held_out, n_bytes = (files.enter_context(_Array(folder / f"{name}.bin")) for name in FILES)
+        arrays = [files.enter_context(_Array(folder / f"{name}.bin")) for name in FILES]
+        train, held_out, n_bytes = arrays
         for batch in _batches(_read(corpus.documents())):
             texts = [text for is_held_out, text in batch if not is_held_out]
             for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
@@ -41,25 +42,28 @@ def write_tokens(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[
                 n_bytes.add(bytes_of_tokens(text, encoding.offsets), text)
     if train.counts["documents"] + held_out.counts["documents"] == 0:
         raise UserError("the corpus holds no text: check data.path or data.column")
-    sizes = {"dtype": dtype.name, "n_vocab": vocabulary.size, "end_of_document": vocabulary.end_of_document}
     return {
         "train": train.counts,
         "held_out": held_out.counts,
-        **sizes,
+        "n_vocab": vocabulary.size,
+        "end_of_document": vocabulary.end_of_document,
         "tokenizer_hash": content_hash(tokenizer),
+        "sha256": {name: array.digest.hexdigest() for name, array in zip(FILES, arrays, strict=True)},
     }
 
 
 class _Array:
-    """An array on its way to the disk, piece by piece, its documents counted; on the disk when the block is left."""
+    """An array on its way to the disk, piece by piece, counted and hashed; on the disk when the block is left."""
 
     def __init__(self, path: Path) -> None:
-        self.file = path.open("wb")
+        self.file, self.digest = path.open("wb"), hashlib.sha256()
         self.counts = {"documents": 0, "tokens": 0, "bytes": 0}
 
     def add(self, values: NDArray[Any], text: str) -> None:
         """What is kept of one document."""
-        self.file.write(values.tobytes())
+        content = values.tobytes()
+        self.file.write(content)
+        self.digest.update(content)
         for name, n in ("documents", 1), ("tokens", len(values)), ("bytes", len(text.encode())):
             self.counts[name] += n
 
@@ -74,10 +78,8 @@ class _Array:
 
 def _read(documents: Iterable[Document]) -> Iterator[Document]:
     """The same; UserError where a file of the corpus cannot be read, so that it is not taken for one of the cache."""
-    try:
+    with reading("the corpus"):
         yield from documents
-    except OSError as error:
-        raise UserError(f"the corpus cannot be read: {error}") from error
 
 
 def _batches(documents: Iterable[tuple[bool, str]]) -> Iterator[list[tuple[bool, str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
+from roundround.files import home_expanded
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
+MOST_TOKENS = 2**20  # the largest vocabularies in use have 250 thousand to a million
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class BPE(TokenizerRecipe):
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
         if vocab_size <= N_BYTES:
             raise ValueError(f"vocab_size is {vocab_size}: at least {N_BYTES + 1} is allowed (bytes, end of document)")
+        if vocab_size > MOST_TOKENS:  # the trainer takes memory for all of them before it reads a text
+            raise ValueError(f"vocab_size is {vocab_size}: up to {MOST_TOKENS:,} is allowed, for which memory is taken")
         if max_train_bytes < 1:
             raise ValueError(f"max_train_bytes is {max_train_bytes}: a whole number from 1 is allowed")
         self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
@@ -107,6 +112,8 @@ class HuggingFace(TokenizerRecipe):
     """
 
     def __init__(self, *, name: str) -> None:
+        if not name.strip():
+            raise ValueError(f"name is '{name}'; give a model on the hub or a folder")
         self.name = name
         self._vocabulary: Vocabulary | None = None
 
@@ -125,12 +132,13 @@ class HuggingFace(TokenizerRecipe):
         """From a folder or the local cache, else from the hub. UserError."""
         from transformers import AutoTokenizer
 
-        folder = Path(self.name).expanduser()
-        name = str(folder) if folder.is_dir() else self.name
+        folder = home_expanded(self.name, "tokenizer.name")
+        is_folder = os.path.isdir(folder)  # False as well for a name too long for a path
+        name = str(folder) if is_folder else self.name
         try:
             return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # not cached, or broken: transformers raises OSError, ValueError, KeyError, ...
-            if folder.is_dir():
+            if is_folder:
                 raise UserError(
                     f"no tokenizer in the folder {folder} ({first_line(error)}); set tokenizer.name"
                 ) from None
@@ -170,8 +178,10 @@ class Saved(TokenizerRecipe):
 
     def __init__(self, path: Path, end_of_document: int) -> None:
         try:
-            self._vocabulary = open_vocabulary(Tokenizer.from_str(path.read_text(encoding="utf-8")), end_of_document)
-        except Exception as error:  # OSError, or the library's plain Exception where the json is not a tokenizer
+            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            check_ids(tokenizer, end_of_document)
+            self._vocabulary = open_vocabulary(tokenizer, end_of_document)
+        except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
             raise UserError(f"{path}: not a readable tokenizer ({first_line(error)})") from None
 
     def identity(self) -> str:
@@ -193,7 +203,25 @@ def vocabulary_of(tokenizer: Any, name: str, end_of_document: int | None = None)
     end = tokenizer.eos_token_id if end_of_document is None else end_of_document
     if end is None:
         raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
+    try:
+        check_ids(tokenizer.backend_tokenizer, end)
+    except ValueError as error:
+        raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
     return open_vocabulary(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end)
+
+
+def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
+    """ValueError where an id is far beyond the number of tokens, or no token ends a document.
+
+    The library writes a tokenizer as json by going through all ids up to the largest, with a list as long: an id of
+    4,000,000,000 in a file of a kilobyte takes 16 GiB and ends the process. An embedding has as many rows.
+    """
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    allowed = max(MOST_TOKENS, 2 * len(ids))
+    if max(ids, default=0) >= allowed:
+        raise ValueError(f"it has the id {max(ids):,} with {len(ids):,} tokens; ids below {allowed:,} are allowed")
+    if tokenizer.id_to_token(end_of_document) is None:
+        raise ValueError(f"it has no token {end_of_document}, which is to end a document")
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int) -> Vocabulary:

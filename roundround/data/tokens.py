@@ -1,17 +1,14 @@
 """Token files: a corpus is tokenised once, into a cache from which every later run maps its tokens.
 
-    <cache>/<hash of corpus and tokenizer>/train.bin  held_out.bin  held_out_bytes.bin  tokenizer.json  meta.json
-
-A document's tokens are followed by the end-of-document token. An entry appears whole, by a rename, or not at all.
+An entry is a folder named by the hash of corpus and tokenizer. It appears whole, by a rename, or not at all, and each
+opening checks it (`entry.py` says how, and what that promises). A document's tokens are followed by the end-of-document
+token.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from roundround.data.corpora import Corpus, fingerprint
-from roundround.data.disk import claimed, writing
-from roundround.data.token_bytes import BYTES
-from roundround.data.tokenising import FILES, SPLITS, tokenizer_threads, write_tokens
-from roundround.data.tokenizers import TokenizerRecipe, Vocabulary, open_vocabulary
+from roundround.data.corpora import Corpus, fingerprint, reading
+from roundround.data.disk import MOVE, claimed, remove, writing
+from roundround.data.entry import SPLITS, Damaged, checking, read_entry, write_meta
+from roundround.data.tokenising import tokenizer_threads, write_tokens
+from roundround.data.tokenizers import TokenizerRecipe, open_vocabulary
 from roundround.errors import UserError
-from roundround.files import flush_folder, folder_in_one_step, write_atomically
+from roundround.files import flush_folder, folder_in_one_step, home_expanded
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # of the files; raised with any change to them, so that old entries are not taken for new ones
+FORMAT = 3  # of the files; raised with any change to them, so that old entries are not taken for new ones
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 
 
@@ -81,11 +78,11 @@ class TokenData:
 
 
 def default_cache_dir() -> Path:
-    """$ROUNDROUND_CACHE, or roundround/ in $XDG_CACHE_HOME, or else in ~/.cache."""
+    """$ROUNDROUND_CACHE, or roundround/ in $XDG_CACHE_HOME, or else in ~/.cache. UserError without a home folder."""
     own, shared = os.environ.get("ROUNDROUND_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
-        return Path(own).expanduser()
-    return (Path(shared) if shared else Path.home() / ".cache") / "roundround"
+        return home_expanded(own, "ROUNDROUND_CACHE")
+    return (Path(shared) if shared else home_expanded("~/.cache", "ROUNDROUND_CACHE is not set")) / "roundround"
 
 
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
@@ -95,57 +92,44 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
     """
     if corpus.held_out == 1 and "train" in needs:
         raise UserError("data.held_out=1 holds every document out and leaves none to train on; give a smaller fraction")
-    corpus_hash = corpus.identity()
+    with reading("the corpus"):
+        corpus_hash = corpus.identity()
     entry = cache_dir / fingerprint(format=FORMAT, corpus=corpus_hash, tokenizer=tokenizer.identity())[:32]
     ready = load(entry)
     if ready is None:
         with claimed(entry):
-            ready = load(entry) or _build(corpus, corpus_hash, tokenizer, entry)
+            ready = load(entry, warn=True) or _build(corpus, corpus_hash, tokenizer, entry)
     _require(needs, ready, corpus.held_out)
     return ready
 
 
-def load(entry: Path) -> TokenData | None:
-    """The entry of the cache, or None where there is none or it is damaged."""
+def load(entry: Path, *, warn: bool = False) -> TokenData | None:
+    """The entry of the cache, or None where there is none or it is damaged, of which `warn` makes a line."""
+    if not os.path.lexists(entry):
+        return None
     try:
-        meta = json.loads((entry / "meta.json").read_text())
-        tokenizer_json = (entry / "tokenizer.json").read_text(encoding="utf-8")
-        damaged = hashlib.sha256(tokenizer_json.encode()).hexdigest() != meta["tokenizer_hash"]
-        for name in FILES:
-            damaged |= (entry / f"{name}.bin").stat().st_size != _n_tokens(meta, name) * _dtype(meta, name).itemsize
-    except (FileNotFoundError, NotADirectoryError):
+        return _opened(entry)
+    except Damaged as damage:
+        if warn:
+            log.warning("the tokens in %s are damaged (%s) and are made again", entry, damage)
         return None
-    except (ValueError, KeyError, TypeError):
-        damaged = True
-    if damaged:
-        log.warning("the tokens in %s are damaged and are made again", entry)
-        return None
-    return _mapped(entry, meta, open_vocabulary(Tokenizer.from_str(tokenizer_json), meta["end_of_document"]))
 
 
-def _dtype(meta: Mapping[str, Any], name: str) -> np.dtype[Any]:
-    return BYTES if name == "held_out_bytes" else np.dtype(meta["dtype"])
-
-
-def _n_tokens(meta: Mapping[str, Any], name: str) -> int:
-    return int(meta[name.removesuffix("_bytes")]["tokens"])
-
-
-def _mapped(entry: Path, meta: Mapping[str, Any], vocabulary: Vocabulary) -> TokenData:
-    arrays = {}
-    for name in FILES:
-        dtype, empty = _dtype(meta, name), _n_tokens(meta, name) == 0  # an empty file cannot be mapped
-        arrays[name] = np.empty(0, dtype) if empty else np.memmap(entry / f"{name}.bin", dtype=dtype, mode="r")
-    return TokenData(
-        **arrays,
-        n_train_documents=meta["train"]["documents"],
-        n_held_out_documents=meta["held_out"]["documents"],
-        n_vocab=meta["n_vocab"],
-        end_of_document=vocabulary.end_of_document,
-        tokenizer=vocabulary.tokenizer,
-        corpus_hash=meta["corpus_hash"],
-        tokenizer_hash=meta["tokenizer_hash"],
-    )
+def _opened(folder: Path) -> TokenData:
+    entry = read_entry(folder)
+    meta = entry.meta
+    with checking():
+        vocabulary = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), meta["end_of_document"])
+        return TokenData(
+            **entry.arrays,
+            n_train_documents=meta["train"]["documents"],
+            n_held_out_documents=meta["held_out"]["documents"],
+            n_vocab=meta["n_vocab"],
+            end_of_document=vocabulary.end_of_document,
+            tokenizer=vocabulary.tokenizer,
+            corpus_hash=meta["corpus_hash"],
+            tokenizer_hash=meta["tokenizer_hash"],
+        )
 
 
 def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Path) -> TokenData:
@@ -155,12 +139,13 @@ def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Pat
     with writing(entry.parent):
         with folder_in_one_step(entry, temporary), tokenizer_threads():
             meta = write_tokens(corpus, recipe, temporary) | {"corpus_hash": corpus_hash, "format": FORMAT}
-            write_atomically(temporary / "meta.json", json.dumps(meta, indent=1))
-            shutil.rmtree(entry, ignore_errors=True)  # a damaged one
+            write_meta(temporary, meta)
+            remove(entry)  # a damaged one
         flush_folder(entry.parent)
     log.info("tokenised: %s", "; ".join(_summary(split, meta[split]) for split in SPLITS))
     ready = load(entry)
-    assert ready is not None, f"{entry} was just written"
+    if ready is None:
+        raise UserError(f"the tokens just written in {entry} read back otherwise; does the disk fail? {MOVE}")
     return ready
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import re
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +168,17 @@ def test_the_identity_follows_every_byte_and_option_but_no_name(tmp_path: Path) 
         ("a.jsonl", '{"text": "a"}\n{"tex": "b", "n": 1}\n', r"a.jsonl, line 2: no column 'text'.*: tex, n\)"),
         ("a.jsonl", '{"text": ["a"]}\n', r"a.jsonl, line 1: column 'text' holds list, not text"),
         ("a.jsonl", b'{"text": "caf\xe9"}\n', r"a.jsonl: byte 13 \(0xe9\) is not UTF-8"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": ' + "[" * 100_000,
+            r"a.jsonl, line 2: not valid JSON \(it is nested too deeply",
+        ),
+        ("a.json", "[" * 100_000, r"a.json, line 1: not valid JSON \(it is nested too deeply"),
+        (
+            "a.jsonl",
+            '{"n": ' + "9" * 5000 + "}",
+            r"a.jsonl, line 1: not valid JSON \(a number has more than 4,300 digits",
+        ),
         ("a.csv", "text,n\na,1\nb,2,3\n", r"a.csv, line 3: 3 fields, where the first row has 2"),
         ("a.csv", 'text\n"a\n', r"a.csv, line 2: not a valid table \(unexpected end of data\)"),
         ("a.csv", "txt\na\n", r"a.csv: no column 'text'.*: txt; where"),
@@ -189,8 +205,84 @@ def test_nothing_to_read_is_told_by_where_it_was_looked_for(tmp_path: Path) -> N
     write(tmp_path / "empty" / "a.txt", "")
     with pytest.raises(UserError, match=r"nothing to read in '.*empty'"):
         texts(tmp_path / "empty")
-    with pytest.raises(ValueError, match="path is empty"):
-        texts()
+
+
+@pytest.mark.parametrize("path", [[], [""], [" "], ["a.txt", ""]])
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.txt", "a text that nobody named")
+    with pytest.raises(ValueError, match="path is empty, or an entry of it"):
+        texts(*path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def nothing_there(path: Path) -> None:
+    path.symlink_to("gone")
+
+
+def socket_file(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [loop, nothing_there, os.mkfifo, socket_file, device])
+def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    write(tmp_path / "folder" / "sub" / "a.txt", "a text")
+    make(tmp_path / "folder" / "sub" / "b.txt")
+    for path in ("folder/sub/b.txt", "folder", "folder/**/*.txt"):
+        with pytest.raises(UserError, match=r"sub/b.txt.*(cannot be read|is a pipe, socket or device)"):
+            corpus(tmp_path / path).identity()
+
+
+def test_a_link_to_nothing_may_have_been_a_folder_of_texts(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "a text")
+    nothing_there(tmp_path / "more")
+    with pytest.raises(UserError, match=r"more -> gone: cannot be read \(No such file or directory\)"):
+        texts(tmp_path)
+
+
+def test_folders_that_cannot_be_listed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.txt", "a text")
+    write(tmp_path / "closed" / "b.txt", "another")
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"closed: cannot be read \(Permission denied\)"):
+        texts(tmp_path)
+
+
+def test_linked_folders_are_read_once_whatever_they_lead_to(tmp_path: Path) -> None:
+    write(tmp_path / "corpus" / "a.txt", "a")
+    write(tmp_path / "elsewhere" / "b.txt", "b")
+    (tmp_path / "corpus" / "around").symlink_to(".")
+    (tmp_path / "corpus" / "one").symlink_to("../elsewhere")
+    (tmp_path / "corpus" / "two").symlink_to("../elsewhere")
+    assert texts(tmp_path / "corpus") == ["a", "b"]
+
+
+def test_impossible_paths_are_one_line(tmp_path: Path) -> None:
+    for path, message in (
+        ("~nobody-here/x.txt", "data.path: no home folder"),
+        (tmp_path / ("x" * 300), "File name too"),
+    ):
+        with pytest.raises(UserError, match=message):
+            texts(path)
 
 
 def test_wrong_options_are_named(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
-from roundround.data.tokenizers import BPE, Bytes, HuggingFace, Vocabulary, byte_characters
+from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, Vocabulary, byte_characters
 from roundround.errors import UserError
 
 SHARED = Path(__file__).parents[2].parent / "shared"
@@ -84,7 +86,10 @@ def test_bpe_reads_no_further_than_it_may() -> None:
     assert len(read) == 10
 
 
-@pytest.mark.parametrize(("vocab_size", "max_train_bytes", "name"), [(256, 1, "vocab_size"), (257, 0, "max_train")])
+@pytest.mark.parametrize(
+    ("vocab_size", "max_train_bytes", "name"),
+    [(256, 1, "vocab_size"), (10**12, 1, "vocab_size"), (257, 0, "max_train")],
+)
 def test_impossible_sizes_are_refused(vocab_size: int, max_train_bytes: int, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}.* is .* allowed"):
         BPE(vocab_size=vocab_size, max_train_bytes=max_train_bytes)
@@ -109,6 +114,44 @@ def test_a_folder_gives_what_transformers_gives() -> None:
     assert (vocabulary.end_of_document, vocabulary.size) == (theirs.eos_token_id, 512)
     assert vocabulary.end_of_document not in ids(vocabulary, "no control </s> from a text")
     assert recipe.identity() == HuggingFace(name=str(folder)).identity()
+
+
+@pytest.mark.parametrize(
+    ("ids", "end", "message"),
+    [
+        (
+            {"a": 0, "b": 4_000_000_000},
+            0,
+            r"it has the id 4,000,000,000 with 2 tokens; ids below 1,048,576 are allowed",
+        ),
+        ({"a": 0}, 7, "it has no token 7"),
+        ({"a": 0}, 10**20, "not a readable tokenizer"),
+    ],
+)
+def test_a_tokenizer_cannot_ask_for_any_amount_of_memory(
+    tmp_path: Path, ids: dict[str, int], end: int, message: str
+) -> None:
+    model = {"type": "WordLevel", "vocab": ids, "unk_token": "a"}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
+    with pytest.raises(UserError, match=message):
+        Saved(path, end)
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="a")
+    if end == 0:
+        with pytest.raises(UserError, match=f"tokenizer 'mine': {message}"):
+            AlreadyLoaded(theirs, "mine")
+
+
+def test_holes_in_a_vocabulary_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 300_000}, "unk_token": "a"}
+    path.write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
+    assert Saved(path, 0).build([]).size == 300_001
+
+
+def test_an_empty_name_is_not_the_current_folder() -> None:
+    with pytest.raises(ValueError, match="name is ''; give a model on the hub or a folder"):
+        HuggingFace(name="")
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:

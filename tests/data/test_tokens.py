@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import pytest
 
+from roundround.data import entry as data_entry
 from roundround.data import tokenising
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
+from roundround.data.entry import write_meta
 from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe, Vocabulary, open_vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
@@ -159,24 +163,100 @@ def test_two_lines_tell_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert str(entry(tmp_path)) in caplog.records[0].message
 
 
-@pytest.mark.parametrize("damage", ["shorten", "empty meta", "other tokenizer", "no held_out", "meta of a list"])
-def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def change_first_byte(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"X")
+
+
+def edited(**changes: object) -> Callable[[Path], object]:
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def replaced_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("train.bin", cut),
+        ("train.bin", change_first_byte),
+        ("held_out_bytes.bin", change_first_byte),
+        ("held_out.bin", Path.unlink),
+        ("held_out.bin", replaced_by_pipe),
+        ("tokenizer.json", lambda path: path.write_text("{}")),
+        ("meta.json", lambda path: path.write_text("")),
+        ("meta.json", lambda path: path.write_text("[]")),
+        ("meta.json", lambda path: path.write_text("[" * 100_000)),
+        ("meta.json", lambda path: path.write_bytes(b"\xff\xfe")),
+        ("meta.json", edited(dtype="object")),
+        ("meta.json", edited(n_vocab="x")),
+        ("meta.json", edited(n_vocab=255)),
+        ("meta.json", edited(n_vocab=10**5)),
+        ("meta.json", edited(end_of_document=0)),
+        ("meta.json", edited(held_out={"tokens": 1})),
+        ("meta.json", Path.unlink),
+        ("meta.json", replaced_by_pipe),
+        (".", lambda path: (shutil.rmtree(path), path.write_text("a file where the folder was"))),
+    ],
+)
+def test_a_damaged_entry_is_made_again_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[Path], object]
+) -> None:
+    before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
+    damage(entry(tmp_path) / name)
+    corpus = Listed(TEXTS)
+    after = prepare(corpus, Bytes(), tmp_path)
+    assert after.train.tolist() == before
+    assert (after.n_vocab, after.end_of_document, after.train.dtype) == (257, 256, np.uint16)
+    assert corpus.n_reads == 1
+    assert ["are damaged" in record.message for record in caplog.records if record.levelno == logging.WARNING] == [True]
+    assert names(tmp_path) <= {"", ".lock"}
+
+
+def test_a_forged_entry_is_no_array_of_anything_but_ids(tmp_path: Path) -> None:
     before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
     folder = entry(tmp_path)
-    if damage == "shorten":
-        (folder / "train.bin").write_bytes((folder / "train.bin").read_bytes()[:-1])
-    elif damage == "empty meta":
-        (folder / "meta.json").write_text("")
-    elif damage == "other tokenizer":
-        (folder / "tokenizer.json").write_text("{}")
-    elif damage == "no held_out":
-        (folder / "held_out.bin").unlink()
-    else:
-        (folder / "meta.json").write_text("[]")
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["sha256_of_this"]
+    ids = np.full(len(before), 300, "uint16").tobytes()
+    (folder / "train.bin").write_bytes(ids)
+    write_meta(folder, meta | {"sha256": meta["sha256"] | {"train": hashlib.sha256(ids).hexdigest()}})
+    assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
+    write_meta(folder, meta | {"dtype": "object", "n_vocab": None})
+    assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
+
+
+def test_a_large_array_is_read_again_when_it_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_entry, "LARGE", 10_000)
+    before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
+    train = entry(tmp_path) / "train.bin"
+    assert train.stat().st_size > 10_000 > train.with_name("held_out.bin").stat().st_size
+    look(train.parent)  # the clock of the file system may not have moved since the first
+
+    read = []
+    real = data_entry._check_contents
+    monkeypatch.setattr(data_entry, "_check_contents", lambda path, *a: (read.append(path.name), real(path, *a)))
+    assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
+    assert "train.bin" not in read
+    assert "held_out.bin" in read
+    times = train.stat()
+    change_first_byte(train)
+    os.utime(train, ns=(times.st_atime_ns, times.st_mtime_ns))
     corpus = Listed(TEXTS)
     assert prepare(corpus, Bytes(), tmp_path).train.tolist() == before
     assert corpus.n_reads == 1
-    assert names(tmp_path) <= {"", ".lock"}
+
+
+def look(folder: Path) -> None:
+    """Lets the clock of the file system pass, then stamps the arrays once more."""
+    time.sleep(0.02)
+    data_entry._write_stamps(folder)
 
 
 def test_a_failing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -230,6 +310,13 @@ class FullFile:
         self.file.close()
 
 
+@pytest.mark.parametrize("place", ["/proc/x", "/dev/null/x", "~nobody-here/x", "/" + "x" * 5000])
+def test_a_cache_in_an_impossible_place_is_one_line(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setenv("ROUNDROUND_CACHE", place)
+    with pytest.raises(UserError, match="ROUNDROUND_CACHE"):
+        prepare(Listed(TEXTS), Bytes(), default_cache_dir())
+
+
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"tokens cannot be written in .*file/cache .*ROUNDROUND_CACHE=FOLDER"):
@@ -260,7 +347,7 @@ def test_who_only_evaluates_needs_no_training_documents(tmp_path: Path) -> None:
 
 def test_a_file_of_the_corpus_that_cannot_be_read_is_not_taken_for_the_cache(tmp_path: Path) -> None:
     error = PermissionError(errno.EACCES, "Permission denied", "corpus/secret.txt")
-    with pytest.raises(UserError, match=r"the corpus cannot be read: .*corpus/secret.txt"):
+    with pytest.raises(UserError, match=r"corpus/secret.txt: cannot be read \(Permission denied\)"):
         prepare(Listed(TEXTS, error=error), Bytes(), tmp_path)
 
 
