@@ -3,17 +3,16 @@
     train.bin  held_out.bin  held_out_bytes.bin  tokenizer.json  meta.json  stamps.json (where an array is large)
 
 meta.json holds counts, the sha256 of the other files and one of itself, so that no edited number is taken. The types of
-the arrays follow from the size of the vocabulary. Of the arrays, an opening reads the small ones whole (0.9 GB/s were
-measured), and a large one where its size, times or inode differ from those that stamps.json has from its last reading,
-as git does: 20 GB would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever
-wrote them; what a failing disk changes beneath the file system is noticed in small arrays alone.
+the arrays follow from the size of the vocabulary. Of the arrays, an opening reads those below 32 MiB whole (about a
+GB/s), and a larger one where its size, times or inode differ from those that stamps.json has from its last reading, as
+git does: 20 GB would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever wrote
+them; what a failing disk changes beneath the file system is noticed in arrays below 32 MiB alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,8 +27,6 @@ from roundround.data.corpora import fingerprint
 from roundround.data.token_bytes import BYTES
 from roundround.errors import one_line
 from roundround.files import parse_json, write_atomically
-
-log = logging.getLogger(__name__)
 
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")

@@ -77,6 +77,7 @@ class Bytes(TokenizerRecipe):
 class BPE(TokenizerRecipe):
     """Byte-level byte-pair encoding learnt from the first `max_train_bytes` of the training documents. Lossless.
 
+    These are held in memory while it learns.
     Sennrich et al. 2016, arXiv:1508.07909; on bytes: Radford et al. 2019 (GPT-2), whose splitting pattern it uses.
     """
 
@@ -100,7 +101,8 @@ class BPE(TokenizerRecipe):
             initial_alphabet=byte_characters(),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(_first_bytes(texts, self.max_train_bytes), trainer=trainer)
+        # A list, because the library would read on from a thread of its own, where no signal ends a slow corpus.
+        tokenizer.train_from_iterator(list(_first_bytes(texts, self.max_train_bytes)), trainer=trainer)
         return open_vocabulary(tokenizer, tokenizer.get_vocab()[END_OF_DOCUMENT])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
 from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, Vocabulary, byte_characters
-from roundround.errors import UserError
+from roundround.errors import Interrupted, UserError
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
@@ -84,6 +86,26 @@ def test_bpe_reads_no_further_than_it_may() -> None:
 
     BPE(vocab_size=300, max_train_bytes=1000).build(texts())
     assert len(read) == 10
+
+
+def test_a_signal_ends_the_reading_that_bpe_learns_from() -> None:
+    def texts() -> Iterator[str]:
+        for _ in range(200):
+            time.sleep(0.01)  # a slow corpus, or a regular expression that backtracks
+            yield "text"
+
+    def stop(*_: object) -> None:
+        raise Interrupted(signal.SIGALRM)
+
+    before, begin = signal.signal(signal.SIGALRM, stop), time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(Interrupted):
+            bpe().build(texts())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begin < 1
 
 
 @pytest.mark.parametrize(
