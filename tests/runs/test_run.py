@@ -165,14 +165,26 @@ def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1], ids=["before its first step", "after it"])
-def test_a_run_refused_when_it_goes_on_keeps_everything(directory: Path, steps: int) -> None:
+def test_a_run_refused_when_it_goes_on_is_as_it_was(directory: Path, steps: int) -> None:
     ended_by(directory, KeyboardInterrupt())
     if not steps:
         (directory / "metrics.jsonl").unlink()
-    before = names(directory)
+    before = names(directory), read_manifest(directory)
     with pytest.raises(UserError), opening(directory):
         raise UserError("not like this")
-    assert names(directory) == before
+    assert (names(directory), read_manifest(directory)) == before
+
+
+def test_a_run_refused_after_it_went_on_says_why(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+
+    def task() -> None:
+        with opening(directory) as run:
+            run.log(2, loss=1.0)
+            raise UserError("not like this")
+
+    with pytest.raises(UserError):
+        task()
     assert read_manifest(directory)["status"] == "failed: not like this"
 
 
