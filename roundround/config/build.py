@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -52,33 +53,43 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
     schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
     given = [key for key in map(str, node) if key in fields]  # `key in node` is False where it says ???
+    values: dict[str, Any] = {}
     for key in fields:
         try:
             if key in given and not OmegaConf.is_missing(node, key):
                 assign(schema, key, plain(OmegaConf.select(node, key)))
+                values[key] = plain(OmegaConf.select(schema, key))
             elif key in given or key in required:
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
             raise UserError(f"{where(node)}.{key}: {without_place(error)}") from error
-    values = OmegaConf.to_container(schema)
-    assert isinstance(values, dict)
     return {key: values[key] for key in given}  # what the node leaves out keeps the constructor's own default
 
 
 def assign(typed: DictConfig, key: str, value: Any) -> None:
-    """Put a value into a typed config; a single value is a list of one where a list is asked for (length=512).
+    """Put a value, resolved but for nodes, into a typed config; it stays what it is, whatever it looks like.
 
-    Raises OmegaConfBaseException where the type is wrong.
+    A single value is a list of one where a list is asked for (length=512). Raises OmegaConfBaseException where the type
+    is wrong, for a text that looks like an interpolation when it is read.
     """
     wanted: Any = typed._get_node(key)
     is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
     single = isinstance(value, bool | int | float | str)
-    OmegaConf.update(typed, key, [value] if single and is_list else value, force_add=False)
+    OmegaConf.update(typed, key, literal([value] if single and is_list else value), force_add=False)
 
 
 def plain(value: Any) -> Any:
     """A value of a config as plain Python, resolved."""
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def literal(value: Any) -> Any:
+    """Plain Python as a config takes it without resolving it: what looks like an interpolation becomes text."""
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [literal(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def without_place(error: OmegaConfBaseException) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.config.build import literal
 from roundround.errors import UserError
 
 
@@ -20,9 +22,10 @@ def as_dict(cfg: DictConfig) -> dict[str, Any]:
 def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **replaced: DictConfig | None) -> DictConfig:
     """The config of the run in `directory`, with the nodes that replace its own; None keeps the run's.
 
+    What the run recorded was resolved when it began, so that a "${...}" in it is text: it is not resolved again.
     Raises UserError where it names a class from outside roundround, unless `trust`.
     """
-    own = OmegaConf.create(manifest["config"])
+    own = OmegaConf.create(literal(manifest["config"]))
     assert isinstance(own, DictConfig)
     if not trust:
         refuse_foreign(manifest, directory)
@@ -44,12 +47,19 @@ def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
 
 def foreign_targets(config: dict[str, Any]) -> dict[str, str]:
     """The classes from outside roundround that a config names, by their nodes."""
-    targets = {
-        key.removesuffix("._target_"): str(name) for key, name in flat(config).items() if key.endswith("._target_")
-    }
+    targets = {name: str(node["_target_"]) for name, node in nodes_in(config) if "_target_" in node}
     return {
         key: name for key, name in targets.items() if not name.startswith("roundround.") and name != "lightning.Trainer"
     }
+
+
+def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every dict of a config below its top, in lists too, by its dotted name."""
+    if isinstance(value, dict) and name:
+        yield name, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from nodes_in(item, f"{name}.{key}" if name else str(key))
 
 
 def overridden(overrides: list[str]) -> set[str]:

@@ -238,12 +238,17 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
             assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
         except OmegaConfBaseException as error:
             raise UserError(f"{key}: {without_place(error)}") from error
+    values: dict[str, Any] = {}
     for field in fields(schema):  # type: ignore[arg-type]
         if OmegaConf.is_missing(typed, field.name):
             raise UserError(f"{field.name} has no value; give {field.name}=...")
-        if field.type == "Any" and not isinstance(typed[field.name], DictConfig | None):
-            raise UserError(f"{field.name} must give values by name, _target_ first; it is {plain(typed[field.name])}")
-    values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
+        try:
+            value = typed[field.name]
+            values[field.name] = value if isinstance(value, DictConfig) else plain(value)
+        except OmegaConfBaseException as error:  # a text like an interpolation, where none can stand
+            raise UserError(f"{field.name}: {without_place(error)}") from error
+        if field.type == "Any" and not isinstance(value, DictConfig | None):
+            raise UserError(f"{field.name} must give values by name, _target_ first; it is {values[field.name]}")
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
     return config

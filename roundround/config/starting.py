@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import target_class
+from roundround.config.build import literal, plain, target_class
 from roundround.config.recorded import as_dict, flat, overridden, own_config
 from roundround.errors import UserError
 from roundround.pe.base import PositionalEncoding
@@ -42,7 +42,7 @@ def config_of_run(
     for name in free:
         whole = everything or name in OF_THE_COMMAND
         for key in [name] if whole else [k for k in keys if k == name or k.startswith(name + ".")]:
-            OmegaConf.update(own, key, OmegaConf.select(cfg, key), merge=False)
+            OmegaConf.update(own, key, literal(plain(OmegaConf.select(cfg, key))), merge=False)
     return own
 
 
@@ -74,7 +74,7 @@ def config_from_checkpoint(
         nodes["pe"] = {**cfg.pe, "theta": pe["theta"]}
     with open_dict(cfg):
         for key, node in nodes.items():
-            OmegaConf.update(cfg, key, node, merge=False)
+            OmegaConf.update(cfg, key, literal(node), merge=False)
     return cfg, choices
 
 

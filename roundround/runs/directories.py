@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from roundround.errors import UserError
+from roundround.errors import UserError, one_line
 from roundround.runs.launcher import launched_from_outside, rank
 from roundround.runs.leftovers import MANIFEST, hold, sweep
+from roundround.runs.manifest import fault, time_of
 
 SCRATCH = "roundround-rank-"
+LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
 
 def run_directory(outputs: str, verb: str, resume: str | None) -> str:
@@ -74,46 +78,82 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool) -> Path:
     `done` asks `last` for a finished run. Raises UserError where there is none.
     """
     if reference != "last":
-        path = Path(reference).expanduser().absolute()
+        path = path_of(reference)
         read_manifest(path)
         return path
-    runs = [(manifest["started"], path) for path, manifest in all_runs(Path(outputs) / verb) if fits(manifest, done)]
-    if not runs:
+    found = [(time_of(manifest["started"]), path) for path, manifest in all_runs(Path(outputs) / verb, verb, done=done)]
+    if not found:
         kind = "finished " if done else ""
         raise UserError(f"no {kind}{verb} run under {Path(outputs) / verb}; start one with: roundround {verb}")
-    return max(runs, key=lambda run: datetime.fromisoformat(run[0]))[1]
+    return max(found)[1]
 
 
-def fits(manifest: dict[str, Any], done: bool) -> bool:
-    return manifest["status"] == "done" or not done
+def path_of(reference: str) -> Path:
+    """The folder that a reference names. UserError for none at all, or for a user whose home is not known."""
+    if not reference:
+        raise UserError("the name of the run is empty; give a run directory, or last")
+    try:
+        return Path(reference).expanduser().absolute()
+    except RuntimeError as error:
+        raise UserError(f"{reference}: {one_line(error)}") from error
 
 
-def all_runs(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Every readable run directory of a verb, jobs of sweeps included."""
-    found = []
-    for manifest in [*folder.glob(f"*/*/{MANIFEST}"), *folder.glob(f"*/*-sweep*/*/{MANIFEST}")]:
-        try:
-            found.append((manifest.parent.absolute(), read_manifest(manifest.parent)))
-        except UserError:  # a file of another program; `last` never means it
-            continue
-    return found
+def all_runs(folder: Path, verb: str, *, done: bool) -> list[tuple[Path, dict[str, Any]]]:
+    """The runs of a verb below its folder, jobs of sweeps included; with `done` the finished ones."""
+    runs = readable([*folder.glob(f"*/*/{MANIFEST}"), *folder.glob(f"*/*-sweep*/*/{MANIFEST}")])
+    return [
+        (path.absolute(), manifest)
+        for path, manifest in runs
+        if manifest["verb"] == verb and (manifest["status"] == "done" or not done)
+    ]
 
 
 def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The jobs of a sweep that have begun, each with its manifest."""
-    return [(path.parent, read_manifest(path.parent)) for path in sorted(sweep.glob(f"*/{MANIFEST}"))]
+    return readable(sorted(sweep.glob(f"*/{MANIFEST}")))
+
+
+def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """Run directories with their manifests; what is damaged or of another program is passed over."""
+    found = []
+    for path in paths:
+        try:
+            found.append((path.parent, read_manifest(path.parent)))
+        except UserError:
+            continue
+    return found
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run directory; UserError where the directory is none."""
+    """The manifest of a run directory, its shape checked; its strings are text, in which nothing is resolved.
+
+    UserError where the directory is no run, or where a field that is read is missing or of a wrong type.
+    """
     path = directory / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(text_of(path))
     except OSError as error:
-        what = "has no run.json" if directory.is_dir() else "does not exist"
-        raise UserError(f"{directory} is not a run directory: it {what}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid json ({error}); the run directory is damaged") from error
-    if not isinstance(manifest, dict) or not {"verb", "status", "started", "config"} <= manifest.keys():
-        raise UserError(f"{path} is not a manifest of roundround: it lacks verb, status, started or config")
+        raise UserError(f"{directory} is not a run directory: {why_unreadable(directory, error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
+    wrong = fault(manifest)
+    if wrong is not None:
+        raise UserError(f"{path} is not a manifest of roundround: {wrong}")
+    assert isinstance(manifest, dict)
     return manifest
+
+
+def text_of(path: Path) -> str:
+    """The text of a regular file of a manifest's size. OSError, or ValueError, for anything else: a pipe would hang."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if status.st_size > LARGEST:
+        raise ValueError(f"{status.st_size:,} bytes are more than a manifest has")
+    return path.read_text(encoding="utf-8")
+
+
+def why_unreadable(directory: Path, error: OSError) -> str:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        return f"its {MANIFEST} cannot be read: {error.strerror}"
+    return f"it has no {MANIFEST}" if os.path.isdir(directory) else "it does not exist"

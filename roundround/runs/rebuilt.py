@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
 from roundround.config.build import build
@@ -18,6 +19,7 @@ from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
 from roundround.runs.variants import REBUILT, tell_changes
+from roundround.runs.weights import check_fits, load_into
 
 PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
 
@@ -26,7 +28,8 @@ class TrainedRun:
     """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
 
     source_changes: a line for each class from outside whose source is not what the run kept; printed at once.
-    Raises UserError where the run is of another verb, or where its config names a class from outside, unless `trust`.
+    Raises UserError where the run is of another verb, where it stopped before it had a model, or where its config names
+    a class from outside, unless `trust`.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class TrainedRun:
         self.directory, self.manifest = directory, read_manifest(directory)
         if self.manifest["verb"] != "train":
             raise UserError(f"{directory} is a run of {self.manifest['verb']}; only a run of train holds a model")
+        if self.manifest["data"] is None:
+            raise UserError(f"{directory} stopped before its model was built; there is nothing to evaluate")
         self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
         self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
         given = self.replaced | ({"data"} if data is not None else set())
@@ -52,19 +57,19 @@ class TrainedRun:
 
         Raises UserError for a parameter that a replaced part needs and the checkpoint lacks.
         """
-        if not self.manifest.get("data"):
-            raise UserError(f"{self.directory} stopped before its model was built; there is nothing to evaluate")
         folder = checkpoints.find(self.directory, checkpoint)
-        weights = checkpoints.load_weights(folder)
-        own = self.config
-        decoder = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+        weights, own = checkpoints.load_weights(folder), self.config
+        with torch.device("meta"):  # before a wrong size takes the memory
+            planned = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
         for part in self.replaced:
             mark = PARTS_WITH_PARAMETERS[part]
             weights = {name: value for name, value in weights.items() if mark not in name}
-            needed = sorted(name for name in decoder.state_dict() if mark in name)
+            needed = sorted(name for name in planned.state_dict() if mark in name)
             if needed:
                 raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
-        checkpoints.fill(decoder, weights, folder)
+        check_fits(planned, weights, folder)
+        decoder = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+        load_into(decoder, weights, folder)
         return decoder.eval()
 
     def vocabulary(self) -> Vocabulary:
@@ -88,5 +93,15 @@ class TrainedRun:
 
 
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> Saved:
-    """The tokenizer that a run kept in its directory, once it had read its data."""
-    return Saved(directory / "tokenizer.json", manifest["data"]["end_of_document"])
+    """The tokenizer that a run kept in its directory, once it had read its data.
+
+    Raises UserError where it is none, or not the one that run.json tells of.
+    """
+    path, data = directory / "tokenizer.json", manifest["data"]
+    saved = Saved(path, data["end_of_document"])
+    vocabulary = saved.build([])
+    if vocabulary.tokenizer.id_to_token(data["end_of_document"]) is None:
+        raise UserError(f"{path} has no token {data['end_of_document']}, which run.json says ends a document")
+    if vocabulary.size > data["n_vocab"]:
+        raise UserError(f"{path} has ids up to {vocabulary.size - 1} and run.json says n_vocab={data['n_vocab']}")
+    return saved

@@ -24,6 +24,7 @@ from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
 from roundround.runs.rebuilt import saved_tokenizer
 from roundround.runs.run import Invocation
+from roundround.runs.weights import load_into
 
 if TYPE_CHECKING:
     from roundround.hf.llama_checkpoint import LlamaCheckpoint
@@ -121,7 +122,7 @@ class FromItsPast(Start):
         if newest is None:
             return self.began.load_into(decoder)
         checkpoint = checkpoints.load(newest)
-        checkpoints.fill(decoder, checkpoint.weights, newest)
+        load_into(decoder, checkpoint.weights, newest)
         return checkpoint
 
 

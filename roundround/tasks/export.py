@@ -68,7 +68,7 @@ def finished(config: ExportConfig) -> TrainedRun:
     source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(source, trust=config.trust, data=config.data)
     if trained.manifest["status"] != "done":
-        status = str(trained.manifest["status"]).partition(":")[0]
+        status = trained.manifest["status"].partition(":")[0]
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     return trained
 

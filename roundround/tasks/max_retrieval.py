@@ -30,6 +30,7 @@ from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
 from roundround.runs.variants import taken_over, tell_changes
+from roundround.runs.weights import check_optimizer, load_into
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
@@ -72,7 +73,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
                 train_all(run, config, seeds, model, optimizer.create(model))
             else:
                 folder = checkpoints.find(source, "last")
-                checkpoints.fill(model, checkpoints.load_weights(folder), folder)
+                load_into(model, checkpoints.load_weights(folder), folder)
             report_on(run, config, seeds, model, softmaxes)
         except Interrupted:
             if source is None:
@@ -183,8 +184,8 @@ def train_all(
     first_step, n_steps = 0, config.max_steps
     if newest is not None:
         resumed = checkpoints.load(newest)
-        checkpoints.fill(model, resumed.weights, newest)
-        checkpoints.check_optimizer(resumed, optimizer)
+        load_into(model, resumed.weights, newest)
+        check_optimizer(resumed, optimizer)
         optimizer.load_state_dict(resumed.optimizer)
         first_step = resumed.state["step"]
         print_status(f"resuming after step {first_step:,}")

@@ -14,6 +14,7 @@ from roundround.errors import Interrupted
 from roundround.model.scoring import perplexity, score
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
+from roundround.runs.weights import check_optimizer
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.module import LanguageModel, learning_rate, loss_scaler
 from roundround.training.stop_signal import STOP_SIGNALS
@@ -59,7 +60,7 @@ class TrainingCallback(lightning.Callback):
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         module = as_module(pl_module)
         if self.resumed is not None:
-            checkpoints.check_optimizer(self.resumed, trainer.optimizers[0])
+            check_optimizer(self.resumed, trainer.optimizers[0])
             trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
             if "loss_scaler" in self.resumed.state:
                 trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])

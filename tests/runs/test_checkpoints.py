@@ -18,6 +18,7 @@ from torch import nn
 
 from roundround.errors import UserError
 from roundround.runs import checkpoints
+from roundround.runs.weights import check_optimizer, load_into
 
 LOSSES = [3.0, 1.0, 2.0, 2.5, 0.5]  # the second is the best for three steps, in which two others are deleted
 
@@ -243,16 +244,16 @@ def test_optimizer_tensors_that_nobody_wrote_are_damaged(tmp_path: Path, names: 
 def test_the_optimizer_of_another_model_is_refused(tmp_path: Path, shapes: list[tuple[int, ...]]) -> None:
     save(tmp_path, 1)
     checkpoint = checkpoints.load(tmp_path / "step-00000001")
-    checkpoints.check_optimizer(checkpoint, torch.optim.Adam([nn.Parameter(torch.zeros(2, 3))]))
+    check_optimizer(checkpoint, torch.optim.Adam([nn.Parameter(torch.zeros(2, 3))]))
     other = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
     with pytest.raises(UserError, match="trainer.safetensors is damaged .it is that of another model"):
-        checkpoints.check_optimizer(checkpoint, other)
+        check_optimizer(checkpoint, other)
 
 
 def test_the_weights_of_another_model_are_refused_in_one_short_line(tmp_path: Path) -> None:
     weights = {"weight": torch.zeros(2, 2), "zzz": torch.zeros(1)}
     with pytest.raises(UserError) as caught:
-        checkpoints.fill(nn.Linear(2, 2), weights, tmp_path)
+        load_into(nn.Linear(2, 2), weights, tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}/model.safetensors does not fit the model of the run: "
         "bias is missing there and of shape [2] in the model, and 1 more differ"

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import Done, shell
+from helpers_manifest import a_manifest
 
 from roundround.errors import Interrupted, UserError
 from roundround.files import write_json
@@ -226,8 +227,7 @@ def test_the_first_rank_alone_tells_of_changes_and_asks_git(
     set_all(monkeypatch, {**TORCHRUN, "RANK": rank})
     for name in ("new", "old"):
         (tmp_path / name).mkdir()
-    manifest = {"verb": "train", "status": "interrupted", "started": "then", "config": {}, "variants": {}}
-    write_json(tmp_path / "old" / "run.json", manifest)
+    write_json(tmp_path / "old" / "run.json", a_manifest(status="interrupted"))
     for name in ("new", "old"):
         invocation = Invocation(verb="train", directory=tmp_path / name, overrides=[], choices={})
         with opened(invocation, config={}, logger=NoLogger()):

@@ -22,6 +22,7 @@ from typing import Any
 import hydra
 import pytest
 from conftest import ROOT
+from helpers_manifest import CONFIG, a_manifest
 
 from roundround import files
 from roundround.errors import Interrupted, UserError
@@ -32,8 +33,6 @@ from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.loggers.wandb import WandB, has_login
 from roundround.runs.run import Invocation, Run, opened
-
-CONFIG = {"seed": 3, "pe": {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.75}}
 
 
 @pytest.fixture
@@ -307,7 +306,7 @@ import sys
 from pathlib import Path
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.run import Invocation, opened
-invocation = Invocation(verb="train", directory=Path(sys.argv[1]), overrides=[], choices={})
+invocation = Invocation(verb="probe", directory=Path(sys.argv[1]), overrides=[], choices={})
 with opened(invocation, config={}, logger=NoLogger()) as run:
     run.log(1, loss=2.0)
     print("begun", flush=True)
@@ -445,7 +444,7 @@ def test_files_are_as_readable_as_the_users_own(tmp_path: Path) -> None:
 
 def leave_run(path: Path, started: str, status: str = "done", verb: str = "train") -> Path:
     path.mkdir(parents=True)
-    write_json(path / "run.json", {"verb": verb, "status": status, "started": started, "config": {}})
+    write_json(path / "run.json", a_manifest(verb=verb, status=status, started=started))
     return path
 
 
@@ -503,8 +502,8 @@ def test_a_run_is_found_anywhere_by_its_path(outputs: Path, tmp_path: Path, monk
         (None, "has no run.json"),
         ("{", "is not valid json"),
         ("\x00", "is not valid json"),
-        ("[]", "is not a manifest of roundround"),
-        ('{"verb": "train", "status": "done", "started": "now"}', "it lacks verb, status, started or config"),
+        ("[]", "is not a manifest of roundround: it holds no values by name"),
+        ('{"verb": "train", "status": "done"}', "is not a manifest of roundround: started is missing"),
     ],
 )
 def test_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, text: str | None, message: str) -> None:
@@ -682,7 +681,7 @@ from pathlib import Path
 from roundround.errors import Interrupted
 from roundround.runs.loggers.wandb import WandB
 from roundround.runs.run import Invocation, opened
-invocation = Invocation(verb="train", directory=Path("run"), overrides=[], choices={})
+invocation = Invocation(verb="probe", directory=Path("run"), overrides=[], choices={})
 for last in (False, True):
     logger = WandB(project="project", entity=None, group=None, tags=["tag"])
     config = {"seed": 3, "remark": "the config reaches W and B"}

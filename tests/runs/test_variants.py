@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Done, assert_refused
+from helpers_manifest import a_manifest
 
 import roundround as rr
 from roundround.config.options import load_option
@@ -231,13 +232,8 @@ def test_a_normaliser_that_changed_after_max_retrieval_is_named_when_its_models_
 def test_what_it_takes_to_run_a_foreign_class_is_said_at_once(here: Path, roundround: Callable[..., Done]) -> None:
     directory = here / "run"
     directory.mkdir()
-    manifest = {
-        "verb": "train",
-        "status": "done",
-        "started": "x",
-        "config": CONFIG,
-        "variants": {"mine_rope.slow.Slow": {}},
-    }
+    manifest = a_manifest(variants={"mine_rope.slow.Slow": {}})
+    manifest["config"] = {**manifest["config"], **CONFIG}
     (directory / "run.json").write_text(json.dumps(manifest))
     done = roundround("eval", f"run={directory}", "logger=none")
     assert_refused(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Done
+from helpers_manifest import CONFIG, a_manifest
 
 from roundround.config.models import build_decoder
 from roundround.config.options import load_option, named
@@ -79,10 +80,9 @@ def test_a_sweep_that_repeats_a_training_says_so(train: Callable[..., Done]) -> 
 def test_only_a_job_that_leaves_a_model_is_named_as_the_same_training(
     tmp_path: Path, status: str, twin: str | None
 ) -> None:
-    first = {"verb": "train", "status": status, "started": "then", "trains_as_softmax": True}
     (tmp_path / "0").mkdir()
-    write_json(tmp_path / "0" / "run.json", {**first, "config": {"seed": 1, "softmax": {"_target_": "x.Softmax"}}})
-    config = {"seed": 1, "softmax": {"_target_": "x.LogN"}}
+    write_json(tmp_path / "0" / "run.json", a_manifest(status=status, trains_as_softmax=True))
+    config = {**CONFIG, "softmax": {"_target_": "x.LogN"}}
     manifest = {"sweep": str(tmp_path), "trains_as_softmax": True, "config": config}
     found = twin_in_sweep(Run(tmp_path / "1", manifest, NoLogger(), writes=True))
     assert (found.name if found else None) == twin

@@ -1,11 +1,19 @@
-"""The model card of an exported folder: what the run knows of the model, and how to load it."""
+"""The model card of an exported folder: what the run knows of the model, and how to load it.
+
+The run may be somebody else's, and a card is shown as a web page: what comes from the run passes `shown` or `code`.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from roundround.model.decoder import Decoder, n_parameters
+
+LONGEST = 2000  # characters of a command, or of anything else, that are shown
+AS_IN_HTML = str.maketrans({"`": "&#96;", "|": "&#124;", "<": "&lt;", ">": "&gt;"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +38,19 @@ def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -
     `needs` are packages beside torch and transformers that the folder's own code imports.
     """
     choices = card.manifest.get("choices", {})
+    tags = ["roundround", *(choices[name][:LONGEST] for name in ("pe", "softmax") if choices.get(name) is not None)]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
-tags: [roundround, {choices.get("pe")}, {choices.get("softmax")}]
+tags: {json.dumps(tags)}
 # license: yours to choose before you publish
 ---
 
-# {card.name}
+# {shown(card.name)}
 
-A small language model trained with roundround: a Llama-type decoder with `pe={choices.get("pe")}` as positional
-encoding and `softmax={choices.get("softmax")}` in its attention.
+A small language model trained with roundround: a Llama-type decoder with {code(f"pe={choices.get('pe')}")} as
+positional encoding and {code(f"softmax={choices.get('softmax')}")} in its attention.
 
 {STOCK if stock else OWN_CODE + required(needs)}
 {usage(stock)}
@@ -94,14 +103,14 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
         "training context length": f"{shape.train_length:,} tokens",
         "steps": f"{card.step:,} (checkpoint {card.checkpoint})",
         "held-out perplexity": measured,
-        "positional encoding": with_arguments(choices.get("pe"), manifest["config"]["pe"]),
-        "softmax": with_arguments(choices.get("softmax"), manifest["config"]["softmax"]),
-        "data": f"{choices.get('data')}, {data['training_tokens']:,} training tokens",
-        "corpus": str(data["corpus_hash"])[:16],
+        "positional encoding": shown(with_arguments(choices.get("pe"), manifest["config"]["pe"])),
+        "softmax": shown(with_arguments(choices.get("softmax"), manifest["config"]["softmax"])),
+        "data": f"{shown(str(choices.get('data')))}, {data['training_tokens']:,} training tokens",
+        "corpus": shown(data["corpus_hash"][:16]),
         "vocabulary": f"{data['n_vocab']:,}",
         "seed": str(manifest["seed"]),
-        "command": f"`{manifest['command']}`",
-        "roundround": str(manifest["roundround"]),
+        "command": code(manifest["command"]),
+        "roundround": shown(manifest["roundround"]),
     }
 
 
@@ -109,3 +118,20 @@ def with_arguments(choice: str | None, node: dict[str, Any]) -> str:
     """An option and its numbers, such as `p_rope (p=0.75, theta=10000.0)`."""
     numbers = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_")
     return f"{choice} ({numbers})" if numbers else str(choice)
+
+
+def shown(text: str) -> str:
+    """Text as a page shows it: as it is where nothing in it means anything to Markdown or HTML, otherwise as code."""
+    harmless = re.fullmatch(r"[\w .,=+()\[\]-]+", text) and "](" not in text and "www." not in text.lower()
+    return text if harmless and len(text) <= LONGEST else code(text)
+
+
+def code(text: str) -> str:
+    """Text as inline code of one line, from which nothing leads out: not of the code, of a table's cell or into HTML.
+
+    What cannot be printed is written as Python escapes it. A backtick, a bar, < and > are written as in HTML, and
+    a page shows that, because inside code there is no other way to keep a table whole.
+    """
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    short = printable if len(printable) <= LONGEST else f"{printable[:LONGEST]} ..."
+    return f"`{short.translate(AS_IN_HTML) or ' '}`"
