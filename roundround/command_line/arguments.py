@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -160,8 +161,9 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
-    choices = {} if named else options_of(parsed.key_or_group, config_dir)
-    if choices:  # Hydra fails on pe=null with a traceback
+    twisted = any(not is_plain(name) for name in override.partition("=")[2].split(","))
+    choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
+    if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
     if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
@@ -169,6 +171,10 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         if parsed.value() != value and value[:1] not in ("'", '"'):
             return f"{key}='{value}'" if "'" not in value else override
     return override
+
+
+def is_plain(name: str) -> bool:
+    return not name.endswith(".yaml") and name in ("", posixpath.normpath(name))
 
 
 def check_sweeps(overrides: list[str], config_dir: str | None) -> None:

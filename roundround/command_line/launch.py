@@ -83,7 +83,7 @@ def value_or_raise(job: JobReturn) -> Any:
     return job._return_value
 
 
-JobReturn.return_value = JobReturn.return_value.getter(value_or_raise)  # type: ignore[method-assign]
+JobReturn.return_value = property(value_or_raise, JobReturn.return_value.fset)  # type: ignore
 
 
 class JobFailed(Exception):
@@ -259,6 +259,8 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
         run(Job(verb, target, config_dir))()
     except JobFailed as error:
         return int(error.args[0])
+    except SystemExit as end:  # a job's, or Hydra's after a page of help
+        return int(end.code or 0)
     except (Interrupted, KeyboardInterrupt) as stop:
         return interrupted(verb, stop)
     except OutputError as error:
