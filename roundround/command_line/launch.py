@@ -47,7 +47,8 @@ READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 
 
 def run_directory(outputs: object, verb: str, resume: object) -> str:
-    found = directories.run_directory(given("outputs", outputs), verb, given("resume", resume) if resume else None)
+    past = None if resume is None else given("resume", resume)
+    found = directories.run_directory(given("outputs", outputs), verb, past)
     if resume is None:
         claimed[found] = f"{verb}.log"
     return found

@@ -11,6 +11,7 @@ from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from roundround.command_line.yamls import unreadable_yaml
 from roundround.config.build import without_place
 from roundround.config.options import options_of
 from roundround.errors import UserError, nearest, one_line
@@ -37,6 +38,9 @@ def explain(error: BaseException, config_dir: str | None) -> str:
     group = re.match(r"Could not override '([^']+)'\. No match in the defaults list", one_line(error))
     if group:
         return f"this verb takes no {group[1]}=...; roundround VERB --help lists its groups"
+    unreadable = None if config_dir is None or isinstance(error, EXPLAINED) else unreadable_yaml(config_dir)
+    if unreadable is not None:
+        return unreadable
     if isinstance(error, RecursionError):
         return "a yaml or a value is nested too deeply, or a yaml names itself in its defaults"
     if isinstance(error, OSError):

@@ -31,15 +31,31 @@ def read_yaml(path: Path) -> tuple[str, Any]:
 
 def check_conf_folder(config_dir: str) -> None:
     """UserError for a yaml in the folder that is larger than its text: only those with aliases can be."""
-    own, groups = Path(config_dir), [path.name for path in conf_dir().iterdir() if path.is_dir()]
-    paths = [*own.glob("*.yaml"), *(path for group in groups for path in options_in(own / group).values())]
-    for path in paths:
+    for path in own_yamls(config_dir):
         try:
             text = path.read_text(encoding="utf-8")
             if "&" in text and "*" in text:
                 refuse_too_large(path, text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             continue  # said where the file is used
+
+
+def unreadable_yaml(config_dir: str) -> str | None:
+    """A line about the first yaml in the folder that cannot be read, None where all can: Hydra does not name it."""
+    for path in own_yamls(config_dir):
+        try:
+            _, values = read_yaml(path)
+        except UserError as error:
+            return one_line(error)
+        if values is not None and not isinstance(values, dict):
+            return f"{path}: must give values by name, such as theta: 100.0"
+    return None
+
+
+def own_yamls(config_dir: str) -> list[Path]:
+    """The yamls that Hydra may read from the folder."""
+    own, groups = Path(config_dir), [path.name for path in conf_dir().iterdir() if path.is_dir()]
+    return [*own.glob("*.yaml"), *(path for group in groups for path in options_in(own / group).values())]
 
 
 def refuse_too_large(path: Path, text: str) -> None:
