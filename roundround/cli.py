@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+import sys
+from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperCommand
 
 from roundround import __version__
+from roundround.errors import OutputError, UserError, one_line
 
 VERBS = {
     "train": ("roundround.tasks.train:train", "Train a small language model."),
@@ -19,10 +22,10 @@ VERBS = {
     ),
 }
 ALIASES = {"maxkey": "max-retrieval"}
+WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help answers in half the time
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,8 +44,15 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
 
 
+class Verb(TyperCommand):
+    """A verb's flags are Hydra's, which Typer does not know: they are completed as its overrides are."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        return [item for param in self.get_params(ctx) for item in param.shell_complete(ctx, incomplete)]
+
+
 def add(name: str, verb: str, target: str, help: str) -> None:
-    @app.command(name, help=help, add_help_option=False, context_settings=EVERYTHING)
+    @app.command(name, cls=Verb, help=help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
         from roundround.command_line.launch import dispatch
 
@@ -61,14 +71,25 @@ def groups(incomplete: str) -> list[str]:
     return [name for name in group_names() if name.startswith(incomplete)]
 
 
-@app.command("list", help="List what a group offers: name, idea, paper, parameters.")
+@app.command("list", help="List the groups, or what one offers: name, idea, paper, parameters.")
 def list_choices(
-    group: Annotated[str, typer.Argument(help="pe, softmax, model, data, experiment, ...", autocompletion=groups)],
+    group: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="pe, softmax, model, data, experiment, ...", autocompletion=groups),
+    ] = None,
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
-    from roundround.command_line.catalogue import print_group
+    from roundround.command_line.catalogue import print_group, print_groups
 
-    raise typer.Exit(print_group(group, config_dir))
+    if group is None:
+        print_groups()
+    else:
+        print_group(group, config_dir)
+
+
+@app.command("help", help="This page, or the page of a verb.")
+def help_page(verb: Annotated[Optional[str], typer.Argument(help="train, eval, ...")] = None) -> None:  # noqa: UP045
+    raise typer.Exit(run([*([] if verb is None else [verb]), "--help"]))
 
 
 def version(wanted: bool) -> None:
@@ -84,5 +105,18 @@ def root(
     pass
 
 
-def main() -> None:
-    app(prog_name="roundround")
+def run(args: list[str]) -> int:
+    """Do what is typed after `roundround`; the exit code. What goes wrong is one line."""
+    try:
+        code: int | None = app(args or ["--help"], prog_name="roundround", standalone_mode=False)
+        sys.stdout.flush()
+        return code or 0
+    except WrongUsage as error:
+        message, code = one_line(error), 2
+    except UserError as error:
+        message, code = one_line(error), 2
+    except OutputError as error:
+        message, code = one_line(error), 1
+    from roundround.command_line.complaint import complain
+
+    return complain("list" if args[:1] == ["list"] else "", message, code)

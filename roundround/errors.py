@@ -1,9 +1,14 @@
-"""The one error that is the user's to mend."""
+"""The one error that is the user's to mend, and what makes any text fit to be printed."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+LONGEST = 600  # characters of a line for a person
+# control characters, bidirectional marks and overrides, line separators, halves of characters
+OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):
@@ -33,6 +38,24 @@ class Interrupted(BaseException):
         self.signum = signum
 
 
+class OutputError(Exception):
+    """Standard output cannot be written; the command says so and exits with 1."""
+
+
 def one_line(error: BaseException) -> str:
     """An error's message as a single line, whatever it was."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split()) or type(error).__name__)
+
+
+def printable(text: str) -> str:
+    """Text of anybody's as one bounded line: escaped, and of a longer one the middle is left out."""
+    text = escaped(text)
+    if len(text) <= LONGEST:
+        return text
+    half = (LONGEST - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
+def escaped(text: str) -> str:
+    """The text with escapes such as \\x1b for what a terminal would obey or could not encode."""
+    return OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)

@@ -169,14 +169,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def typed(*args: str) -> Done:
     """A command as a person would type it, inside this process and the current folder."""
-    from roundround.cli import app
+    from roundround.cli import run
 
     out, err, argv = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["roundround", *args]
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            app(list(args), prog_name="roundround")
-        code = 0
+            code = run(list(args))
     except SystemExit as stop:
         code = int(stop.code or 0)
     finally:

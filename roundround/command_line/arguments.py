@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from roundround.command_line.composition import compose
 from roundround.command_line.messages import EXPLAINED
+from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.errors import UserError, nearest, one_line
 
@@ -34,6 +38,7 @@ WITHOUT_VALUE = {
     "--multirun": "-m",
 }
 
+MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
 
 FLAG_CHOICES = {
@@ -62,9 +67,11 @@ def read_command_line(args: list[str], verb: str) -> CommandLine:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
     if config_dir is not None:
+        check_conf_folder(config_dir)
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb)
     overrides = [quote_odd(override, config_dir) for override in expand_aliases(overrides, verb)]
+    check_sweeps(overrides, config_dir)
     return CommandLine(bracket_lists(overrides, name, config_dir), flags, config_dir, name)
 
 
@@ -154,8 +161,9 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
-    choices = {} if named else options_of(parsed.key_or_group, config_dir)
-    if choices:  # Hydra fails on pe=null with a traceback
+    twisted = any(not is_plain(name) for name in override.partition("=")[2].split(","))
+    choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
+    if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
     if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
@@ -163,6 +171,36 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         if parsed.value() != value and value[:1] not in ("'", '"'):
             return f"{key}='{value}'" if "'" not in value else override
     return override
+
+
+def is_plain(name: str) -> bool:
+    return not name.endswith(".yaml") and name in ("", posixpath.normpath(name))
+
+
+def check_sweeps(overrides: list[str], config_dir: str | None) -> None:
+    """Raises UserError for a sweep over nothing, which would launch nothing, and for one that never ends."""
+    n_jobs = 1
+    for override in overrides:
+        n_values = n_swept(parse(override), config_dir)
+        if n_values == 0:
+            raise UserError(f"{override} is a sweep over no value")
+        n_jobs *= n_values
+    if n_jobs > MOST_JOBS:
+        raise UserError(f"this sweep has {n_jobs:,} runs, and one may have {MOST_JOBS:,}")
+
+
+def n_swept(override: Override, config_dir: str | None) -> int:
+    """Over how many values an override sweeps; 1 where it is none."""
+    value: Any = override.value()
+    if isinstance(value, ChoiceSweep):
+        return len(value.list)
+    if isinstance(value, Glob):
+        return len(value.filter(list(options_of(override.key_or_group, config_dir))))
+    if isinstance(value, RangeSweep):
+        if not value.step or value.start is None or value.stop is None:
+            raise UserError(f"{override.input_line}: a range has a start, a stop and a step that is not 0")
+        return max(0, math.ceil((value.stop - value.start) / value.step))
+    return 1
 
 
 def bracket_lists(overrides: list[str], name: str, config_dir: str | None) -> list[str]:

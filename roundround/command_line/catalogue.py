@@ -8,10 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from roundround.command_line.yamls import check_conf_folder, read_yaml
 from roundround.config.options import checked_config_dir, conf_dir, options_of
-from roundround.errors import UserError, nearest, one_line
+from roundround.console import print_result, print_table
+from roundround.errors import UserError, nearest
+
+GROUPS = {
+    "data": "The text: of your own, a set of the Hub, or Python's documentation.",
+    "experiment": "A published experiment with its settings, for one verb each.",
+    "logger": "Where metrics go beside the run directory.",
+    "model": "The sizes of a model to train, or a pretrained model to measure.",
+    "optim": "The optimizer.",
+    "pe": "The positional encoding: where attention looks.",
+    "schedule": "The learning rate over the steps.",
+    "softmax": "The normaliser of attention: how sharply it looks.",
+    "tokenizer": "How text becomes tokens.",
+    "trainer": "Steps, devices and precision of training.",
+}
 
 
 @dataclass(frozen=True)
@@ -34,11 +47,8 @@ def entries(group: str, config_dir: str | None) -> list[Entry]:
 
 
 def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
-    text = path.read_text(encoding="utf-8")
-    try:
-        values = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
+    text, values = read_yaml(path)
+    values = {} if values is None else values
     if not isinstance(values, dict):
         raise UserError(f"{path}: must give values by name, such as theta: 100.0")
     idea, paper = docstring_parts(str(values.get("_target_", "")), config_dir)
@@ -71,6 +81,8 @@ def docstring_parts(target: str, config_dir: str | None) -> tuple[str, str]:
         tree = ast.parse(source.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise UserError(f"{source}, line {error.lineno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source}: no Python that can be read: {error}") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
             paragraphs = [" ".join(p.split()) for p in (ast.get_docstring(node) or "").split("\n\n")]
@@ -94,25 +106,28 @@ def source_of(module: str, config_dir: str | None) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def print_group(group: str, config_dir: str | None) -> int:
-    """Print the table of a group on standard output; the exit code."""
+def print_groups() -> None:
+    """Print the groups on standard output, with a sentence each."""
+    for group in group_names():
+        print_result(f"{group:<12}{GROUPS[group]}")
+    print_result("roundround list GROUP explains the options of a group.")
+
+
+def print_group(group: str, config_dir: str | None) -> None:
+    """Print the table of a group on standard output. UserError for a group or a folder that there is not."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    from roundround.command_line.launch import complain
-
-    try:
-        if group not in group_names():
-            raise UserError(f"no group '{group}'{nearest(group, group_names())}")
-        found = entries(group, checked_config_dir(config_dir))
-    except UserError as error:
-        return complain("list", one_line(error), 2)
+    own = checked_config_dir(config_dir)
+    if own is not None:
+        check_conf_folder(own)
+    if group not in group_names():
+        raise UserError(f"no group '{group}'{nearest(group, group_names())}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
     table.add_column("name", no_wrap=True)
-    for heading, share in (("idea", 3), ("paper", 2), ("parameters", 2)):
-        table.add_column(heading, ratio=share, overflow="fold")
-    for entry in found:
+    table.add_column("idea", ratio=3, overflow="fold")
+    table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
+    table.add_column("parameters", ratio=2, overflow="fold")
+    for entry in entries(group, own):
         table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
-    Console().print(table, highlight=False)
-    return 0
+    print_table(table, on_output=True)

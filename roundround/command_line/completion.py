@@ -1,11 +1,18 @@
-"""Shell completion of groups, options and keys, answered by Hydra's own completer."""
+"""Shell completion: flags by their names, groups, options and keys by Hydra's own completer."""
 
 from __future__ import annotations
 
 import os
 
-from roundround.command_line.arguments import is_sweep, read_command_line
-from roundround.command_line.composition import config_loader
+from roundround.command_line.arguments import (
+    FLAG_CHOICES,
+    SHORT_NORMALISERS,
+    WITH_VALUE,
+    WITHOUT_VALUE,
+    is_sweep,
+    read_command_line,
+)
+from roundround.command_line.composition import compose, config_loader
 from roundround.command_line.messages import EXPLAINED
 
 
@@ -21,6 +28,14 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         words = [*words, "="]
     words, prefix = joined(words)
     try:
+        flag = prefix.removesuffix("=") or (words[-1] if words else "")
+        if flag == "--temp" and verb == "max-retrieval":
+            return names_of_normalisers(incomplete)
+        if flag in FLAG_CHOICES:
+            return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
+        if incomplete.startswith("-"):
+            flags = [*WITH_VALUE, *WITHOUT_VALUE, *(["--temp"] if verb == "max-retrieval" else [])]
+            return [flag for flag in flags if flag.startswith(incomplete)]
         line = read_command_line(words, verb)
         beside = [word for word in line.overrides if not is_sweep(word) and len(word.split()) == 1]
         completer = DefaultCompletionPlugin(config_loader(line.config_dir))
@@ -28,6 +43,13 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
     except EXPLAINED:  # among others a flag that is still being typed
         return []
     return [word.removeprefix(prefix) for word in found]
+
+
+def names_of_normalisers(incomplete: str) -> list[str]:
+    """What `--temp` may name, behind the names and the comma that are there already."""
+    before, comma, name = incomplete.rpartition(",")
+    names = [*compose("max_retrieval", [], None).normalisers, *SHORT_NORMALISERS, "all"]
+    return [f"{before}{comma}{choice}" for choice in names if choice.startswith(name)]
 
 
 def under_cursor() -> str:

@@ -12,8 +12,7 @@ import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,30 +21,70 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from roundround.command_line.arguments import read_command_line
+from roundround.command_line.complaint import complain
 from roundround.command_line.messages import EXPLAINED, explain
 from roundround.config.options import conf_dir, config_name
-from roundround.errors import Interrupted, NotFinite, UserError, one_line
+from roundround.console import print_result
+from roundround.errors import Interrupted, NotFinite, OutputError, UserError, escaped, one_line
+from roundround.interruption import end_at_once, interrupt, on_signals, put_back
 from roundround.runs import directories
 from roundround.runs.launcher import speaks
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
-claimed: list[str] = []  # sweep directories made by this process, for the last line on standard output
+claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
+sweeps: list[str] = []  # those of sweeps, for the last line on standard output
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+TOO_LARGE = (errno.EFBIG,)
+READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
-def sweep_directory(outputs: str, verb: str) -> str:
-    claimed.append(directories.sweep_directory(outputs, verb))
-    return claimed[-1]
+def run_directory(outputs: object, verb: str, resume: object) -> str:
+    past = None if resume is None else given("resume", resume)
+    found = directories.run_directory(given("outputs", outputs), verb, past)
+    if resume is None:
+        claimed[found] = f"{verb}.log"
+    return found
+
+
+def sweep_directory(outputs: object, verb: str) -> str:
+    found = directories.sweep_directory(given("outputs", outputs), verb)
+    claimed[found] = "multirun.yaml"
+    sweeps.append(found)
+    return found
+
+
+def given(key: str, value: object) -> str:
+    """A folder from the command line. UserError for an empty one, and for one that is no line of standard output."""
+    text = "" if value is None else str(value)
+    if not text.strip():
+        raise UserError(f"{key}= is empty; give a folder")
+    if escaped(text) != text:
+        raise UserError(f"{key}={text}: control characters in the name of a folder")
+    return text
 
 
 # At import, because a launcher's worker resolves the config before it calls the job. The cache makes Hydra, which asks
 # for the directory several times, get the same one.
-OmegaConf.register_new_resolver("run_directory", directories.run_directory, use_cache=True, replace=True)
+OmegaConf.register_new_resolver("run_directory", run_directory, use_cache=True, replace=True)
 OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=True, replace=True)
+
+
+def value_or_raise(job: JobReturn) -> Any:
+    """What the job returned, or its error: without the line that Hydra prints, because the job has said more."""
+    if job.status != JobStatus.COMPLETED:
+        raise job._return_value
+    return job._return_value
+
+
+JobReturn.return_value = property(value_or_raise, JobReturn.return_value.fset)  # type: ignore
 
 
 class JobFailed(Exception):
@@ -73,23 +112,41 @@ class Job:
 
     def run(self, cfg: DictConfig) -> int:
         """Run the task; the exit code. What went wrong is printed as one line, with the traceback in the log."""
+        directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
-            module, _, name = self.target.partition(":")
-            getattr(importlib.import_module(module), name)(cfg, self.invocation())
-        except UserError as error:
-            leave_nothing(Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log")
-            return complain(self.verb, one_line(error), 2)
+            task = self.task(directory, log_name)
+            on_signals(interrupt)
+            task(cfg, self.invocation())
+        except EXPLAINED as error:
+            log.debug("refused", exc_info=error)
+            leave_nothing(directory, log_name)
+            return complain(self.verb, explain(error, self.config_dir), 2)
+        except OutputError as error:
+            return complain(self.verb, f"{one_line(error)}; see {directory}", 1)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                place = error.filename or HydraConfig.get().runtime.output_dir
-                return complain(self.verb, f"no space left on the disk of {place}; free some, or give outputs=DIR", 2)
-            return self.failed(error)
+            place = of_the_place(error, directory)
+            if place is None:
+                return self.failed(error)
+            log.debug("the place is wrong", exc_info=error)
+            leave_nothing(directory, log_name)
+            return complain(self.verb, place, 2)
         except (Interrupted, KeyboardInterrupt) as stop:
-            signum = stop.signum if isinstance(stop, Interrupted) else signal.SIGINT
-            return complain(self.verb, f"interrupted by {signal.Signals(signum).name}", 128 + signum)
-        except Exception as error:
+            return interrupted(self.verb, stop)
+        except (Exception, SystemExit) as error:  # a module of the user's own may try to end the process
             return self.failed(error)
         return 0
+
+    def task(self, directory: Path, log_name: str) -> Callable[[DictConfig, Invocation], None]:
+        """The verb's function. A signal while its module is imported ends the process at once and leaves nothing."""
+
+        def leave_at_once(signum: int, frame: FrameType | None) -> None:
+            leave_nothing(directory, log_name)
+            end_at_once(signum, frame)
+
+        on_signals(leave_at_once)
+        module, _, name = self.target.partition(":")
+        function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
+        return function
 
     def invocation(self) -> Invocation:
         """What Hydra decided about this job."""
@@ -98,12 +155,12 @@ class Job:
         return Invocation(
             verb=self.verb,
             directory=directory,
-            overrides=list(hydra_config.overrides.task),
+            overrides=typed_overrides(),
             choices=dict(hydra_config.runtime.choices),
             sweep=directory.parent if hydra_config.mode == RunMode.MULTIRUN else None,
         )
 
-    def failed(self, error: Exception) -> int:
+    def failed(self, error: BaseException) -> int:
         job = HydraConfig.get()
         path = Path(job.runtime.output_dir) / f"{job.job.name}.log"
         log.debug("the task failed", exc_info=error)
@@ -112,10 +169,33 @@ class Job:
         return complain(self.verb, f"failed: {type(error).__name__}: {one_line(error)} (traceback in {path})", 1)
 
 
-def leave_nothing(directory: Path, log_name: str) -> None:
-    """Remove the directory of a job that was refused before it wrote anything but its log."""
-    if {path.name for path in directory.iterdir()} <= {log_name}:
-        (directory / log_name).unlink(missing_ok=True)
+def typed_overrides() -> list[str]:
+    """The overrides as text: an interpolation in one stays what was typed."""
+    overrides: list[str] = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # type: ignore
+    return overrides
+
+
+def of_the_place(error: OSError, directory: Path) -> str | None:
+    """A line about a disk that is full or a path that cannot be; None where the error is another."""
+    place = error.filename or directory
+    if error.errno in NO_SPACE:
+        return f"no space left on the disk of {place}; free some, or give outputs=DIR"
+    if error.errno in TOO_LARGE:
+        return f"{place}: {error.strerror}; raise the limit of ulimit -f"
+    if error.errno in WRONG_PLACE and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def interrupted(verb: str, stop: Interrupted | KeyboardInterrupt) -> int:
+    signum = stop.signum if isinstance(stop, Interrupted) else signal.SIGINT
+    return complain(verb, f"interrupted by {signal.Signals(signum).name}", 128 + signum)
+
+
+def leave_nothing(directory: Path, file: str) -> None:
+    """Remove a directory in which nothing was written but this file, such as the log of a refused job."""
+    if directory.is_dir() and {path.name for path in directory.iterdir()} <= {file}:
+        (directory / file).unlink(missing_ok=True)
         directory.rmdir()
 
 
@@ -132,16 +212,17 @@ def own_process_state(job: Job) -> Iterator[None]:
     environ, argv, path = dict(os.environ), sys.argv, list(sys.path)
     again = ["--config-name", str(config.job.config_name)]
     again += ["--config-dir", job.config_dir] if job.config_dir else []
-    sys.argv = [argv[0], job.verb, *config.overrides.task, "hydra.mode=RUN", *again]
+    sys.argv = [argv[0], job.verb, *typed_overrides(), "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
-    handlers = interrupt_on_signals()
+    handlers = on_signals(interrupt)
+    complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
     logging.captureWarnings(True)
     try:
         yield
     finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
+        put_back(handlers)
+        logging.raiseExceptions = complaining
         sys.argv, sys.path[:] = argv, path
         os.environ.clear()
         os.environ.update(environ)
@@ -150,27 +231,16 @@ def own_process_state(job: Job) -> Iterator[None]:
             distributed.destroy_process_group()
 
 
-def interrupt_on_signals() -> dict[int, Any]:
-    """Let SIGINT and SIGTERM raise `Interrupted`: Lightning would turn them into exit codes 1 and 0."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
-
-
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted(signum)
-
-
-def complain(verb: str, message: str, code: int) -> int:
-    """Print one red line on standard error; return the exit code.
-
-    Of several processes on a machine one says what all meet: wrong input and an interruption.
-    """
-    if code != 1 and not speaks():
-        return code
-    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
-    print(f"{red}roundround {verb}: {message}{plain}", file=sys.stderr, flush=True)
-    return code
+def check_surroundings() -> None:
+    """UserError where the process stands in no folder, or a library would fail at import."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(f"the current folder cannot be used ({error.strerror}); cd to another one") from error
+    for name in READ_BY_LIGHTNING:
+        value = os.environ.get(name, "0")
+        if not value.isdecimal():
+            raise UserError(f"the variable {name}='{value}' is no number; unset {name}")
 
 
 def dispatch(verb: str, target: str, args: list[str]) -> int:
@@ -178,8 +248,11 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
+    sweeps.clear()
     config_dir = None
+    handlers = on_signals(interrupt)
     try:
+        check_surroundings()
         line = read_command_line(args, verb)
         config_dir = line.config_dir
         sys.argv = [argv[0], *line.overrides, *line.flags]
@@ -187,18 +260,25 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
         run(Job(verb, target, config_dir))()
     except JobFailed as error:
         return int(error.args[0])
-    except KeyboardInterrupt:
-        return complain(verb, "interrupted by SIGINT", 130)
-    except EXPLAINED as error:
+    except SystemExit as end:  # a job's, or Hydra's after a page of help
+        return int(end.code or 0)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        return interrupted(verb, stop)
+    except OutputError as error:
+        return complain(verb, one_line(error), 1)
+    except Exception as error:
         if full == "1":
             raise
-        return complain(verb, explain(error, config_dir), 2)
+        return complain(verb, explain(error, config_dir), 1 if sweeps and not isinstance(error, EXPLAINED) else 2)
     finally:
+        put_back(handlers)
         sys.argv = argv
+        for directory, file in claimed.items():
+            leave_nothing(Path(directory), file)
         if full is None:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
-    for directory in claimed:
-        print(directory, flush=True)
+    for directory in sweeps:
+        print_result(directory)
     return 0

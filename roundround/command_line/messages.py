@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from roundround.command_line.yamls import unreadable_yaml
 from roundround.config.build import without_place
 from roundround.config.options import options_of
 from roundround.errors import UserError, nearest, one_line
 
+NO_KEYS = ("_target_", "kind", "hydra")  # of a config, that nobody types
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # the user's to mend, said in one line
 
 
@@ -33,6 +38,15 @@ def explain(error: BaseException, config_dir: str | None) -> str:
     group = re.match(r"Could not override '([^']+)'\. No match in the defaults list", one_line(error))
     if group:
         return f"this verb takes no {group[1]}=...; roundround VERB --help lists its groups"
+    unreadable = None if config_dir is None or isinstance(error, EXPLAINED) else unreadable_yaml(config_dir)
+    if unreadable is not None:
+        return unreadable
+    if isinstance(error, RecursionError):
+        return "a yaml or a value is nested too deeply, or a yaml names itself in its defaults"
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else one_line(error)
+    if not isinstance(error, EXPLAINED):
+        return f"{type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
     return without_advice(one_line(error))
 
 
@@ -60,10 +74,31 @@ def wrong_key(cause: OmegaConfBaseException, error: BaseException) -> str:
     key = str(cause.full_key)
     parent = cause.parent_node
     if "not in struct" in str(cause) and parent is not None:
-        choices = [str(name) for name in parent if name not in ("_target_", "kind", "hydra")]
-        return f"no config key '{key}'{nearest(key.rpartition('.')[2], choices)}"
+        choices = [str(name) for name in parent if name not in NO_KEYS]
+        name = key.rpartition(".")[2]
+        advice, deeper = nearest(name, choices), nested_key(name, parent._get_root())
+        if deeper is not None and "did you mean" not in advice:
+            advice = f"; did you mean '{deeper}'?{advice}"
+        return f"no config key '{key}'{advice}"
     text = without_place(cause)
     return f"{key}: {text}" if key not in text else text
+
+
+def nested_key(name: str, config: Container) -> str | None:
+    """The key inside the config's nodes that the name is short for: optim.lr for lr, trainer.max_steps for steps."""
+    ends: dict[str, str] = {}
+    for key in dotted_keys(OmegaConf.to_container(config, resolve=False)):
+        ends.setdefault(key.rpartition(".")[2], key)
+    near = difflib.get_close_matches(name, ends, n=1, cutoff=0.8)
+    return next((ends[end] for end in (name, f"max_{name}", *near) if end in ends), None)
+
+
+def dotted_keys(values: Any) -> list[str]:
+    """The keys below a node, `optim.lr` and the like."""
+    if not isinstance(values, dict):
+        return []
+    inner = {str(key): value for key, value in values.items() if key not in NO_KEYS}
+    return [*inner, *(f"{key}.{rest}" for key, value in inner.items() for rest in dotted_keys(value))]
 
 
 def broken_yaml(error: MarkedYAMLError) -> str:

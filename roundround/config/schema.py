@@ -62,6 +62,7 @@ class EvalConfig:
     max_tokens: int | None = MISSING
     batch_tokens: int = MISSING
     dispersion: bool = MISSING
+    table: str = MISSING
     device: str = MISSING
     trust: bool = MISSING
     outputs: str = MISSING
@@ -72,6 +73,8 @@ class EvalConfig:
     model: Any = None
 
     def check(self) -> None:
+        if self.table not in ("stderr", "stdout"):
+            raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(batch_tokens=self.batch_tokens)
         check_checkpoint(self.checkpoint)
         if not self.length:

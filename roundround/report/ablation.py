@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from roundround.console import print_table
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
 from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
@@ -51,7 +51,7 @@ def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands:
         values = (f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for loss in (before, after))
         table.add_row(name, f"{n_targets(before, *where):,}", *values)
     table.caption = caption(before)
-    Console(stderr=True).print(table)
+    print_table(table)
 
 
 def ranges(loss: PositionLoss) -> list[tuple[str, tuple[int, int | None]]]:
@@ -76,7 +76,7 @@ def show_change(seen: Probe, changed: Probe) -> None:
     ]
     for _, layer, head, before_7, after_7 in sorted(moved, key=lambda m: -m[0])[:8]:
         heads.add_row(str(layer), str(head), in_words(before_7), in_words(after_7))
-    Console(stderr=True).print(heads)
+    print_table(heads)
 
 
 def in_words(shares_7: Tensor) -> str:
@@ -102,7 +102,7 @@ def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[Pos
     table.add_row("targets", *(f"{n_targets(before, *where):,}" for _, where in columns), end_section=True)
     for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
         table.add_row(name, *(f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for _, where in columns))
-    Console(stderr=True).print(table)
+    print_table(table)
 
 
 def draw_curve(

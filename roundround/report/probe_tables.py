@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from roundround.console import print_table
 from roundround.files import write_json
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS
@@ -86,12 +86,9 @@ def standing_out(seen: Probe, n: int = HEADS_SHOWN) -> list[tuple[int, int, str,
 
 def show(seen: Probe) -> None:
     """The tables on standard error."""
-    console = Console(stderr=True)
-    console.print(share_table(seen))
-    console.print(pair_table(seen))
+    print_table(share_table(seen), pair_table(seen))
     if seen.rows is not None:
-        console.print(head_table(seen))
-        console.print(summary_of_labels(seen), highlight=False)
+        print_table(head_table(seen), summary_of_labels(seen))
 
 
 def share_table(seen: Probe) -> Table:
@@ -194,7 +191,7 @@ def show_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> None:
             f"{float(layers[layer].min()):.2f}-{float(layers[layer].max()):.2f}" for layer in shown_layers(n_layers)
         ]
         table.add_row(f"{n:,}", *cells)
-    Console(stderr=True).print(table)
+    print_table(table)
 
 
 def shown_layers(n_layers: int) -> list[int]:

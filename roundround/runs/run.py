@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from roundround import __version__
-from roundround.console import print_status
+from roundround.console import print_result, print_status
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
 from roundround.runs import variants
@@ -162,7 +162,7 @@ def opened(
             end(run, f"failed: {type(error).__name__}: {one_line(error)}")
             raise
     if writes:
-        print(directory, flush=True)
+        print_result(str(directory))
 
 
 def record_start(run: Run, patch: str | None, *, fresh: bool) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 from torch import nn
 
 from roundround.config.build import build
@@ -19,12 +18,12 @@ from roundround.config.models import opened_pretrained
 from roundround.config.options import load_option
 from roundround.config.recorded import as_dict
 from roundround.config.schema import EvalConfig, checked
-from roundround.console import print_status, warnings_as_lines
+from roundround.console import print_status, print_table, warnings_as_lines
 from roundround.data.batches import EvaluationWindows, evaluation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import AlreadyLoaded
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
-from roundround.errors import UserError
+from roundround.errors import UserError, printable
 from roundround.files import write_json
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, score
@@ -125,9 +124,9 @@ def score_and_report(
     read = {name: run.manifest[name] for name in ("first_token", "joining_token")} | {"stride": config.stride}
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed, **read}
     more = dispersion_tables.records(dispersions, common)
-    report(run, train_length, losses, data, choices, common, more=more)
+    report(run, train_length, losses, data, choices, common, more=more, table=config.table)
     if dispersions and run.writes:
-        report_dispersion(run, dispersions, choices)
+        report_dispersion(run, dispersions, choices, table=config.table)
 
 
 def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str]) -> None:
@@ -216,6 +215,7 @@ def report(
     common: dict[str, Any],
     *,
     more: list[dict[str, Any]],
+    table: str,
 ) -> None:
     """Write results, with `more` of them, and the figure, and show the table."""
     n_bytes = evaluation.scored_bytes(losses, data)
@@ -231,23 +231,24 @@ def report(
         write_json(run.directory / "loss_by_position.json", curves)
         perplexity.draw(losses, train_length=train_length, title=title(choices), folder=run.directory / "figures")
         heading = f"held-out text, {title(choices)}"
-        Console(stderr=True).print(evaluation.table(by_length, train_length=train_length, title=heading))
+        shown = evaluation.table(by_length, train_length=train_length, title=heading)
+        print_table(shown, on_output=table == "stdout")
         for line in evaluation.scope(losses, data):
             print_status(line)
 
 
-def report_dispersion(run: Run, dispersions: dict[int, Dispersion], choices: dict[str, str]) -> None:
+def report_dispersion(run: Run, dispersions: dict[int, Dispersion], choices: dict[str, str], *, table: str) -> None:
     """Keep dispersion by the number of visible keys, draw the longest context and show the table."""
     write_json(run.directory / "dispersion.json", dispersion_tables.by_visible_keys(dispersions))
     longest = max(dispersions)
     folder = run.directory / "figures"
     dispersion_tables.draw(dispersions[longest], length=longest, title=title(choices), folder=folder)
     shown = dispersion_tables.table(dispersions, title="dispersion: the lowest and the highest head of each layer")
-    Console(stderr=True).print(shown)
+    print_table(shown, on_output=table == "stdout")
     warning = dispersion_tables.warning(dispersions)
     if warning is not None:
         print_status(warning)
 
 
 def title(choices: dict[str, str]) -> str:
-    return f"{choices.get('model')}, pe={choices.get('pe')}, softmax={choices.get('softmax')}"
+    return printable(f"{choices.get('model')}, pe={choices.get('pe')}, softmax={choices.get('softmax')}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +114,17 @@ def card_of(manifest: dict[str, Any], name: str, checkpoint: str, state: dict[st
     )
 
 
+@contextmanager
+def refused_where_full(destination: Path) -> Iterator[None]:
+    """Raises UserError where the disk of the destination is full: libraries say so in words, and not of which disk."""
+    try:
+        yield
+    except Exception as error:
+        if "No space left on device" not in str(error):
+            raise
+        raise UserError(f"no space left on the disk of {destination}; free some, or give another to=DIR") from error
+
+
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
     from roundround.hf.export.agreement import agreement
@@ -123,7 +136,8 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
         print_status(
             f"pe={pe}, softmax={softmax}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}"
         )
-        write_folder(model, folder, card)
+        with refused_where_full(destination):
+            write_folder(model, folder, card)
         found = agreement(model, folder, windows)
     print_status(
         f"loaded in a clean process: {found.n_logits:,} logits on {windows.numel():,} held-out tokens differ from the "

@@ -14,7 +14,7 @@ from roundround.config.build import build
 from roundround.config.recorded import as_dict
 from roundround.config.schema import MaxRetrievalConfig, checked
 from roundround.config.starting import config_of_run
-from roundround.console import print_status
+from roundround.console import print_status, print_table
 from roundround.errors import Interrupted, UserError
 from roundround.files import write_atomically
 from roundround.report import max_retrieval_figures as figures
@@ -293,11 +293,10 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
     if run.writes:
         lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
         write_atomically(run.directory / "table.md", "".join(lines))
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            console = Console(stderr=True, width=120)
-        for table in report.tables(measured, title="max retrieval: accuracy in per cent", width=console.width):
-            console.print(table)
+        terminal = Console(stderr=True)
+        width = terminal.width if terminal.is_terminal else 120
+        tables = report.tables(measured, title="max retrieval: accuracy in per cent", width=width)
+        print_table(*tables, width=width)
         for note in notes:
             print_status(note)
 

@@ -160,6 +160,25 @@ def test_completion_reads_a_line_as_the_command_does(
 
 
 @pytest.mark.parametrize(
+    ("words", "incomplete", "expected"),
+    [
+        ([], "--te", ["--temp"]),
+        (["--temp"], "ad", ["adaptive_temperature", "adaptive"]),
+        (["--temp", "="], "lo", ["log_n"]),
+        (["--temp"], "softmax,lo", ["softmax,log_n"]),
+        (["--cfg"], "j", ["job"]),
+        (["seeds=1"], "--mul", ["--multirun"]),
+    ],
+)
+def test_flags_and_their_values_are_completed(words: list[str], incomplete: str, expected: list[str]) -> None:
+    assert complete_override("max-retrieval", words, incomplete) == expected
+
+
+def test_only_max_retrieval_completes_temp() -> None:
+    assert complete_override("train", [], "--te") == []
+
+
+@pytest.mark.parametrize(
     ("args", "parts"),
     [
         (["pe=slow_rop"], ["no pe=slow_rop", "did you mean 'slow_rope'?"]),

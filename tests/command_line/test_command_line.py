@@ -218,6 +218,7 @@ def test_one_failing_job_of_a_sweep_does_not_stop_the_others(train: Callable[...
     done = train("-m", "pe.p=0.5,7,0.75", "trainer.max_steps=1")
     assert done.code == 2
     assert "p=7" in done.err
+    assert "Error executing job" not in done.err
     runs = sorted(Path("outputs/train").glob("*/*-sweep/*/run.json"))
     assert [json.loads(run.read_text())["status"] for run in runs] == ["done", "done"]
 
@@ -287,6 +288,7 @@ def complete(line: str, env: dict[str, str]) -> list[str]:
         ("roundround train pe=rope pe.th", "pe.theta="),
         ("roundround train pe = rope softmax = so", "softmax"),
         ("roundround list p", "pe"),
+        ("roundround maxkey --te", "--temp"),
     ],
 )
 def test_the_shell_completes_groups_options_and_keys(line: str, expected: str) -> None:

@@ -30,6 +30,16 @@ def evaluated(roundround: Callable[..., Done], run: Path | str, *args: str) -> D
     return done
 
 
+def test_the_table_goes_to_standard_output_where_it_is_asked_for(roundround: Callable[..., Done], run: Path) -> None:
+    told, asked = evaluated(roundround, run, LENGTHS), evaluated(roundround, run, LENGTHS, "table=stdout")
+    assert told.out == f"{told.directory}\n"
+    assert "perplexity" in told.err
+    *table, directory = asked.out.splitlines()
+    assert Path(directory).is_dir()
+    assert f"{asked.value('perplexity', length=64):.4f}" in "".join(table)
+    assert "context" not in asked.err.partition("the same")[0]
+
+
 def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Done], run: Path) -> None:
     """Every token of the stream but the first, predicted from its own window alone; ends of documents are apart."""
     from roundround.config.build import build

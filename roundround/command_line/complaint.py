@@ -1,0 +1,22 @@
+"""How a command says that it cannot or could not: one line on standard error, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from roundround.errors import printable
+from roundround.runs.launcher import speaks
+
+
+def complain(verb: str, message: str, code: int) -> int:
+    """Print one red line on standard error; return the exit code. The verb is empty for roundround itself.
+
+    Of several processes on a machine one says what all meet: wrong input and an interruption.
+    """
+    if code != 1 and not speaks():
+        return code
+    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    line = printable(f"{' '.join(['roundround', verb]).strip()}: {message}")
+    print(f"{red}{line}{plain}", file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,43 @@
+"""SIGINT and SIGTERM: the one that ends the process at once, and the one that raises `Interrupted`.
+
+An exception raised while modules are imported comes out of any line of anybody's code: it is lost in a callback, taken
+for a failed import, or followed by tracebacks from half-made libraries. So imports are ended at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from roundround.errors import Interrupted
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+def on_signals(handler: Handler) -> dict[int, Any]:
+    """Let SIGINT and SIGTERM call the handler; the earlier handlers, none in a thread, which cannot have its own."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {signum: signal.signal(signum, handler) for signum in (signal.SIGINT, signal.SIGTERM)}
+
+
+def put_back(handlers: dict[int, Any]) -> None:
+    for signum, handler in handlers.items():
+        signal.signal(signum, handler)
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """Raise `Interrupted`, so that the task can end in order."""
+    raise Interrupted(signum)
+
+
+def end_at_once(signum: int, frame: FrameType | None) -> None:
+    """Say what happened in one line and end the process with 128 plus the signal's number."""
+    with suppress(OSError):
+        os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())
+    os._exit(128 + signum)

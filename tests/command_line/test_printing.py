@@ -1,0 +1,157 @@
+"""What reaches a terminal, a pipe or a full device."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import FAST, Done
+from rich.table import Table
+
+from roundround.cli import run
+from roundround.console import Stream, print_result, print_status, print_table
+from roundround.errors import OutputError, one_line, printable
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    assert printable("\x1b[31mred\x07") == "\\x1b[31mred\\x07"
+    assert printable("a\u202ecod.exe\u2066") == "a\\u202ecod.exe\\u2066"
+    assert printable("\udcff") == "\\udcff"
+
+
+def test_writing_of_any_script_stays() -> None:
+    for text in (
+        "caf\u00e9",
+        "\u65e5\u672c\u8a9e",
+        "\u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "a\u3000b",
+    ):
+        assert printable(text) == text
+
+
+def test_a_long_line_keeps_its_beginning_and_its_end() -> None:
+    line = one_line(ValueError("no key " + "x" * 100_000 + " (traceback in train.log)"))
+    assert len(line) <= 600
+    assert line.startswith("no key xxx")
+    assert line.endswith("(traceback in train.log)")
+
+
+def test_a_run_directory_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result("/" + "x" * 4000)
+    assert capsys.readouterr().out == "/" + "x" * 4000 + "\n"
+
+
+def test_a_line_and_a_table_carry_names_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("the name of a token", title="model \x1b[2J[/red]")
+    table.add_row("token \u202e")
+    print_table(table)
+    print_status("choices: \x1b[2J")
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert "model \\x1b[2J[/red]" in told
+    assert "token \\u202e" in told
+    assert "choices: \\x1b[2J" in told
+
+
+# -- streams that fail
+
+
+def test_standard_output_that_cannot_be_written_is_said_once() -> None:
+    with Stream(os.open("/dev/full", os.O_WRONLY), needed=True) as stream:
+        with pytest.raises(OutputError, match="standard output cannot be written: No space left"):
+            stream.write(b"a")
+        assert stream.write(b"b") == 1
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_reader_that_has_gone_is_no_error(needed: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert Stream(writing, needed=needed).write(b"abc") == 3
+
+
+def test_what_is_told_on_a_full_device_is_lost() -> None:
+    assert Stream(os.open("/dev/full", os.O_WRONLY), needed=False).write(b"abc") == 3
+
+
+@contextmanager
+def standard_output(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    stream = io.TextIOWrapper(io.BufferedWriter(Stream(number, needed=True)), encoding="utf-8")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        yield
+
+
+@pytest.fixture
+def training(here: Path, corpus: Path) -> list[str]:
+    return ["train", *FAST, "data=text", f"data.path={corpus}", "trainer.max_steps=1"]
+
+
+def test_a_run_on_a_full_standard_output_is_done_and_found(
+    training: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with standard_output(os.open("/dev/full", os.O_WRONLY), monkeypatch):
+        assert run(training) == 1
+    directory = next(Path("outputs/train").glob("*/*"))
+    assert '"status": "done"' in (directory / "run.json").read_text()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("roundround train: standard output cannot be written: No space left on device; see ")
+    assert last.endswith(str(directory))
+
+
+def test_a_finished_run_whose_reader_has_gone_exits_with_0(
+    training: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with standard_output(writing, monkeypatch):
+        assert run(training) == 0
+    assert "roundround train" not in capsys.readouterr().err
+
+
+def in_a_shell(line: str) -> tuple[int, str]:
+    """Exit code and standard error of a line of bash in which $rr is roundround."""
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env=os.environ | {"rr": f"{sys.executable} -m roundround"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_pages_say_that_standard_output_is_full() -> None:
+    code, told = in_a_shell("$rr --help > /dev/full")
+    assert (code, told) == (1, "roundround: standard output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("line", ["$rr --help | head -c 1; exit ${PIPESTATUS[0]}", "$rr --help <&- >&- 2>&-"])
+def test_a_page_that_nobody_reads_is_no_error(line: str) -> None:
+    assert in_a_shell(line) == (0, "")
+
+
+def test_a_locale_of_ascii_gets_escapes() -> None:
+    ascii = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
+    code, told = in_a_shell(f"{ascii} $rr $'caf\\u00e9'")
+    assert code == 2
+    assert "Traceback" not in told
+    assert told.count("\n") == 1
+
+
+def test_a_page_through_a_pipe_is_wide(roundround: Callable[..., Done]) -> None:
+    lines = roundround("list", "pe").out.splitlines()
+    assert any("Su et al. 2021, arXiv:2104.09864" in line and "theta=" in line for line in lines)
+
+
+def test_a_narrow_terminal_breaks_no_number_of_a_paper(
+    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "arXiv:2104.09864" in roundround("list", "pe").out

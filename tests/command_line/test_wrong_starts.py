@@ -1,0 +1,151 @@
+"""What is wrong before a task starts is one line and exit code 2, whoever raises it, and nothing is left."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Done, assert_refused
+
+from roundround.command_line.arguments import read_command_line
+from roundround.command_line.launch import of_the_place
+from roundround.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        (["pe=\x1b[31mx"], ["no pe=\\x1b[31mx"]),
+        (["pe=" + "x" * 100_000], ["File name too long"]),
+        (["y" * 100_000], ["write key=value"]),
+        (["seed=${oc.env:NOPE}"], ["NOPE"]),
+        (["seed=${nope:1}"], ["nope"]),
+        (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
+        (["-m", "hydra.sweep.dir=/dev/null/x"], ["/dev/null/x"]),
+        (["outputs="], ["outputs= is empty"]),
+        (["resume="], ["resume= is empty"]),
+        (["outputs=' '"], ["outputs= is empty"]),
+        (["outputs='a\nb'"], ["control characters"]),
+        (["-m", "seed=range(0)"], ["seed=range(0) is a sweep over no value"]),
+        (["-m", "pe=glob(zz*)"], ["sweep over no value"]),
+        (["--cfg", "job", "-m"], ["Only one of"]),
+        (["pe=rope.yaml"], ["pe takes the name of one option"]),
+        (["pe=rope,./nope"], ["pe takes the name of one option"]),
+    ],
+    ids=lambda value: value[-1][:30] if isinstance(value, list) else None,
+)
+def test_a_wrong_start_is_one_line(train: Callable[..., Done], args: list[str], parts: list[str]) -> None:
+    done = train(*args)
+    assert_refused(done, *parts)
+    assert len(done.err.splitlines()) == 1
+    assert len(done.err) < 800
+    assert list(Path("outputs").glob("*/*/*")) == []
+
+
+LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        ({"pe/x.yaml": "5\n"}, "pe/x.yaml: must give values by name"),
+        ({"pe/x.yaml": "a: \x00\n"}, "x.yaml"),
+        ({"pe/x.yaml": "defaults: [x]\n"}, "names itself in its defaults"),
+        ({"pe/x.yaml": "a: " + "[" * 500 + "]" * 500}, "pe/x.yaml: nested too deeply"),
+        ({"pe/x.yaml": LAUGHS}, "its aliases stand for more than 1,000,000 values"),
+        ({"pe/x.yaml": "a: &a [*a]\n"}, "values"),
+    ],
+    ids=["a number", "a zero byte", "itself", "deep", "multiplied", "inside itself"],
+)
+def test_a_yaml_that_cannot_be_composed_is_one_line(
+    train: Callable[..., Done], files: dict[str, str], part: str
+) -> None:
+    for name, text in files.items():
+        Path("mine", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("mine", name).write_text(text)
+    done = train("--config-dir", "mine", "pe=x")
+    assert_refused(done, part)
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_module_that_ends_the_process_has_failed(train: Callable[..., Done]) -> None:
+    Path("mine/pe").mkdir(parents=True)
+    Path("mine/pe/x.yaml").write_text("_target_: leaving.Half\n")
+    Path("mine/leaving.py").write_text("raise SystemExit(0)\n")
+    done = train("--config-dir", "mine", "pe=x")
+    assert (done.code, "SystemExit" in done.err.splitlines()[-1]) == (1, True)
+
+
+def test_a_folder_that_is_gone_is_said(train: Callable[..., Done], here: Path) -> None:
+    here.rmdir()
+    done = train()
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "the current folder cannot be used" in done.err
+
+
+def test_a_rank_that_is_no_number_is_said(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "abc")
+    assert_refused(train(), "RANK='abc' is no number")
+
+
+def test_a_sweep_of_billions_is_refused() -> None:
+    with pytest.raises(UserError, match="100,000,000 runs"):
+        read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], "train")
+
+
+def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
+    for number in (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ELOOP):
+        assert str(of_the_place(OSError(number, "no", "x" * 9), Path("run"))) == "x" * 9 + ": no"
+    assert of_the_place(OSError(errno.EIO, "no", "x"), Path("run")) is None
+    full = of_the_place(OSError(errno.ENOSPC, "no"), Path("run"))
+    assert full is not None
+    assert full.startswith("no space left on the disk of run;")
+
+
+@pytest.mark.parametrize("words", ["No space left on device", "I/O error: No space left on device (os error 28)"])
+def test_an_export_names_its_own_full_disk(words: str) -> None:
+    from roundround.tasks.export import refused_where_full
+
+    with pytest.raises(UserError, match="the disk of there"), refused_where_full(Path("there")):
+        raise RuntimeError(words)
+    with pytest.raises(RuntimeError, match="another"), refused_where_full(Path("there")):
+        raise RuntimeError("another")
+
+
+# -- habits
+
+
+def test_help_is_a_word_too(roundround: Callable[..., Done]) -> None:
+    assert roundround("help").out == roundround("--help").out == roundround().out
+    assert roundround("help", "train").out == roundround("train", "--help").out
+    assert (roundround("help", "trian").code, "train" in roundround("help", "trian").err) == (2, True)
+
+
+def test_a_wrong_verb_is_one_line(roundround: Callable[..., Done]) -> None:
+    done = roundround("trian")
+    assert (done.code, done.out, done.err.count("\n"), "'train'" in done.err) == (2, "", 1, True)
+
+
+def test_list_alone_says_what_each_group_is(roundround: Callable[..., Done]) -> None:
+    from roundround.command_line.catalogue import GROUPS, group_names
+
+    lines = roundround("list").out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == group_names() == sorted(GROUPS)
+    assert "pe          The positional encoding: where attention looks." in lines
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("lr=1", "optim.lr"),
+        ("steps=5", "trainer.max_steps"),
+        ("max_step=5", "trainer.max_steps"),
+        ("theta=1", "pe.theta"),
+    ],
+)
+def test_a_short_key_finds_the_nested_one(train: Callable[..., Done], typed: str, meant: str) -> None:
+    assert_refused(train(typed), f"no config key '{typed.partition('=')[0]}'; did you mean '{meant}'?")
