@@ -1,0 +1,204 @@
+"""Commands that cost no imports: a process that has imported everything forks once a command. Linux only.
+
+`python forkserver.py` reads one request a line on standard input and answers each with one line; `Forkserver` is its
+client. A command's process is what `python -m roundround ARGS` would be after its imports: its own session, working
+directory, environment, standard streams and exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+MEMORY = 14 << 30  # bytes of address space a command may take; one that wants more is refused it, not the machine
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended. code: negative where a signal ended it. hung: it was killed at its time limit.
+
+    changes: what it did to the file system, in order, where that was asked for.
+    """
+
+    code: int
+    out: str
+    err: str
+    hung: bool
+    changes: Sequence[str] = ()
+
+
+class Forkserver:
+    """The client, for one command at a time: a context manager."""
+
+    def __enter__(self) -> Forkserver:
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.server.stdin.close()
+        self.server.wait()
+
+    def run(
+        self,
+        args: Sequence[str],
+        folder: Path,
+        streams: Path,
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+        signals: Sequence[tuple[float, int]] = (),
+        watch: bool = False,
+        kill_before: int | None = None,
+    ) -> Ended:
+        """Run `roundround ARGS` in a folder; its output goes to files in the folder `streams`.
+
+        signals: (seconds after the fork, signal) in order. watch: list its changes to the file system. kill_before:
+        kill -9 just before the change of this number, counted from 1.
+        """
+        out, err, changes = (streams / name for name in ("out", "err", "changes"))
+        request = {
+            "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": list(signals),
+            "out": str(out), "err": str(err), "kill_before": kill_before,
+            "changes": str(changes) if watch or kill_before is not None else None,
+        }  # fmt: skip
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        answer = json.loads(self.server.stdout.readline())
+        seen = changes.read_text(errors="replace").splitlines() if request["changes"] else []
+        texts = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
+        return Ended(answer["code"], *texts, answer["hung"], seen)
+
+
+def serve() -> None:
+    """Answer requests until standard input ends."""
+    import_everything()
+    replies = os.fdopen(os.dup(1), "w")  # a command must not write among the answers
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            replies.close()
+            become(request)
+        code, hung = waited(pid, request["signals"], request["timeout"])
+        replies.write(json.dumps({"code": code, "hung": hung}) + "\n")
+        replies.flush()
+
+
+def import_everything() -> None:
+    import importlib
+
+    sys.path.insert(0, str(ROOT))
+    package = ROOT / "roundround"
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.stem not in ("__main__", "__init__") and "hf/export" not in path.as_posix():  # those are for exports
+            importlib.import_module(name)
+    for name in ("lightning", "datasets", "transformers", "wandb"):
+        importlib.import_module(name)
+
+
+def waited(pid: int, signals: Sequence[tuple[float, int]], timeout: float) -> tuple[int, bool]:
+    """(exit code, whether it was killed at the time limit) of a child that gets these signals."""
+    handle, passed, hung = os.pidfd_open(pid), 0.0, False
+    for moment, signum in [*signals, (timeout, signal.SIGKILL)]:
+        ended, _, _ = select.select([handle], [], [], max(0.0, moment - passed))
+        if ended:
+            break
+        hung = moment == timeout
+        os.killpg(pid, signum) if signum == signal.SIGKILL else os.kill(pid, signum)
+        passed = moment
+    _, status = os.waitpid(pid, 0)
+    os.close(handle)
+    return os.waitstatus_to_exitcode(status), hung
+
+
+def become(request: dict[str, Any]) -> None:
+    """Turn this child into the command, and never return."""
+    import atexit
+    import resource
+    import runpy
+    import traceback
+
+    os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
+        handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(handle, number)
+        os.close(handle)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+    sys.argv = ["roundround", *request["args"]]
+    sys.path[0:0] = [""]
+    code: Any = 0
+    try:
+        if request["changes"] is not None:
+            watch_files(Path(request["changes"]), request["kill_before"])
+        runpy.run_module("roundround", run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):  # what Python does with it
+        print(code, file=sys.stderr)
+        code = 1
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        code = code or 120
+    os._exit(code or 0)
+
+
+CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate"}
+
+
+def watch_files(log: Path, kill_before: int | None) -> None:
+    """Write every change that this process is about to make to the file system into a log; kill it before one."""
+    handle, n_seen = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal n_seen
+        if event not in CHANGES and not (event == "open" and opens_for_writing(*args)):
+            return
+        what = " ".join(str(arg) for arg in args[:2])
+        if "__pycache__" in what:
+            return
+        n_seen += 1
+        os.write(handle, f"{event} {what}\n".encode(errors="replace"))
+        if n_seen == kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def opens_for_writing(path: Any, mode: Any, flags: int) -> bool:
+    return isinstance(path, str | bytes) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not str(path).startswith("/dev/")
+
+
+if __name__ == "__main__":
+    serve()
