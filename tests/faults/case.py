@@ -1,7 +1,8 @@
 """A wrong invocation, and the rules by which its answer is judged.
 
 The rules: the exit code of wrong input; one readable line on standard error beside what is told while all is well; no
-traceback, no hang, no control characters; nothing left behind; nothing executed that lay among the data.
+traceback, no hang, no control characters; nothing left behind; nothing executed that lay among the data; the secrets of
+the environment neither shown nor written.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from forkserver import ROOT, Ended, Forkserver
+from forkserver import ROOT, Ended, Forkserver, limit_memory
+from originals import Originals
 
 CANARY = "EXECUTED"  # a file of this name appears where something among the data was executed
+SECRET = "open-sesame-8361"  # a value of the environment that nobody may see
 LONGEST_LINE = 700  # characters of an error that somebody still reads
 # what the verbs tell while all is well
 STATUS = re.compile(
@@ -27,7 +32,7 @@ STATUS = re.compile(
             r"[\d,]+ training tokens, ", r"step [\d,]+/[\d,]+  ", r"resuming after step ", r"held-out perplexity ",
             r"starting from the weights of ", r"resume with: roundround ", r"Launching \d+ jobs", r"\s*#\d+ :",
             r"the same [\d,]+ targets", r"\S+: a stock LlamaForCausalLM", r"loaded in a clean process",
-            r"documents have ", r"the warm-up takes ",
+            r"documents have ", r"the learning rate warms up during ",
         ]  # fmt: skip
     )
 )
@@ -42,19 +47,23 @@ READ_EARLY = {
 class Case:
     """One invocation in an empty folder of its own.
 
-    prepare: fills the folder; may return other arguments. shell: a line of bash in which "$@" is the command.
-    codes: the right exit codes. leaves: files may stay, because the command may have begun, or wrote into what was
-    there. ordinary_user: without root's right to open any file. patience: seconds until it counts as a hang.
+    name: "kind: what"; the counts go by kind. codes: the right exit codes. given: what lies in the folder, under these
+    names: run and maxkey-run (finished runs), llama (a Hugging Face folder), cache (the token cache, which the command
+    then uses). prepare: changes the folder; may return other arguments. shell: a line of bash in which "$@" is the
+    command. leaves: files may stay, because the command may have begun, or wrote into what was there. ordinary_user:
+    without root's right to open any file. colours: on a terminal. patience: seconds until it counts as a hang.
     """
 
     name: str
     args: Sequence[str] = ()
     codes: Sequence[int] = (2,)
+    given: Sequence[str] = ()
     prepare: Callable[[Path], Sequence[str] | None] | None = None
     env: Mapping[str, str | None] = field(default_factory=dict)
     shell: str | None = None
     leaves: bool = False
     ordinary_user: bool = False
+    colours: bool = False
     patience: float = 60
 
     @property
@@ -63,17 +72,42 @@ class Case:
         return self.shell is None and not self.ordinary_user and not READ_EARLY & self.env.keys()
 
 
-def faults_of(case: Case, folder: Path, streams: Path, server: Forkserver, env: Mapping[str, str]) -> list[str]:
+@cache
+def lacking(what: str) -> str | None:
+    """Why this machine cannot do something that a case needs, or None where it can."""
+    if what == "ordinary_user" and os.geteuid() == 0:
+        return None if shutil.which("setpriv") else "setpriv is not there to give up root's rights"
+    if what == "mount":
+        with tempfile.TemporaryDirectory() as folder:
+            mounted = subprocess.run(["mount", "-t", "tmpfs", "t", folder], capture_output=True, check=False)
+            subprocess.run(["umount", "-q", folder], capture_output=True, check=False)
+        return "no right to mount a small disk" if mounted.returncode else None
+    if what == "script" and not shutil.which("script"):
+        return "script is not there to make a terminal"
+    return None
+
+
+def reason_to_skip(case: Case) -> str | None:
+    needs = [tool for tool in ("mount", "script") if case.shell is not None and tool in case.shell]
+    reasons = [lacking(need) for need in [*needs, *(["ordinary_user"] if case.ordinary_user else [])]]
+    return next((reason for reason in reasons if reason), None)
+
+
+def faults_of(case: Case, folder: Path, streams: Path, originals: Originals) -> list[str]:
     """What is wrong with the answer to a case, in words; nothing where it is as it should be."""
-    args = list(case.args)
+    args, extra = list(case.args), dict(case.env)
+    for name in case.given:
+        originals.copy(name, folder)
+    if "cache" in case.given:
+        extra["ROUNDROUND_CACHE"] = str(folder / "cache")
     if case.prepare is not None:
         args = list(case.prepare(folder) or args)
     there = files_in(folder)
-    environment = {name: value for name, value in {**env, **case.env}.items() if value is not None}
+    env = {name: value for name, value in {**originals.env, **extra}.items() if value is not None}
     if case.forked:
-        ended = server.run(args, folder, streams, env=environment, timeout=case.patience)
+        ended = originals.server.run(args, folder, streams, env=env, timeout=case.patience)
     else:
-        ended = in_a_process(case, args, folder, environment)
+        ended = in_a_process(case, args, folder, env)
     give_back_rights(folder)
     return [*about_the_end(case, ended), *about_the_text(case, ended), *about_the_files(case, ended, folder, there)]
 
@@ -83,12 +117,12 @@ def in_a_process(case: Case, args: Sequence[str], folder: Path, env: Mapping[str
     command = [sys.executable, "-m", "roundround", *args]
     if case.shell is not None:
         command = ["bash", "-c", case.shell, "bash", *command]
-    if case.ordinary_user:
+    if case.ordinary_user and os.geteuid() == 0:
         rights = "-dac_override,-dac_read_search"
         command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, *command]
     process = subprocess.Popen(
         [os.fsencode(part) for part in command], cwd=folder, env=dict(env), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=limit_memory,
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=case.patience)
@@ -98,7 +132,8 @@ def in_a_process(case: Case, args: Sequence[str], folder: Path, env: Mapping[str
         out, err = process.communicate()
         hung = True
     finally:
-        subprocess.run(["umount", "-q", str(folder / "disk")], capture_output=True, check=False)
+        if case.shell is not None and "mount" in case.shell:
+            subprocess.run(["umount", "-q", str(folder / "disk")], capture_output=True, check=False)
     return Ended(process.returncode, *(text.decode(errors="replace") for text in (out, err)), hung)
 
 
@@ -120,9 +155,16 @@ def about_the_text(case: Case, ended: Ended) -> list[str]:
         found.append(f"{len(told)} lines where one is right: {told[:4]!r}")
     if ended.code in (1, 2) and any(len(line) > LONGEST_LINE for line in told):
         found.append(f"a line of {max(map(len, told))} characters")
-    if any(not (character.isprintable() or character in "\n\t") for character in ended.out + ended.err):
+    if not case.colours and any(is_control(character) for character in ended.out + ended.err):
         found.append("control characters")
+    if SECRET in ended.out + ended.err:
+        found.append("a secret of the environment in the output")
     return found
+
+
+def is_control(character: str) -> bool:
+    """Whether a terminal would obey it: escapes, the other direction of writing, halves of characters."""
+    return not character.isprintable() and character not in "\n\t"
 
 
 def about_the_files(case: Case, ended: Ended, folder: Path, there: set[str]) -> list[str]:
@@ -135,16 +177,24 @@ def about_the_files(case: Case, ended: Ended, folder: Path, there: set[str]) -> 
     if ended.code >= 0:
         temporary = [path for path in left if re.search(r"(^|/)\.(?!lock$)[^/]*$", path)]
         found += [f"temporary files left: {temporary[:4]}"] if temporary else []
+    if SECRET in case.env.values():
+        telling = [path for path in left if holds_secret(folder / path)]
+        found += [f"a secret of the environment in {telling[:4]}"] if telling else []
     return found
 
 
+def holds_secret(path: Path) -> bool:
+    return path.is_file() and SECRET.encode() in path.read_bytes()
+
+
 def files_in(folder: Path) -> set[str]:
-    """Everything in a folder but the empty folders under outputs and the place of a case's own disk."""
+    """Everything in a folder but the empty folders under outputs, the token cache and a case's own disk."""
     found = set()
     for parent, below, names in os.walk(folder):
         place = Path(parent).relative_to(folder)
         found |= {(place / name).as_posix() for name in (*below, *names)}
-    return {path for path in found if not re.fullmatch(r"disk|cache|outputs(/[\w-]+(/\d{4}-\d\d-\d\d)?)?", path)}
+    aside = r"(disk|cache)(/.*)?|outputs(/[\w-]+(/\d{4}-\d\d-\d\d)?)?"
+    return {path for path in found if not re.fullmatch(aside, path)}
 
 
 def give_back_rights(folder: Path) -> None:
@@ -153,10 +203,3 @@ def give_back_rights(folder: Path) -> None:
         for path in (Path(parent), *(Path(parent) / name for name in below)):
             if not path.is_symlink():
                 path.chmod(0o755)
-
-
-def empty(folder: Path) -> Path:
-    """The folder, made anew."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 from forkserver import ROOT, Forkserver
-
-# a model that trains in a second
-SMALL = [
-    "model=tiny", "model.d_model=16", "model.n_layers=1", "model.train_length=32", "model.d_mlp=32",
-    "tokenizer=bytes", "logger=none", "trainer.devices=1", "trainer.accelerator=cpu",
-]  # fmt: skip
-
+from originals import Originals
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Forkserver]:
@@ -29,11 +23,17 @@ def server() -> Iterator[Forkserver]:
 @pytest.fixture(scope="session")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of every command: nothing of the tester's own, one token cache."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return kept | {
-        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline",
-        "PYTHONDONTWRITEBYTECODE": "1", "ROUNDROUND_CACHE": str(tmp_path_factory.mktemp("token-cache")),
+    home = tmp_path_factory.mktemp("home")
+    return {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ} | {
+        "HOME": str(home), "HF_HOME": str(home / "hf"), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline",
+        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "ROUNDROUND_CACHE": str(tmp_path_factory.mktemp("token-cache")),
     }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def originals(server: Forkserver, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Originals:
+    return Originals(server, env, tmp_path_factory.mktemp("originals"))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MEMORY = 14 << 30  # bytes of address space a command may take; one that wants more is refused it, not the machine
+MEMORY = 10 << 30  # bytes of address space a command may take; one that wants more is refused it, not the machine
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,18 @@ class Ended:
 
 
 class Forkserver:
-    """The client, for one command at a time: a context manager."""
+    """The client, for one command at a time: a context manager. Nothing that it or its commands import may go online."""
 
     def __enter__(self) -> Forkserver:
         self.server = subprocess.Popen(
-            [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent"},
+        )  # fmt: skip
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.server.stdin.close()
+        self.server.stdout.close()
         self.server.wait()
 
     def run(
@@ -126,10 +129,15 @@ def waited(pid: int, signals: Sequence[tuple[float, int]], timeout: float) -> tu
     return os.waitstatus_to_exitcode(status), hung
 
 
+def limit_memory() -> None:
+    """Refuse this process, and what it starts, more memory than `MEMORY`; and core dumps."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def become(request: dict[str, Any]) -> None:
     """Turn this child into the command, and never return."""
     import atexit
-    import resource
     import runpy
     import traceback
 
@@ -137,8 +145,7 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory()
     for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
         handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(handle, number)

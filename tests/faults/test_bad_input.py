@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from case import Case, faults_of
+from case import Case, faults_of, reason_to_skip
 from cases import CASES
-from forkserver import Forkserver
+from originals import Originals
 
 EVERY = 25  # one in so many runs with every `make test`
 
@@ -22,9 +22,14 @@ def parameters() -> list[object]:
 
 
 @pytest.mark.parametrize("case", parameters())
-def test_wrong_input_is_answered_in_one_line(
-    case: Case, tmp_path: Path, streams: Path, server: Forkserver, env: Mapping[str, str]
-) -> None:
+def test_wrong_input_is_answered_in_one_line(case: Case, tmp_path: Path, streams: Path, originals: Originals) -> None:
+    reason = reason_to_skip(case)
+    if reason:
+        pytest.skip(reason)
     folder = tmp_path / "here"
     folder.mkdir()
-    assert faults_of(case, folder, streams, server, env) == []
+    assert faults_of(case, folder, streams, originals) == []
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    assert [name for name, times in Counter(case.name for case in CASES).items() if times > 1] == []
