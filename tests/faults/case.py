@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from forkserver import ROOT, Ended, Forkserver, limit_memory
+from forkserver import ROOT, Ended, limit_memory
 from originals import Originals
 
 CANARY = "EXECUTED"  # a file of this name appears where something among the data was executed
@@ -28,12 +28,25 @@ LONGEST_LINE = 700  # characters of an error that somebody still reads
 STATUS = re.compile(
     "|".join(
         [
-            r"tokenising the corpus once; ", r"tokenised: ", r"another process is tokenising", r"\S+ model, pe=",
-            r"[\d,]+ training tokens, ", r"step [\d,]+/[\d,]+  ", r"resuming after step ", r"held-out perplexity ",
-            r"starting from the weights of ", r"resume with: roundround ", r"Launching \d+ jobs", r"\s*#\d+ :",
-            r"the same [\d,]+ targets", r"\S+: a stock LlamaForCausalLM", r"loaded in a clean process",
-            r"documents have ", r"the learning rate warms up during ",
-        ]  # fmt: skip
+            r"tokenising the corpus once; ",
+            r"tokenised: ",
+            r"another process is tokenising",
+            r"\S+ model, pe=",
+            r"[\d,]+ training tokens, ",
+            r"step [\d,]+/[\d,]+  ",
+            r"resuming after step ",
+            r"held-out perplexity ",
+            r"starting from the weights of ",
+            r"resume with: roundround ",
+            r"Launching \d+ jobs",
+            r"\s*#\d+ :",
+            r"the same [\d,]+ targets",
+            r"\S+: a stock LlamaForCausalLM",
+            r"loaded in a clean process",
+            r"documents have ",
+            r"the learning rate warms up during ",
+            r"the tokens in \S+ are ",
+        ]
     )
 )
 # what is read before or while modules are imported, so that a forked command would not see it

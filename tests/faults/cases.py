@@ -16,7 +16,8 @@ import cases_verbs
 import cases_words
 
 MODULES = (
-    cases_values, cases_words, cases_verbs, cases_maxkey, cases_text, cases_cache, cases_manifests, cases_runs, cases_models,
+    cases_values, cases_words, cases_verbs, cases_maxkey, cases_text, cases_cache, cases_manifests, cases_runs,
+    cases_models,
     cases_folders, cases_surroundings, cases_sweeps,
 )  # fmt: skip
 CASES = [case for module in MODULES for case in module.CASES]

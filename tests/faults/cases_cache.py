@@ -20,7 +20,14 @@ def of_cache(what: str, change: Callable[[Path], object], codes: tuple[int, ...]
         change(entry)
 
     return [
-        Case(name=f"token cache: {what}, {verb}", args=args, given=("run", "cache"), prepare=prepare, codes=codes, patience=40)
+        Case(
+            name=f"token cache: {what}, {verb}",
+            args=args,
+            given=("run", "cache"),
+            prepare=prepare,
+            codes=codes,
+            patience=40,
+        )
         for verb, args in ARGS.items()
     ]
 
@@ -52,7 +59,11 @@ def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], obje
 
 
 CASES = [
-    *[case for dtype in ("object", "float32", "int64", "nope", "O8", "", 5, None, [["a", "u2"]]) for case in of_cache(f"dtype {dtype!r}", meta(dtype=dtype))],
+    *[
+        case for dtype in (
+            "object", "float32", "int64", "nope", "O8", "", 5, None, [["a", "u2"]],
+        ) for case in of_cache(f"dtype {dtype!r}", meta(dtype=dtype))
+    ],
     *of_cache("no key dtype", meta(dtype=GONE)),
     *of_cache("no key train", meta(train=GONE)),
     *of_cache("no key n_vocab", meta(n_vocab=GONE)),
@@ -83,9 +94,14 @@ CASES = [
     *of_cache("train.bin empty", lambda entry: os.truncate(entry / "train.bin", 0)),
     *of_cache("train.bin gone", replaced("train.bin", lambda path: None)),
     *of_cache("train.bin a folder", replaced("train.bin", Path.mkdir), codes=(0, 2)),
-    *of_cache("train.bin a link to /dev/zero", replaced("train.bin", lambda path: path.symlink_to("/dev/zero")), codes=(0, 2)),
+    *of_cache(
+        "train.bin a link to /dev/zero", replaced("train.bin", lambda path: path.symlink_to("/dev/zero")), codes=(0, 2),
+    ),
     *of_cache("train.bin of other bytes", other_bytes("train.bin")),
-    *of_cache("train.bin of large ids", lambda entry: (entry / "train.bin").write_bytes(b"\xff" * (entry / "train.bin").stat().st_size)),
+    *of_cache(
+        "train.bin of large ids",
+        lambda entry: (entry / "train.bin").write_bytes(b"\xff" * (entry / "train.bin").stat().st_size),
+    ),
     *of_cache("held_out.bin of other bytes", other_bytes("held_out.bin")),
     *of_cache("held_out_bytes.bin of other bytes", other_bytes("held_out_bytes.bin")),
     *of_cache("tokenizer.json broken", put("tokenizer.json", b"{")),

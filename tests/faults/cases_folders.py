@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from case import Case
@@ -14,7 +15,7 @@ COMMAND = "_target_: os.system\ncommand: touch EXECUTED\n"
 TAG = "!!python/object/apply:os.system ['touch EXECUTED']\n"
 LETTERS = "abcdefghij"
 MULTIPLYING = f"a: &a [{','.join('x' * 9)}]\n" + "".join(
-    f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in zip(LETTERS, LETTERS[1:], strict=False)
+    f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in pairwise(LETTERS)
 )
 GOOD_MODULE = """from roundround.pe.rope import RoPE
 class Half(RoPE):
@@ -91,7 +92,11 @@ CASES = [
     of_module("a function in the place of a class", "def Half(shape): pass\n"),
     of_module("an abstract class", BASE + "class Half(PositionalEncoding):\n    pass\n", codes=(0, 2)),
     # the user's own code failed, not the user's words: that is what 1 says; 2 where it is seen before the start
-    of_module("a constructor that raises", BASE + "class Half(PositionalEncoding):\n    def __init__(self, shape): raise TypeError('no')\n", codes=(1, 2), leaves=True),
+    of_module(
+        "a constructor that raises",
+        BASE + "class Half(PositionalEncoding):\n    def __init__(self, shape): raise TypeError('no')\n", codes=(1, 2),
+        leaves=True,
+    ),
     of_folder("a group that is a file", {"pe": "x"}),
     of_folder("no such option", {"pe/y.yaml": "a: 1\n"}, "pe=nowhere"),
     of_folder("an option that is a folder", {"pe/x.yaml/z": "a"}),
@@ -101,17 +106,28 @@ CASES = [
     of_folder("a hostile optimiser", {"optim/x.yaml": COMMAND}, "optim=x"),
     of_folder("a hostile logger", {"logger/x.yaml": COMMAND}, "logger=x"),
     of_folder("a hostile model", {"model/x.yaml": COMMAND}, "model=x"),
-    of_folder("a hostile experiment", {"experiment/x.yaml": "# @package _global_\npe:\n  _target_: os.system\n  command: touch EXECUTED\n"}, "experiment=x"),
-    of_folder("an experiment with an unknown key", {"experiment/x.yaml": "# @package _global_\nsede: 1\n"}, "experiment=x"),
+    of_folder(
+        "a hostile experiment",
+        {"experiment/x.yaml": "# @package _global_\npe:\n  _target_: os.system\n  command: touch EXECUTED\n"},
+        "experiment=x",
+    ),
+    of_folder(
+        "an experiment with an unknown key", {"experiment/x.yaml": "# @package _global_\nsede: 1\n"}, "experiment=x",
+    ),
     of_folder("an experiment that is a list", {"experiment/x.yaml": "# @package _global_\n- 1\n"}, "experiment=x"),
-    of_folder("a hostile normaliser of maxkey", {"softmax/x.yaml": COMMAND}, "+softmax@normalisers.mine=x", "evaluate=[mine]", verb=MAXKEY),
+    of_folder(
+        "a hostile normaliser of maxkey", {"softmax/x.yaml": COMMAND}, "+softmax@normalisers.mine=x", "evaluate=[mine]",
+        verb=MAXKEY,
+    ),
     of_folder("its own hydra", {"hydra/launcher/x.yaml": COMMAND}, "hydra/launcher=x", "-m", codes=(1, 2)),
     # a yaml named as one of ours: theirs may win, or ours
     of_folder("its own train.yaml", {"train.yaml": "a: 1\n"}, "pe=rope", codes=(0, 2)),
     of_folder("its own rope.yaml", {"pe/rope.yaml": COMMAND}, "pe=rope", codes=(0, 2)),
     of_folder("a broken yaml that is not asked for", {"pe/x.yaml": "a: [1\n"}, "pe=rope", codes=(0,)),
     of_module("good: an encoding of one's own", GOOD_MODULE, codes=(0,)),
-    of_folder("good: an experiment", {"experiment/x.yaml": "# @package _global_\nseed: 3\n"}, "experiment=x", codes=(0,)),
+    of_folder(
+        "good: an experiment", {"experiment/x.yaml": "# @package _global_\nseed: 3\n"}, "experiment=x", codes=(0,),
+    ),
     of_folder("list: a broken yaml", {"pe/x.yaml": "a: [1\n"}, verb=["list", "pe"], codes=(0, 2)),
     of_folder("list: a hostile yaml", {"pe/x.yaml": COMMAND}, verb=["list", "pe"], codes=(0, 2)),
     of_folder("list: a list that multiplies itself", {"pe/x.yaml": MULTIPLYING}, verb=["list", "pe"], codes=(0, 2)),

@@ -23,7 +23,9 @@ READERS = ("eval", "probe", "export")
 NEUTRAL_PLACE = Path("outputs/train/2026-01-01/00-00-00")  # where `last` finds it
 
 
-def of_run(what: str, verbs: Sequence[str], change: Callable[[Path], object], *, kind: str = "run.json", **more: Any) -> list[Case]:
+def of_run(
+    what: str, verbs: Sequence[str], change: Callable[[Path], object], *, kind: str = "run.json", **more: Any
+) -> list[Case]:
     """A case for each verb, on a run that `change` has damaged."""
     return [one_case(f"{kind}: {what}, {verb}", verb, change, **more) for verb in verbs]
 
@@ -65,7 +67,8 @@ ALL = tuple(VERBS)
 TRAINING = ("resume", "eval", "probe", "export")
 SECRETS = {"env": {"CANARY": SECRET}}
 CALLABLES = [
-    "roundround.cli.main", "roundround.__main__.X", "roundround.runs.run.subprocess.Popen", "builtins.exec", "nowhere.X",
+    "roundround.cli.main", "roundround.__main__.X", "roundround.runs.run.subprocess.Popen", "builtins.exec",
+    "nowhere.X",
     "roundround.pe", "roundround.errors.UserError", "", "..", "roundround.pe.rope.RoPE.__init__", "a b",
 ]  # fmt: skip
 
@@ -104,18 +107,30 @@ CASES = [
     *of_run("a command inside a list", ("resume",), values(config__trainer__plugins=[COMMAND])),
     *of_run("a command inside pe", TRAINING, values(config__pe__p=COMMAND)),
     *of_run("a command as seed", ("resume",), values(config__seed=COMMAND)),
-    *[case for name in CALLABLES for case in of_run(f"pe of {name!r}", ("resume", "eval"), values(config__pe={"_target_": name}))],
+    *[
+        case for name in CALLABLES for case in of_run(
+            f"pe of {name!r}", ("resume", "eval"), values(config__pe={"_target_": name}),
+        )
+    ],
     *of_run("_target_ a number", TRAINING, values(config__pe={"_target_": 5})),
-    *of_run("_partial_ and _args_", ("eval",), values(config__pe={"_target_": "os.system", "_args_": ["touch EXECUTED"]})),
+    *of_run(
+        "_partial_ and _args_", ("eval",), values(config__pe={"_target_": "os.system", "_args_": ["touch EXECUTED"]}),
+    ),
     *of_run("an interpolation of nothing", ("resume",), values(config__seed="${nope}")),
     *of_run("an unknown resolver", TRAINING, values(config__pe="${nope:1}")),
     *of_run("a cycle", TRAINING, values(config__pe="${pe}")),
     *of_run("a secret as width", (*TRAINING, "last"), values(config__model__d_model="${oc.env:CANARY}"), **SECRETS),
     *of_run("a secret as seed", ("resume",), values(config__seed="${oc.env:CANARY}"), **SECRETS),
     *of_run("a secret as pe", TRAINING, values(config__pe="${oc.env:CANARY}"), **SECRETS),
-    *of_run("a secret as path of data", ("resume", "eval", "export"), values(config__data__path=["${oc.env:CANARY}"]), **SECRETS),
+    *of_run(
+        "a secret as path of data", ("resume", "eval", "export"), values(config__data__path=["${oc.env:CANARY}"]),
+        **SECRETS,
+    ),
     *of_run("a resolver that makes folders as seed", ("resume",), values(config__seed="${run_directory:made,x,null}")),
-    *of_run("a resolver that makes folders as path", ("resume", "eval"), values(config__data__path=["${run_directory:made,x,null}"])),
+    *of_run(
+        "a resolver that makes folders as path", ("resume", "eval"),
+        values(config__data__path=["${run_directory:made,x,null}"]),
+    ),
     *of_run("pe null", TRAINING, values(config__pe=None)),
     *of_run("pe a string", TRAINING, values(config__pe="x")),
     *of_run("pe gone", TRAINING, values(config__pe=GONE)),
@@ -152,7 +167,9 @@ CASES = [
     *of_run("end_of_document -1", READERS, values(data__end_of_document=-1)),
     *of_run("config.data null", READERS, values(config__data=None)),
     *of_run("a text that is gone", ("eval", "export", "resume"), values(config__data__path=["/nowhere/x.txt"])),
-    *of_run("control characters in a path", ("resume", "eval"), values(config__data__path=["/nowhere/\x1b[31mx\ny.txt"])),
+    *of_run(
+        "control characters in a path", ("resume", "eval"), values(config__data__path=["/nowhere/\x1b[31mx\ny.txt"]),
+    ),
     *of_run("control characters in pe", TRAINING, values(config__pe={"_target_": "\x1b[31mx\ny"})),
     *of_run("started yesterday", ("last",), values(started="yesterday")),
     *of_run("status a number", ("last",), values(status=5)),
@@ -164,7 +181,10 @@ CASES = [
     # nothing that these verbs need is missing: they may take the run, or refuse it
     *of_run("headline null", ("eval", "resume"), values(headline=None), codes=(0, 2)),
     *of_run("choices text", TRAINING, values(choices="x"), codes=(0, 2)),
-    *of_run("choices with control characters", TRAINING, values(choices={"pe": "\x1b[31mx\ny", "model": "<script>"}), codes=(0, 2)),
+    *of_run(
+        "choices with control characters", TRAINING, values(choices={"pe": "\x1b[31mx\ny", "model": "<script>"}),
+        codes=(0, 2),
+    ),
     *of_run("choices gone", ("resume", "eval"), values(choices=GONE), codes=(0, 2)),
     *of_run("verb a list", ("resume", "eval", "last"), values(verb=["train"]), codes=(0, 2)),
     *of_run("started a number", ("last", "resume"), values(started=5), codes=(0, 2)),

@@ -13,7 +13,9 @@ VALUES = {
     "min_items": ["0", "abc", "-1", "17"],
     "max_items": ["2", "100000000", "abc", "null"],
     "size_of_each_set": ["7", "abc", "null"],
-    "test_sizes": ["[]", "[0]", "[2,1]", "[abc]", "[1000000000000]", "[2,2]", "[nan]", "16.5", "null", "abc", "[-1]", "''"],
+    "test_sizes": [
+        "[]", "[0]", "[2,1]", "[abc]", "[1000000000000]", "[2,2]", "[nan]", "16.5", "null", "abc", "[-1]", "''",
+    ],
     "test_sets": ["0", "1.5", "-1", "abc", "1000000000000"],
     "evaluate": ["[foo]", "foo", "5", "null", "[[softmax]]"],
     "model.n_classes": ["0", "-1", "abc", "1.5"],
@@ -49,7 +51,16 @@ VALUES = {
     "trust": ["maybe"],
     "foo": ["1"],
 }  # fmt: skip
-NORMALISERS = ["--temp", "--temp=", "--temp=foo", "--temp=,", "--tmp=all", "--temp=softmax,foo", "--temp=all,all,x", "--temp=null"]
+NORMALISERS = [
+    "--temp",
+    "--temp=",
+    "--temp=foo",
+    "--temp=,",
+    "--tmp=all",
+    "--temp=softmax,foo",
+    "--temp=all,all,x",
+    "--temp=null",
+]
 TWO_OF_A_KIND = [("run=maxkey-run", "resume=maxkey-run")]
 GOOD = [
     "seeds=1", "seed=4294967290", "min_items=16", "test_sizes=[4,8]", "size_of_each_set=true", "--temp=adaptive",
@@ -60,8 +71,17 @@ CASES = [
     *of_values("maxkey", MAXKEY, VALUES),
     *of_words("maxkey", MAXKEY, NORMALISERS),
     *of_words("maxkey", ["maxkey", "logger=none"], TWO_OF_A_KIND, given=("maxkey-run",)),
-    *of_words("maxkey", ["maxkey", "resume=maxkey-run", "logger=none"], ["seeds=3", "model.width=64", "seed=7"], given=("maxkey-run",)),
+    *of_words(
+        "maxkey", ["maxkey", "resume=maxkey-run", "logger=none"], ["seeds=3", "model.width=64", "seed=7"],
+        given=("maxkey-run",),
+    ),
     *of_words("good maxkey", MAXKEY, GOOD, codes=(0,)),
-    Case(name="good maxkey: evaluate a run again", args=["maxkey", "run=maxkey-run", "logger=none"], given=("maxkey-run",), codes=(0,)),
-    Case(name="good maxkey: resume a finished run", args=["maxkey", "resume=maxkey-run", "logger=none"], given=("maxkey-run",), codes=(0,)),
+    Case(
+        name="good maxkey: evaluate a run again", args=["maxkey", "run=maxkey-run", "logger=none"],
+        given=("maxkey-run",), codes=(0,),
+    ),
+    Case(
+        name="good maxkey: resume a finished run", args=["maxkey", "resume=maxkey-run", "logger=none"],
+        given=("maxkey-run",), codes=(0,),
+    ),
 ]  # fmt: skip

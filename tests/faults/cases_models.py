@@ -20,19 +20,23 @@ VERBS = {
     "probe": ["probe", "model=hf", "model.path=llama", "max_tokens=100", "rows=false", "entropy=false", "logger=none"],
     "eval": ["eval", "model=hf", "model.path=llama", "length=32", "max_tokens=64", f"text={PLAIN_TEXT}", "logger=none"],
     "tokenizer": [
-        "train", *(word for word in SMALL if word != BYTES), "tokenizer=hf", "tokenizer.name=llama", *ON_PLAIN_TEXT, *SHORT_RUN,
+        "train", *(word for word in SMALL if word != BYTES), "tokenizer=hf", "tokenizer.name=llama", *ON_PLAIN_TEXT,
+        *SHORT_RUN,
     ],
 }  # fmt: skip
 WEIGHED = ("init", "probe")
 READ = ("init", "probe", "tokenizer")
 
 
-def of_model(what: str, change: Callable[[Path], object], verbs: Sequence[str] = WEIGHED, *, kind: str = "models", **more: Any) -> list[Case]:
+def of_model(
+    what: str, change: Callable[[Path], object], verbs: Sequence[str] = WEIGHED, *, kind: str = "models", **more: Any
+) -> list[Case]:
     def prepare(folder: Path) -> None:
         change(folder / "llama")
 
     return [
-        Case(name=f"{kind}: {what}, {verb}", args=VERBS[verb], given=("llama",), prepare=prepare, **more) for verb in verbs
+        Case(name=f"{kind}: {what}, {verb}", args=VERBS[verb], given=("llama",), prepare=prepare, **more)
+        for verb in verbs
     ]
 
 
@@ -93,7 +97,9 @@ def code_beside_llama(folder: Path) -> None:
 
 
 def tokenizer_with_code(folder: Path) -> None:
-    in_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["hostile.T", "hostile.T"]}, tokenizer_class="T")
+    in_json(
+        folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["hostile.T", "hostile.T"]}, tokenizer_class="T"
+    )
     (folder / "hostile.py").write_text(HOSTILE + "class T: pass\n")
 
 
@@ -103,20 +109,28 @@ def tokenizer_id(folder: Path) -> None:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "model_type gpt2": {"model_type": "gpt2"}, "model_type nope": {"model_type": "nope"}, "model_type 5": {"model_type": 5},
+    "model_type gpt2": {"model_type": "gpt2"}, "model_type nope": {"model_type": "nope"},
+    "model_type 5": {"model_type": 5},
     "model_type null": {"model_type": None}, "model_type bert": {"model_type": "bert"},
-    "hidden_size text": {"hidden_size": "x"}, "hidden_size -8": {"hidden_size": -8}, "hidden_size 0": {"hidden_size": 0},
-    "hidden_size 10^9": {"hidden_size": 10**9}, "hidden_size null": {"hidden_size": None}, "hidden_size 1.5": {"hidden_size": 1.5},
+    "hidden_size text": {"hidden_size": "x"}, "hidden_size -8": {"hidden_size": -8},
+    "hidden_size 0": {"hidden_size": 0},
+    "hidden_size 10^9": {"hidden_size": 10**9}, "hidden_size null": {"hidden_size": None},
+    "hidden_size 1.5": {"hidden_size": 1.5},
     "hidden_size a list": {"hidden_size": [64]},
-    "heads 0": {"num_attention_heads": 0}, "heads 3": {"num_attention_heads": 3}, "heads text": {"num_attention_heads": "x"},
-    "heads -8": {"num_attention_heads": -8}, "key heads 0": {"num_key_value_heads": 0}, "key heads 3": {"num_key_value_heads": 3},
+    "heads 0": {"num_attention_heads": 0}, "heads 3": {"num_attention_heads": 3},
+    "heads text": {"num_attention_heads": "x"},
+    "heads -8": {"num_attention_heads": -8}, "key heads 0": {"num_key_value_heads": 0},
+    "key heads 3": {"num_key_value_heads": 3},
     "head_dim 0": {"head_dim": 0}, "head_dim 7": {"head_dim": 7}, "head_dim text": {"head_dim": "x"},
-    "layers 10^9": {"num_hidden_layers": 10**9}, "layers 10^5": {"num_hidden_layers": 10**5}, "layers 7": {"num_hidden_layers": 7},
-    "layers -1": {"num_hidden_layers": -1}, "layers 0": {"num_hidden_layers": 0}, "layers text": {"num_hidden_layers": "x"},
+    "layers 10^9": {"num_hidden_layers": 10**9}, "layers 10^5": {"num_hidden_layers": 10**5},
+    "layers 7": {"num_hidden_layers": 7},
+    "layers -1": {"num_hidden_layers": -1}, "layers 0": {"num_hidden_layers": 0},
+    "layers text": {"num_hidden_layers": "x"},
     "vocabulary 0": {"vocab_size": 0}, "vocabulary 100": {"vocab_size": 100}, "vocabulary text": {"vocab_size": "x"},
     "vocabulary 10^12": {"vocab_size": 10**12}, "vocabulary -1": {"vocab_size": -1},
     "intermediate_size 0": {"intermediate_size": 0}, "intermediate_size 10^9": {"intermediate_size": 10**9},
-    "rope_theta text": {"rope_theta": "x"}, "rope_theta 0": {"rope_theta": 0, "rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+    "rope_theta text": {"rope_theta": "x"},
+    "rope_theta 0": {"rope_theta": 0, "rope_parameters": {"rope_type": "default", "rope_theta": 0}},
     "rope_theta NaN": {"rope_theta": float("nan")},
     "rope type nope": {"rope_scaling": {"rope_type": "nope"}, "rope_parameters": {"rope_type": "nope"}},
     "rope_parameters text": {"rope_parameters": "x"}, "rope_parameters a list": {"rope_parameters": [1]},
@@ -130,7 +144,8 @@ EITHER: dict[str, dict[str, Any]] = {
     "attention from the hub": {"_attn_implementation": "kernels-community/flash-attn"},
     "dtype nope": {"dtype": "nope", "torch_dtype": "nope"}, "max_position text": {"max_position_embeddings": "x"},
     "max_position 1": {"max_position_embeddings": 1}, "layers 3, two unused": {"num_hidden_layers": 3},
-    "architectures text": {"architectures": "x"}, "bos 10^9": {"bos_token_id": 10**9}, "a key that nobody knows": {"foo": "x"},
+    "architectures text": {"architectures": "x"}, "bos 10^9": {"bos_token_id": 10**9},
+    "a key that nobody knows": {"foo": "x"},
 }  # fmt: skip
 
 CASES = [
@@ -154,9 +169,28 @@ CASES = [
     *hostile("zipped pickle as pytorch_model.bin", weights_as("pytorch_model.bin", zipped_pickle())),
     *hostile("pickle as weights.pt", weights_as("weights.pt", PICKLE)),
     *hostile("pickle as model.ckpt", weights_as("model.ckpt", PICKLE), ("init",)),
-    *hostile("zipped pickle beside other weights", lambda folder: ((folder / "model.safetensors").rename(folder / "other.safetensors"), put("pytorch_model.bin", zipped_pickle())(folder))),
-    *hostile("index of pickles", lambda folder: ((folder / "model.safetensors").unlink(), put("pytorch_model.bin.index.json", '{"metadata": {}, "weight_map": {"a": "x.bin"}}')(folder), put("x.bin", PICKLE)(folder))),
-    *[case for what, change in WEIGHTS.items() for case in weights(f"weights {what}", lambda folder, change=change: put("model.safetensors", change((folder / "model.safetensors").read_bytes()))(folder))],
+    *hostile(
+        "zipped pickle beside other weights",
+        lambda folder: (
+            (folder / "model.safetensors").rename(folder / "other.safetensors"),
+            put("pytorch_model.bin", zipped_pickle())(folder),
+        ),
+    ),
+    *hostile(
+        "index of pickles",
+        lambda folder: (
+            (folder / "model.safetensors").unlink(),
+            put("pytorch_model.bin.index.json", '{"metadata": {}, "weight_map": {"a": "x.bin"}}')(folder),
+            put("x.bin", PICKLE)(folder),
+        ),
+    ),
+    *[
+        case for what,
+        change in WEIGHTS.items() for case in weights(
+            f"weights {what}", lambda folder,
+            change=change: put("model.safetensors", change((folder / "model.safetensors").read_bytes()))(folder),
+        )
+    ],
     *weights("weights gone", replaced("model.safetensors", lambda path: None), (*WEIGHED, "eval")),
     *weights("weights a fifo", replaced("model.safetensors", os.mkfifo), patience=30),
     *weights("weights a folder", replaced("model.safetensors", Path.mkdir)),

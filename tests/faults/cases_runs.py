@@ -21,7 +21,9 @@ TRAINING = ("resume", *READERS)
 checkpoint, file = (partial(of_run, kind=kind) for kind in ("checkpoints", "run files"))
 
 
-def rewritten(name: str, change: Callable[[bytes], bytes], *, honest: bool, places: str = "step-*") -> Callable[[Path], None]:
+def rewritten(
+    name: str, change: Callable[[bytes], bytes], *, honest: bool, places: str = "step-*"
+) -> Callable[[Path], None]:
     """Change a file of every checkpoint; `honest`: its hash in state.json is made right again."""
 
     def damage(run: Path) -> None:
@@ -98,7 +100,8 @@ STATES: dict[str, dict[str, Any]] = {
     "optimiser a list": {"optimiser": [1]}, "no groups": {"optimiser": {"param_groups": []}},
     "groups a number": {"optimiser": {"param_groups": 5}}, "optimiser gone": {"optimiser": GONE},
     "hashes a list": {"sha256": []}, "hashes of nothing": {"sha256": {}}, "hashes gone": {"sha256": GONE},
-    "hashes text": {"sha256": "x"}, "best null": {"best": None}, "best text": {"best": "x"}, "best gone": {"best": GONE},
+    "hashes text": {"sha256": "x"}, "best null": {"best": None}, "best text": {"best": "x"},
+    "best gone": {"best": GONE},
     "best at step text": {"best": {"step": "x", "nats_per_token": 5.0}}, "validated text": {"validated": "x"},
 }  # fmt: skip
 CHECKPOINTS = [
@@ -106,22 +109,47 @@ CHECKPOINTS = [
     *checkpoint("one bit of the weights", TRAINING, rewritten("model.safetensors", one_bit, honest=False)),
     *checkpoint("one bit of the optimiser", ("resume",), rewritten("trainer.safetensors", one_bit, honest=False)),
     *checkpoint("one tensor more", TRAINING, rewritten("model.safetensors", one_more_tensor, honest=True)),
-    *[case for what, changes in STATES.items() for case in checkpoint(f"state.json, {what}", ("resume",), state(**changes))],
+    *[
+        case for what,
+        changes in STATES.items() for case in checkpoint(f"state.json, {what}", ("resume",), state(**changes))
+    ],
     *checkpoint("state.json, best null", READERS, state(best=None), codes=(0, 2)),
     *checkpoint("state.json not json", TRAINING, rewritten("state.json", lambda sound: b"{", honest=False)),
     *checkpoint("state.json not utf-8", TRAINING, rewritten("state.json", lambda sound: b"\xff", honest=False)),
     *checkpoint("state.json a list", TRAINING, rewritten("state.json", lambda sound: b"[]", honest=False)),
     *checkpoint("state.json nested", TRAINING, rewritten("state.json", lambda sound: NESTED.encode(), honest=False)),
-    *checkpoint("state.json with a long integer", TRAINING, rewritten("state.json", lambda sound: b'{"step": ' + LONG_INTEGER.encode() + b"}", honest=False)),
-    *checkpoint("all folders empty", TRAINING, lambda run: [path.unlink() for path in run.glob("checkpoints/step-*/*")] and None),
-    *checkpoint("a step from the future, empty", ("resume",), lambda run: (run / "checkpoints/step-99999999").mkdir(), codes=(0, 2)),
+    *checkpoint(
+        "state.json with a long integer", TRAINING,
+        rewritten("state.json", lambda sound: b'{"step": ' + LONG_INTEGER.encode() + b"}", honest=False),
+    ),
+    *checkpoint(
+        "all folders empty", TRAINING,
+        lambda run: [path.unlink() for path in run.glob("checkpoints/step-*/*")] and None,
+    ),
+    *checkpoint(
+        "a step from the future, empty", ("resume",), lambda run: (run / "checkpoints/step-99999999").mkdir(),
+        codes=(0, 2),
+    ),
     *checkpoint("a step of no number", ("resume",), lambda run: (run / "checkpoints/step-abc").mkdir(), codes=(0, 2)),
-    *checkpoint("weights unreadable", ("resume", "eval"), lambda run: (run / NEWEST / "model.safetensors").chmod(0), ordinary_user=True),
-    *checkpoint("weights a fifo", ("resume", "eval"), in_place_of(f"{NEWEST}/model.safetensors", os.mkfifo), patience=30),
+    *checkpoint(
+        "weights unreadable", ("resume", "eval"), lambda run: (run / NEWEST / "model.safetensors").chmod(0),
+        ordinary_user=True,
+    ),
+    *checkpoint(
+        "weights a fifo", ("resume", "eval"), in_place_of(f"{NEWEST}/model.safetensors", os.mkfifo), patience=30,
+    ),
     *checkpoint("weights a folder", ("resume", "eval"), in_place_of(f"{NEWEST}/model.safetensors", Path.mkdir)),
-    *checkpoint("weights a link out of the run", ("eval",), in_place_of(f"{NEWEST}/model.safetensors", link_to("/etc/passwd"))),
-    *checkpoint("maxkey: weights cut", ("maxkey", "maxkey resume"), rewritten("model.safetensors", WEIGHTS["cut in the middle"], honest=False)),
-    *checkpoint("maxkey: other weights, with their hash", ("maxkey", "maxkey resume"), rewritten("model.safetensors", WEIGHTS["with other names"], honest=True)),
+    *checkpoint(
+        "weights a link out of the run", ("eval",), in_place_of(f"{NEWEST}/model.safetensors", link_to("/etc/passwd")),
+    ),
+    *checkpoint(
+        "maxkey: weights cut", ("maxkey", "maxkey resume"),
+        rewritten("model.safetensors", WEIGHTS["cut in the middle"], honest=False),
+    ),
+    *checkpoint(
+        "maxkey: other weights, with their hash", ("maxkey", "maxkey resume"),
+        rewritten("model.safetensors", WEIGHTS["with other names"], honest=True),
+    ),
     *checkpoint("maxkey: step text", ("maxkey resume",), state(step="x")),
 ]  # fmt: skip
 FILES = [
@@ -155,10 +183,16 @@ FILES = [
     *file("train.log a folder", ("resume",), in_place_of("train.log", Path.mkdir)),
     *file(".lock a folder", ("resume",), in_place_of(".lock", Path.mkdir), patience=30),
     *file(".lock a fifo", ("resume",), in_place_of(".lock", os.mkfifo), patience=30, codes=(0, 2)),
-    *file(".lock a link out of the run", ("resume",), in_place_of(".lock", link_to("/dev/null")), patience=30, codes=(0, 2)),
+    *file(
+        ".lock a link out of the run", ("resume",), in_place_of(".lock", link_to("/dev/null")), patience=30,
+        codes=(0, 2),
+    ),
     *file("the run read-only", ("resume",), lambda run: run.chmod(0o555), ordinary_user=True),
     *file("the run unreadable", ("resume", "eval"), lambda run: run.chmod(0), ordinary_user=True),
-    *file("checkpoints read-only, the run finished", ("eval",), lambda run: (run / "checkpoints").chmod(0o555), ordinary_user=True, codes=(0,)),
+    *file(
+        "checkpoints read-only, the run finished", ("eval",), lambda run: (run / "checkpoints").chmod(0o555),
+        ordinary_user=True, codes=(0,),
+    ),
 ]  # fmt: skip
 GIVEN: dict[str, Any] = {"given": ("run",)}
 BOTH: dict[str, Any] = {"given": ("run", "maxkey-run")}
@@ -171,7 +205,8 @@ MISTAKEN = [
         ("eval", "run=run,maxkey-run"), ("train", "tokenizer=hf", "tokenizer.name=run/checkpoints"),
     ], **BOTH),
     *of_words("mistaken runs", ["train", "resume=run"], [
-        "seed=7", "pe=alibi", "+typo=2", "trainer.max_steps=3", "batch_size=3", "model.d_model=32", "init=hf:x", "data=pydoc",
+        "seed=7", "pe=alibi", "+typo=2", "trainer.max_steps=3", "batch_size=3", "model.d_model=32", "init=hf:x",
+        "data=pydoc",
         ("-m", "seed=1,2"), ("-m", "seed=1"), "experiment=rope/table2",
     ], **GIVEN),
     *of_words("good runs", ["train", "resume=run", "logger=none"], [(), ("trainer.max_steps=8",)], codes=(0,), **GIVEN),

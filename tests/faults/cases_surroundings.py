@@ -21,12 +21,21 @@ def of_wandb(what: str, *args: str, codes: Sequence[int] = (2,), **env: str) -> 
 
 
 def of_shell(what: str, line: str, codes: Sequence[int], args: Sequence[str] = TRAIN, **more: object) -> Case:
-    return Case(name=f"streams and limits: {what}", args=args, shell=line, codes=codes, leaves=True, patience=90, **more)  # type: ignore[arg-type]
+    return Case(
+        name=f"streams and limits: {what}", args=args, shell=line, codes=codes, leaves=True, patience=90, **more
+    )  # type: ignore[arg-type]
 
 
 def of_disk(what: str, options: str, codes: Sequence[int], args: Sequence[str], **more: object) -> Case:
     line = f'mkdir disk; mount -t tmpfs -o {options} t disk && "$@"; code=$?; umount disk; exit $code'
-    return Case(name=f"disks: {what}", args=args, shell=line, codes=codes, patience=120, **more)  # type: ignore[arg-type]
+    return Case(
+        name=f"disks: {what}",
+        args=args,
+        shell=line,
+        codes=codes,
+        patience=120,
+        **more,
+    )  # type: ignore[arg-type]
 
 
 ENVIRONMENTS = [
@@ -113,7 +122,8 @@ STREAMS = [
     of_shell("the working directory removed, list", 'mkdir d; cd d; rmdir ../d; "$@"', (0, 2), args=["list", "pe"]),
     of_shell("a terminal", 'script -qec "$(printf \'%q \' "$@")" /dev/null', (0,), colours=True),
     of_shell(
-        "a terminal of 20 columns", 'script -qec "stty cols 20 rows 5; $(printf \'%q \' "$@")" /dev/null', (0,), colours=True,
+        "a terminal of 20 columns", 'script -qec "stty cols 20 rows 5; $(printf \'%q \' "$@")" /dev/null', (0,),
+        colours=True,
     ),
 ]  # fmt: skip
 SHORT = [["list", "pe"], ["--help"], ["train", "--help"], ["train", "--cfg", "job"]]
@@ -122,7 +132,10 @@ SHORT_STREAMS = [
     for args in SHORT
     for case in (
         of_shell(f"stdout full, {' '.join(args)}", '"$@" >/dev/full', (1,), args=args),
-        of_shell(f"stdout into a reader who has left, {' '.join(args)}", '"$@" | true; exit ${PIPESTATUS[0]}', (0,), args=args),
+        of_shell(
+            f"stdout into a reader who has left, {' '.join(args)}", '"$@" | true; exit ${PIPESTATUS[0]}', (0,),
+            args=args,
+        ),
         Case(
             name=f"environment: LC_ALL=C, {' '.join(args)}", args=args, codes=(0,),
             env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
@@ -131,7 +144,10 @@ SHORT_STREAMS = [
     )
 ]  # fmt: skip
 DISKS = [
-    *[of_disk(f"{size}k for outputs", f"size={size}k", EITHER, [*TRAIN, "outputs=disk"]) for size in (4, 64, 300, 1500)],
+    *[
+        of_disk(f"{size}k for outputs", f"size={size}k", EITHER, [*TRAIN, "outputs=disk"])
+        for size in (4, 64, 300, 1500)
+    ],
     *[
         of_disk(f"{size}k for the token cache", f"size={size}k", EITHER, TRAIN, env={"ROUNDROUND_CACHE": "disk"})
         for size in (4, 64, 1500)

@@ -102,7 +102,9 @@ EITHER: dict[str, str | bytes] = {
 def of_files(kind: str, files: Mapping[str, str | bytes], **more: Any) -> list[Case]:
     named = [(*name.rsplit(": ", 1), data) for name, data in files.items()]
     return [
-        Case(name=f"{kind}: {what}, {file}", args=[*TRAIN, f"data.path='{file}'"], prepare=holding({file: data}), **more)
+        Case(
+            name=f"{kind}: {what}, {file}", args=[*TRAIN, f"data.path='{file}'"], prepare=holding({file: data}), **more
+        )
         for what, file, data in named
     ]
 
@@ -146,15 +148,22 @@ def tree_with(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 PLACES = [
-    of_path("parquet cut short", "a.parquet", lambda f: put(f, "a.parquet", parquet_bytes({"text": ["a b"] * 100})[:-30])),
-    of_path("parquet with noise inside", "a.parquet", lambda f: put(f, "a.parquet", b"PAR1" + NOISE[:500] + parquet_bytes({"text": ["a b"] * 100})[504:])),
+    of_path(
+        "parquet cut short", "a.parquet", lambda f: put(f, "a.parquet", parquet_bytes({"text": ["a b"] * 100})[:-30]),
+    ),
+    of_path(
+        "parquet with noise inside", "a.parquet",
+        lambda f: put(f, "a.parquet", b"PAR1" + NOISE[:500] + parquet_bytes({"text": ["a b"] * 100})[504:]),
+    ),
     of_path("parquet of numbers", "a.parquet", parquet(text=[1, 2, 3] * 100)),
     of_path("parquet of lists", "a.parquet", parquet(text=[["a"], ["b"]] * 100)),
     of_path("parquet of nulls", "a.parquet", parquet(text=[None] * 100)),
     of_path("parquet without the column", "a.parquet", parquet(txt=["a"])),
     of_path("parquet of nothing", "a.parquet", parquet(text=[])),
     of_path("parquet, good", "a.parquet", parquet(text=[STORY] * 60), codes=(0,)),
-    of_path("csv, a column that is not there", "a.csv", lambda f: put(f, "a.csv", "a,b\n1,2\n"), more=["data.column=[7]"]),
+    of_path(
+        "csv, a column that is not there", "a.csv", lambda f: put(f, "a.csv", "a,b\n1,2\n"), more=["data.column=[7]"],
+    ),
     of_path("fifo", "a.txt", lambda f: os.mkfifo(f / "a.txt")),
     of_path("fifo without an ending", "fifo", lambda f: os.mkfifo(f / "fifo")),
     of_path("fifo of rows", "a.jsonl", lambda f: os.mkfifo(f / "a.jsonl")),
@@ -183,7 +192,10 @@ PLACES = [
     of_path("file in an unreadable folder", "d/a.txt", lambda f: put(f, "d/a.txt").parent.chmod(0), ordinary_user=True),
     of_path("one file twice", "[a.txt,./a.txt]", put, codes=(0, 2)),
     of_path("one of two is not there", "[a.txt,b.txt]", put),
-    of_path("a name that is not utf-8", "'*.txt'", lambda f: put(f, b"\xff\xfe.txt".decode("utf-8", "surrogateescape")), codes=(0, 2)),
+    of_path(
+        "a name that is not utf-8", "'*.txt'", lambda f: put(f, b"\xff\xfe.txt".decode("utf-8", "surrogateescape")),
+        codes=(0, 2),
+    ),
     of_path("control characters in a name", "'*.txt'", lambda f: put(f, "a\nb\x1b[31m.txt", "")),
     of_path("control characters in a name of rows", "'*.jsonl'", lambda f: put(f, "a\nb\x1b[31m.jsonl", "{")),
     of_path("a folder and a glob", "[d,'*.txt']", lambda f: (put(f, "d/a.txt"), put(f)), codes=(0,)),

@@ -109,7 +109,8 @@ NOT_HONOURED = {
 }
 ENCODING = {
     "pe": [
-        "", "null", "../../etc/passwd", "/etc/passwd", "[]", "'{}'", "\u00e9", "prope", "p_rope.yaml", ".", "5", "rope/x",
+        "", "null", "../../etc/passwd", "/etc/passwd", "[]", "'{}'", "\u00e9", "prope", "p_rope.yaml", ".", "5",
+        "rope/x",
         "[rope,alibi]", "softmax", "pe/rope",
     ],
     "pe.p": ["2", "-1", "nan", "abc", "null", "1.0001", "[0.5]", "true"],
@@ -153,8 +154,10 @@ NORMALISER_WORDS = [
     ("softmax=alpha_entmax", "softmax.alpha=abc"), ("softmax=alpha_entmax", "softmax.learned=maybe"),
     ("softmax=as_entmax", "softmax.delta=nan"), ("softmax=as_entmax", "softmax.gamma_range=abc"),
     ("softmax=log_n", "softmax.n_train=0"), ("softmax=log_n", "softmax.n_train=1"),
-    ("softmax=log_n", "softmax.n_train=abc"), ("softmax=ssmax", "softmax.s=nan"), ("softmax=ssmax", "softmax.bias=maybe"),
-    ("softmax=soft_cap", "softmax.cap=0"), ("softmax=soft_cap", "softmax.cap=-1"), ("softmax=soft_cap", "softmax.cap=x"),
+    ("softmax=log_n", "softmax.n_train=abc"), ("softmax=ssmax", "softmax.s=nan"),
+    ("softmax=ssmax", "softmax.bias=maybe"),
+    ("softmax=soft_cap", "softmax.cap=0"), ("softmax=soft_cap", "softmax.cap=-1"),
+    ("softmax=soft_cap", "softmax.cap=x"),
     ("softmax=softpick", "softmax.eps=-1"), ("softmax=softpick", "softmax.eps=nan"),
 ]  # fmt: skip
 TOKENIZER_WORDS = [
@@ -213,20 +216,29 @@ EITHER = [
     ),
     Case(name="values of the optimiser: optim.lr=1e30", args=(*TRAIN, "optim.lr=1e30"), codes=(0, 1, 2)),
     # the text is short; a regular expression that needs exponential time may also be refused
-    Case(name="values of the data: a regex that backtracks", args=(*TRAIN, "data.split_regex='(a|aa)+$'"), codes=(0, 2)),
+    Case(
+        name="values of the data: a regex that backtracks", args=(*TRAIN, "data.split_regex='(a|aa)+$'"), codes=(0, 2),
+    ),
     # it cuts everywhere, or nowhere
     Case(name="values of the data: an empty regex", args=(*TRAIN, "data.split_regex=''"), codes=(0, 2)),
     # more than there is: all of it
-    Case(name="values of the training: validation_tokens=10^18", args=(*TRAIN, f"validation_tokens={10**18}"), codes=(0, 2)),
+    Case(
+        name="values of the training: validation_tokens=10^18", args=(*TRAIN, f"validation_tokens={10**18}"),
+        codes=(0, 2),
+    ),
 ]  # fmt: skip
 
 CASES = [
     *of_values("values of the model", TRAIN, MODEL),
     *of_values("values of the optimiser", TRAIN, OPTIMISER),
-    *of_words("values of the optimiser", [*TRAIN, "schedule=wsd"], ["schedule.decay_fraction=2", "schedule.decay_fraction=x"]),
+    *of_words(
+        "values of the optimiser", [*TRAIN, "schedule=wsd"], ["schedule.decay_fraction=2", "schedule.decay_fraction=x"]
+    ),
     *of_values("values of the training", TRAIN, TRAINING),
     *of_values("values of the trainer", TRAIN, TRAINER | NOT_HONOURED),
-    *of_words("values of the trainer", TRAIN, [("trainer.gradient_clip_val=null", "+trainer.gradient_clip_algorithm=norm")]),
+    *of_words(
+        "values of the trainer", TRAIN, [("trainer.gradient_clip_val=null", "+trainer.gradient_clip_algorithm=norm")]
+    ),
     *of_values("values of the encoding", TRAIN, ENCODING),
     *of_words("values of the encoding", TRAIN, ENCODING_WORDS),
     *of_values("values of the normaliser", TRAIN, NORMALISER),

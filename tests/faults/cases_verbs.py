@@ -16,7 +16,8 @@ RUN = {"given": ("run",)}
 
 OF_EVAL = {
     "length": [
-        "0", "-1", "abc", "nan", "1.5", "[]", "null", "1000000000", "1" + "0" * 21, "[32,abc]", "''", "[32,32.5]", "true",
+        "0", "-1", "abc", "nan", "1.5", "[]", "null", "1000000000", "1" + "0" * 21, "[32,abc]", "''", "[32,32.5]",
+        "true",
         "[[32]]", "9" * 5000, "[32,0]",
     ],
     "stride": ["0", "-1", "33", "abc", "1.5", "nan", "''", "[16]", "true"],
@@ -24,7 +25,9 @@ OF_EVAL = {
     "max_tokens": ["0", "-1", "abc", "1", "1.5", "nan", "''"],
     "batch_tokens": ["0", "abc", "-1", "1.5", "null"],
     "device": ["foo", "cuda", "cuda:99", "meta", "''", "mps", "null", "5", "cpu:x", "xla"],
-    "checkpoint": ["../../x", "''", "step-1", "step-99999999", "best/..", "null", "step-\u0663", "/etc", "x" * 5000, "BEST"],
+    "checkpoint": [
+        "../../x", "''", "step-1", "step-99999999", "best/..", "null", "step-\u0663", "/etc", "x" * 5000, "BEST",
+    ],
     "softmax": ["ssmax", "nope", "''", "5", "sink", "alpha_entmax_learned"],
     "pe": ["learned", "t5_bias", "nope_", "fire", "5"],
     "model": ["tiny", "hf", "nope", "stories260"],
@@ -73,10 +76,22 @@ OF_LLAMA = {
     "softmax": ["nope_"],
     "length": ["1", "1000000000"],
 }
-PLACES = ["''", "nope/nope", "/", "/dev/null", "a b", "../../..", "x" * 500, "https://x.y/z", "null", "$(touch EXECUTED)"]
+PLACES = [
+    "''",
+    "nope/nope",
+    "/",
+    "/dev/null",
+    "a b",
+    "../../..",
+    "x" * 500,
+    "https://x.y/z",
+    "null",
+    "$(touch EXECUTED)",
+]
 OF_EXPORT = {
     "to": [
-        "''", "/dev/null", "/proc/nope", "null", "/", ".", "x" * 300, "/dev/full/x", "run", "run/x/../..", "~nobody-here/x",
+        "''", "/dev/null", "/proc/nope", "null", "/", ".", "x" * 300, "/dev/full/x", "run", "run/x/../..",
+        "~nobody-here/x",
         "[a]", "5/" + "x/" * 3000,
     ],
     "to=there checkpoint": ["x", "step-99999999"],
@@ -85,7 +100,20 @@ OF_EXPORT = {
     "to=there trust": ["abc"],
     "to=there pe": ["rope"],
 }  # fmt: skip
-RUNS = ["nope", "''", "/", "/dev/null", "5", "~/nope", "~nobody-here/x", "last/..", "$(touch EXECUTED)", "x" * 5000, "null", "[]"]
+RUNS = [
+    "nope",
+    "''",
+    "/",
+    "/dev/null",
+    "5",
+    "~/nope",
+    "~nobody-here/x",
+    "last/..",
+    "$(touch EXECUTED)",
+    "x" * 5000,
+    "null",
+    "[]",
+]
 
 
 def full_folder(folder: Path) -> None:
@@ -95,7 +123,10 @@ def full_folder(folder: Path) -> None:
 CASES = [
     *of_values("eval", EVAL, OF_EVAL, **RUN),
     *of_words("eval", EVAL, [("dispersion=true", "softmax=temperature", "softmax.temperature=nan")], **RUN),
-    *of_words("eval", EVAL, [("length=[16,32]", "stride=17"), ("bos=true", "model=stories260k"), ("pe=rope", "pe.p=1")], **RUN),
+    *of_words(
+        "eval", EVAL, [("length=[16,32]", "stride=17"), ("bos=true", "model=stories260k"), ("pe=rope", "pe.p=1")],
+        **RUN,
+    ),
     *of_values("eval without a run", ["eval", "logger=none"], {"run": RUNS}),
     *of_words("eval without a run", ["eval"], ["logger=none", "checkpoint=last", "run=last"]),
     *of_values("probe", PROBE, OF_PROBE, **RUN),
@@ -104,7 +135,9 @@ CASES = [
         [("prompt=maximum", "ablate=lowest:0.25"), ("texts=sums", "data=pydoc"), ("run=run", "model=stories260k")],
         **RUN,
     ),
-    *of_values("probe without a run", ["probe", "logger=none"], {"run": RUNS[:8], "model": ["nope", "tiny", "''", "gemma-7b"]}),
+    *of_values(
+        "probe without a run", ["probe", "logger=none"], {"run": RUNS[:8], "model": ["nope", "tiny", "''", "gemma-7b"]},
+    ),
     *of_values("probe a model", PROBE_LLAMA, {"model.path": PLACES}),
     *of_values("probe a model", [*PROBE_LLAMA, "model.path=llama"], OF_LLAMA, given=("llama",)),
     *of_values("eval a model", ["eval", "model=hf", "logger=none", f"text={PLAIN_TEXT}"], {"model.path": PLACES}),
@@ -113,7 +146,9 @@ CASES = [
         for case in of_values("export", EXPORT, OF_EXPORT)
     ],
     *of_words("export", EXPORT, [(), ("to",), ("to=a", "to")], **RUN),
-    *of_words("export without a run", ["export", "to=there"], ["run=nope", "run=last", "run=/dev/null", "run=''", "run=5"]),
+    *of_words(
+        "export without a run", ["export", "to=there"], ["run=nope", "run=last", "run=/dev/null", "run=''", "run=5"],
+    ),
     Case(name="export: into a file", args=[*EXPORT, "to=there"], given=("run",), prepare=holding({"there": "x"})),
     Case(name="export: into a full folder", args=[*EXPORT, "to=there"], given=("run",), prepare=full_folder),
     Case(
@@ -134,17 +169,30 @@ CASES = [
          "device=cpu", f"text={PLAIN_TEXT}", "max_tokens=2"],
         codes=(0,), **RUN,
     ),
-    *of_words("good probe", PROBE, ["rows=false", "max_documents=1", "ablate=lowest:0.5", "prompt=abc"], codes=(0,), **RUN),
-    *of_words("good probe", PROBE_LLAMA, [("model.path=llama", "rows=false", "entropy=false")], codes=(0,), given=("llama",)),
+    *of_words(
+        "good probe", PROBE, ["rows=false", "max_documents=1", "ablate=lowest:0.5", "prompt=abc"], codes=(0,), **RUN,
+    ),
+    *of_words(
+        "good probe", PROBE_LLAMA, [("model.path=llama", "rows=false", "entropy=false")], codes=(0,), given=("llama",),
+    ),
     Case(name="good export: a new folder", args=[*EXPORT, "to=there"], given=("run",), codes=(0,), patience=120),
     # nothing said: the packaged model
     Case(name="good probe: alone", args=["probe", "logger=none"], codes=(0,), patience=180),
-    Case(name="good eval: model=stories260k", args=["eval", "model=stories260k", "logger=none"], codes=(0,), patience=180),
-    Case(name="good probe: model=stories260k", args=["probe", "model=stories260k", "max_tokens=100", "logger=none"], codes=(0,)),
+    Case(
+        name="good eval: model=stories260k", args=["eval", "model=stories260k", "logger=none"], codes=(0,),
+        patience=180,
+    ),
+    Case(
+        name="good probe: model=stories260k", args=["probe", "model=stories260k", "max_tokens=100", "logger=none"],
+        codes=(0,),
+    ),
     # any text is a prompt; one that is no text may be refused
     *of_words(
         "odd prompts", [*PROBE, "rows=false"],
-        ["prompt='\x1b[31m\x07'", "prompt=a", b"prompt=\xff\xfe".decode("utf-8", "surrogateescape"), "prompt='" + "ab " * 30000 + "'"],
+        [
+            "prompt='\x1b[31m\x07'", "prompt=a", b"prompt=\xff\xfe".decode("utf-8", "surrogateescape"),
+            "prompt='" + "ab " * 30000 + "'",
+        ],
         codes=(0, 2), **RUN,
     ),
 ]  # fmt: skip

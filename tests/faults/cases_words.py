@@ -12,13 +12,15 @@ ODD = [
     "seed=${oc.env:NOPE}", "seed=${nope:1}", "seed=${seed}", "seed=${", "seed=${}", "outputs=${outputs}", "pe={a:",
     "seed=${oc.env:HOME}", "seed=${run_directory:a,b,c}", "outputs=${oc.decode:'['}", "pe.p=${oc.create:[1]}",
     "~pe", "~nope", "~pe=rope", "+seed=1", "+pe=rope", "@", "pe@x=p_rope", "pe@=p_rope", "a.b.c=1", "trainer=5",
-    "model={}", "model.=1", ".model=1", "model..d_model=1", "seed=\u202e5", "seed=\u00b2", "preset=quick", "preset=", "text=",
+    "model={}", "model.=1", ".model=1", "model..d_model=1", "seed=\u202e5", "seed=\u00b2", "preset=quick", "preset=",
+    "text=",
     "seed=1 2", "run=last", "softmax=a,b", "seed=1,2", "seed=range(3)", "pe=choice(rope,nope)", "pe=shuffle(rope)",
     "seed=1;2", "seed='1", 'seed="1', "seed=\\", "pe=$(touch EXECUTED)", "pe=!!python/object/apply:os.system",
 ]  # fmt: skip
 FLAGS = [
     "--foo", "--cfg", "--cfg=foo", "-", "-m=1", "--multirun=2", "--config-dir=/nope", "--config-dir", "--config-dir=",
-    "--config-dir=/dev/null", "--config-name=x", "--config-name=../x", "--config-path=/tmp", "--info=nope", "--temp=softmax",
+    "--config-dir=/dev/null", "--config-name=x", "--config-name=../x", "--config-path=/tmp", "--info=nope",
+    "--temp=softmax",
     "-x", "--package=nope", "--experimental-rerun=/nope", "--shell-completion=nope", ("--config-dir", "x" * 5000),
 ]  # fmt: skip
 HYDRAS = [
@@ -36,15 +38,18 @@ GOOD_OUTPUTS = ["\u65e5\u672c\u8a9e", "5", "'a b'", "./there", "a/../b", "'it''s
 
 VERBS = [
     ("list", "foo"), ("list", ""), ("list", "../../etc"), ("list", "pe", "extra"), ("list", "."), ("list", "/etc"),
-    ("list", "pe", "--config-dir", "/nope"), ("list", "pe", "--config-dir"), ("list", "pe", "--config-dir", "/dev/null"),
+    ("list", "pe", "--config-dir", "/nope"), ("list", "pe", "--config-dir"),
+    ("list", "pe", "--config-dir", "/dev/null"),
     ("list", "pe", "--nope"), ("list", "x" * 5000), ("list", "experiment/rope"), ("list", "\x1b[31m"), ("list", "a\nb"),
     ("trian",), ("train", "list"), ("--foo",), ("", ""), ("x" * 5000,), ("\x1b[31m",), ("-x",), ("help", "nope"),
-    ("help", "pe", "rope"), ("evaluate",), ("TRAIN",), ("train.py",), ("../train",), ("--version=2",), ("eval", "train"),
+    ("help", "pe", "rope"), ("evaluate",), ("TRAIN",), ("train.py",), ("../train",), ("--version=2",),
+    ("eval", "train"),
     ("list", "pe=rope"), ("help", "--nope"),
 ]  # fmt: skip
 GOOD_VERBS = [
     ("--help",), ("-h",), ("--version",), ("help",), ("help", "train"), ("list",), ("list", "pe"), ("list", "softmax"),
-    ("list", "model"), ("list", "experiment"), ("list", "logger"), ("train", "--help"), ("train", "-h"), ("eval", "--help"),
+    ("list", "model"), ("list", "experiment"), ("list", "logger"), ("train", "--help"), ("train", "-h"),
+    ("eval", "--help"),
     ("probe", "--help"), ("export", "--help"), ("maxkey", "--help"), ("train", "--cfg", "job"), ("train", "--cfg=job"),
     ("train", "--cfg", "hydra"), ("train", "--cfg", "job", "--package", "pe"), ("train", "pe=alibi", "--cfg", "job"),
     ("train", "--info", "config"), ("maxkey", "--temp", "all", "--cfg", "job"),
@@ -52,8 +57,10 @@ GOOD_VERBS = [
 OF_OTHER_VERBS = [
     ("eval", "=1"), ("eval", "a b"), ("eval", "run=${oc.env:NOPE}"), ("eval", "run=\x1b[31mx"), ("eval", "nope"),
     ("probe", "=1"), ("probe", "a b"), ("probe", "model=\x1b[31mx"), ("probe", "model=a\nb"), ("probe", "texts=\x07"),
-    ("maxkey", "=1"), ("maxkey", "a b"), ("maxkey", "preset=\x1b[31mx"), ("maxkey", "--temp=\x1b[31m"), ("maxkey", "seeds=${"),
-    ("export", "=1"), ("export", "to=a b", "c d"), ("export", "run=\x1b[31mx", "to=there"), ("export", "to=${oc.env:NOPE}"),
+    ("maxkey", "=1"), ("maxkey", "a b"), ("maxkey", "preset=\x1b[31mx"), ("maxkey", "--temp=\x1b[31m"),
+    ("maxkey", "seeds=${"),
+    ("export", "=1"), ("export", "to=a b", "c d"), ("export", "run=\x1b[31mx", "to=there"),
+    ("export", "to=${oc.env:NOPE}"),
 ]  # fmt: skip
 WITHOUT_DATA = [word for word in TRAIN if word not in ON_PLAIN_TEXT]
 
@@ -64,7 +71,10 @@ CASES = [
     *of_words("Hydra's own options", TRAIN, HYDRAS),
     *of_words("shell syntax", WITHOUT_DATA, [tuple(line.split(" ", 1)) if "hf" in line else line for line in SHELLISH]),
     *of_values("outputs", TRAIN, {"outputs": OUTPUTS}),
-    *of_words("outputs", [], [("eval", "outputs="), ("maxkey", "outputs="), ("maxkey", "outputs=/dev/null"), ("probe", "outputs=")]),
+    *of_words(
+        "outputs", [],
+        [("eval", "outputs="), ("maxkey", "outputs="), ("maxkey", "outputs=/dev/null"), ("probe", "outputs=")],
+    ),
     *of_values("good outputs", TRAIN, {"outputs": GOOD_OUTPUTS}, codes=(0,)),
     Case(
         name="good outputs: from the environment",

@@ -12,6 +12,7 @@ import pytest
 from forkserver import ROOT, Forkserver
 from originals import Originals
 
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Forkserver]:
     if sys.platform != "linux":

@@ -64,7 +64,9 @@ WEIGHTS: dict[str, Callable[[bytes], bytes]] = {
     "with a header of 2^40 bytes": lambda sound: safetensors({}, length=2**40),
     "with a header that is not json": lambda sound: safetensors(b"abc"),
     "with a header that is nested": lambda sound: safetensors(NESTED.encode()),
-    "with overlapping tensors": lambda sound: safetensors({"a": tensor(0, 16, [4]), "b": tensor(8, 24, [4])}, b"\0" * 24),
+    "with overlapping tensors": lambda sound: safetensors(
+        {"a": tensor(0, 16, [4]), "b": tensor(8, 24, [4])}, b"\0" * 24
+    ),
     "with a tensor past the end": lambda sound: safetensors({"a": tensor(0, 2**60, [4])}, b"\0" * 16),
     "with a shape that overflows": lambda sound: safetensors({"a": tensor(0, 16, [2**40, 2**40])}, b"\0" * 16),
     "with an unknown dtype": lambda sound: safetensors({"a": tensor(0, 16, [4]) | {"dtype": "X9"}}, b"\0" * 16),

@@ -40,7 +40,7 @@ class Ended:
 
 
 class Forkserver:
-    """The client, for one command at a time: a context manager. Nothing that it or its commands import may go online."""
+    """The client, for one command at a time: a context manager. What its commands import stays off the network."""
 
     def __enter__(self) -> Forkserver:
         self.server = subprocess.Popen(
@@ -150,8 +150,8 @@ def become(request: dict[str, Any]) -> None:
         handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(handle, number)
         os.close(handle)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     sys.argv = ["roundround", *request["args"]]
     sys.path[0:0] = [""]
@@ -204,7 +204,9 @@ def watch_files(log: Path, kill_before: int | None) -> None:
 
 
 def opens_for_writing(path: Any, mode: Any, flags: int) -> bool:
-    return isinstance(path, str | bytes) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not str(path).startswith("/dev/")
+    return (
+        isinstance(path, str | bytes) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not str(path).startswith("/dev/")
+    )
 
 
 if __name__ == "__main__":

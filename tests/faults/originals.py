@@ -1,4 +1,4 @@
-"""What cases damage copies of: finished runs, the packaged model, the token cache. Made once a session, when asked for."""
+"""What cases damage copies of: finished runs, the packaged model, the token cache. Made once, when asked for."""
 
 from __future__ import annotations
 
