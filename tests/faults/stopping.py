@@ -33,7 +33,10 @@ MAX_RETRIEVAL = [
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "over", "hill"]
 SPEED = re.compile(r"per_second|seconds")
 LOCKS = re.compile(r"\.lock$")
-OWN_LINE = re.compile(r"roundround [\w-]+: interrupted by SIG(INT|TERM)$")
+OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
+    r"roundround [\w-]+: interrupted by SIG(INT|TERM)$|max retrieval: accuracy|items |[ \u2500\u2501]+$|paper: "
+    r"|softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|evaluated |the paper"
+)
 
 
 def text_in(folder: Path) -> list[str]:
@@ -179,7 +182,7 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[s
     return sorted(missing) + sorted(extra) + sorted(other)
 
 
-def told_beside_status(text: str) -> list[str]:
-    """The lines on standard error that nobody expects of a run that was stopped by a signal."""
+def unexpected_lines(text: str) -> list[str]:
+    """The lines on standard error that nobody expects of a run, finished or stopped by a signal."""
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines()]
     return [line for line in lines if line and not STATUS.match(line) and not OWN_LINE.match(line)]
