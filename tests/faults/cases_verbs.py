@@ -165,8 +165,10 @@ CASES = [
     # what the same words do where nothing is wrong
     *of_words(
         "good eval", EVAL,
-        ["bos=false", "stride=16", "length=[16,32]", "checkpoint=last", "checkpoint=step-00000004", "softmax=temperature",
-         "device=cpu", f"text={PLAIN_TEXT}", "max_tokens=2"],
+        [
+            "bos=false", "stride=16", "length=[16,32]", "checkpoint=last", "checkpoint=step-00000004", "device=cpu",
+            "softmax=temperature", f"text={PLAIN_TEXT}", "max_tokens=2",
+        ],
         codes=(0,), **RUN,
     ),
     *of_words(

@@ -25,7 +25,7 @@ FLAGS = [
 ]  # fmt: skip
 HYDRAS = [
     "hydra.mode=FOO", "hydra/launcher=nope", "hydra/sweeper=nope", "hydra.run.dir=/dev/null/x", "hydra.run.dir=/proc/x",
-    "hydra.run.dir=" + "x" * 5000, "hydra/job_logging=nope", "hydra.foo=1", "hydra.job.name=", "hydra.run.dir=",
+    "hydra.run.dir=" + "x" * 5000, "hydra/job_logging=nope", "hydra.foo=1", "hydra.run.dir=",
     "hydra=5", "hydra.job.config.override_dirname.kv_sep=[]", "hydra.output_subdir=/dev/null/x",
 ]  # fmt: skip
 SHELLISH = [

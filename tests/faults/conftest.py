@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -44,27 +45,53 @@ def streams(tmp_path: Path) -> Path:
     return tmp_path / "streams"
 
 
+@dataclass(frozen=True)
+class Tally:
+    """The cases of one test, as the table at the end counts them."""
+
+    kind: str
+    tried: int
+    fell_short: int
+
+
+@pytest.fixture
+def judge(record_property: Callable[[str, object], None]) -> Callable[[str, Mapping[str, Sequence[str]]], None]:
+    """Judges many cases of one test: their kind, and what is wrong with each by its name."""
+
+    def judged(kind: str, faults: Mapping[str, Sequence[str]]) -> None:
+        short = {name: found for name, found in faults.items() if found}
+        record_property("tally", [kind, len(faults), len(short)])
+        assert faults, "no case was tried"
+        assert not short, "\n".join(f"{name}: {'; '.join(found)}" for name, found in short.items())
+
+    return judged
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The counts by kind of fault, as docs/reliability.md shows them."""
-    passed, failed = (
-        Counter(kind(report) for report in terminalreporter.stats.get(outcome, []) if is_fault(report))
-        for outcome in ("passed", "failed")
-    )
-    if not passed + failed:
+    tried, short = Counter[str](), Counter[str]()
+    for outcome in ("passed", "failed"):
+        for tally in map(tallied, filter(is_fault, terminalreporter.stats.get(outcome, []))):
+            tried[tally.kind] += tally.tried
+            short[tally.kind] += tally.fell_short
+    if not tried:
         return
     terminalreporter.section("faults")
-    for name in sorted(passed.keys() | failed.keys()):
-        tried = passed[name] + failed[name]
-        terminalreporter.write_line(f"{name:<40} {passed[name]:>5} of {tried:>5} as they should be")
-    total = passed.total() + failed.total()
-    terminalreporter.write_line(f"{'all':<40} {passed.total():>5} of {total:>5} as they should be")
+    for name in sorted(tried):
+        terminalreporter.write_line(f"{name:<50} {tried[name] - short[name]:>5} of {tried[name]:>5} as they should be")
+    total = tried.total()
+    terminalreporter.write_line(f"{'all':<50} {total - short.total():>5} of {total:>5} as they should be")
 
 
 def is_fault(report: object) -> bool:
     return isinstance(report, pytest.TestReport) and "faults/" in report.nodeid and report.when == "call"
 
 
-def kind(report: pytest.TestReport) -> str:
-    """The group of a test: the first words of its case, or the function."""
+def tallied(report: pytest.TestReport) -> Tally:
+    """What a test counts for: what it says itself, or one case of a kind named by its parameter or its function."""
+    own = dict(report.user_properties).get("tally")
+    if own is not None:
+        return Tally(*own)
     function, _, parameter = report.nodeid.partition("::")[2].partition("[")
-    return parameter.partition(":")[0] if parameter else function
+    kind = parameter.partition(":")[0] if ":" in parameter else function.removeprefix("test_").replace("_", " ")
+    return Tally(kind, 1, int(report.failed))

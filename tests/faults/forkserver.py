@@ -1,8 +1,8 @@
 """Commands that cost no imports: a process that has imported everything forks once a command. Linux only.
 
-`python forkserver.py` reads one request a line on standard input and answers each with one line; `Forkserver` is its
-client. A command's process is what `python -m roundround ARGS` would be after its imports: its own session, working
-directory, environment, standard streams and exit code.
+`python forkserver.py` reads a list of requests a line on standard input, runs them at once and answers with one line;
+`Forkserver` is its client. A command's process is what `python -m roundround ARGS` would be after its imports: its own
+session, working directory, environment, standard streams and exit code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ended:
 
 
 class Forkserver:
-    """The client, for one command at a time: a context manager. What its commands import stays off the network."""
+    """The client: a context manager. What its commands import stays off the network."""
 
     def __enter__(self) -> Forkserver:
         self.server = subprocess.Popen(
@@ -51,8 +51,8 @@ class Forkserver:
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.server.stdin.close()
-        self.server.stdout.close()
         self.server.wait()
+        self.server.stdout.close()
 
     def run(
         self,
@@ -68,21 +68,38 @@ class Forkserver:
     ) -> Ended:
         """Run `roundround ARGS` in a folder; its output goes to files in the folder `streams`.
 
-        signals: (seconds after the fork, signal) in order. watch: list its changes to the file system. kill_before:
-        kill -9 just before the change of this number, counted from 1.
+        signals: (seconds after its first line of Python, signal) in order. watch: list its changes to what lies below
+        the folder. kill_before: kill -9 just before the change of this number, counted from 1.
         """
-        out, err, changes = (streams / name for name in ("out", "err", "changes"))
+        changes = str(streams / "changes") if watch or kill_before is not None else None
         request = {
             "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": list(signals),
-            "out": str(out), "err": str(err), "kill_before": kill_before,
-            "changes": str(changes) if watch or kill_before is not None else None,
+            "out": str(streams / "out"), "err": str(streams / "err"), "kill_before": kill_before, "changes": changes,
         }  # fmt: skip
-        self.server.stdin.write(json.dumps(request) + "\n")
+        return self.answered([request])[0]
+
+    def run_together(
+        self, args: Sequence[str], folder: Path, streams: Path, *, n: int, env: Mapping[str, str], timeout: float = 300
+    ) -> list[Ended]:
+        """Run the same command n times at once."""
+        one = {
+            "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": [],
+            "kill_before": None, "changes": None,
+        }  # fmt: skip
+        return self.answered(
+            [one | {"out": str(streams / f"out-{k}"), "err": str(streams / f"err-{k}")} for k in range(n)]
+        )
+
+    def answered(self, requests: list[dict[str, Any]]) -> list[Ended]:
+        self.server.stdin.write(json.dumps(requests) + "\n")
         self.server.stdin.flush()
-        answer = json.loads(self.server.stdout.readline())
-        seen = changes.read_text(errors="replace").splitlines() if request["changes"] else []
-        texts = (path.read_text(encoding="utf-8", errors="replace") for path in (out, err))
-        return Ended(answer["code"], *texts, answer["hung"], seen)
+        answers = json.loads(self.server.stdout.readline())
+        return [self.ended(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+    def ended(self, request: dict[str, Any], answer: dict[str, Any]) -> Ended:
+        out, err = (Path(request[name]).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
+        seen = Path(request["changes"]).read_text(errors="replace").splitlines() if request["changes"] else []
+        return Ended(answer["code"], out, err, answer["hung"], seen)
 
 
 def serve() -> None:
@@ -91,14 +108,25 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "w")  # a command must not write among the answers
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for line in sys.stdin:
-        request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            replies.close()
-            become(request)
-        code, hung = waited(pid, request["signals"], request["timeout"])
-        replies.write(json.dumps({"code": code, "hung": hung}) + "\n")
+        requests = json.loads(line)
+        begun = [forked(request) for request in requests]
+        ends = [
+            waited(*child, request["signals"], request["timeout"])
+            for child, request in zip(begun, requests, strict=True)
+        ]
+        replies.write(json.dumps([{"code": code, "hung": hung} for code, hung in ends]) + "\n")
         replies.flush()
+
+
+def forked(request: dict[str, Any]) -> tuple[int, int]:
+    """(process id of a child that is becoming the command, a pipe that says when it has)."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ready)
+        become(request, tell)
+    os.close(tell)
+    return pid, ready
 
 
 def import_everything() -> None:
@@ -114,8 +142,10 @@ def import_everything() -> None:
         importlib.import_module(name)
 
 
-def waited(pid: int, signals: Sequence[tuple[float, int]], timeout: float) -> tuple[int, bool]:
+def waited(pid: int, ready: int, signals: Sequence[tuple[float, int]], timeout: float) -> tuple[int, bool]:
     """(exit code, whether it was killed at the time limit) of a child that gets these signals."""
+    os.read(ready, 1)
+    os.close(ready)
     handle, passed, hung = os.pidfd_open(pid), 0.0, False
     for moment, signum in [*signals, (timeout, signal.SIGKILL)]:
         ended, _, _ = select.select([handle], [], [], max(0.0, moment - passed))
@@ -135,8 +165,8 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def become(request: dict[str, Any]) -> None:
-    """Turn this child into the command, and never return."""
+def become(request: dict[str, Any], tell: int) -> None:
+    """Turn this child into the command, tell when that is done, and never return."""
     import atexit
     import runpy
     import traceback
@@ -158,7 +188,9 @@ def become(request: dict[str, Any]) -> None:
     code: Any = 0
     try:
         if request["changes"] is not None:
-            watch_files(Path(request["changes"]), request["kill_before"])
+            watch_files(Path(request["changes"]), request["folder"], request["kill_before"])
+        os.write(tell, b"!")
+        os.close(tell)
         runpy.run_module("roundround", run_name="__main__")
     except SystemExit as stop:
         code = stop.code
@@ -184,23 +216,32 @@ def become(request: dict[str, Any]) -> None:
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate"}
 
 
-def watch_files(log: Path, kill_before: int | None) -> None:
-    """Write every change that this process is about to make to the file system into a log; kill it before one."""
+def watch_files(log: Path, folder: str, kill_before: int | None) -> None:
+    """Write every change that this process is about to make below a folder into a log; kill it before one.
+
+    What code in other languages than Python writes is not seen.
+    """
     handle, n_seen = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 0
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal n_seen
         if event not in CHANGES and not (event == "open" and opens_for_writing(*args)):
             return
-        what = " ".join(str(arg) for arg in args[:2])
-        if "__pycache__" in what:
+        place = str(args[1] if event == "os.symlink" else args[0])
+        if os.path.isabs(place) and (not place.startswith(folder) or changes_nothing(event, place)):
             return
         n_seen += 1
-        os.write(handle, f"{event} {what}\n".encode(errors="replace"))
+        os.write(handle, f"{event} {' '.join(map(str, args[:2]))}\n".encode(errors="replace"))
         if n_seen == kill_before:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
+
+
+def changes_nothing(event: str, place: str) -> bool:
+    """Whether it is going to fail: such a moment is the one before the next change."""
+    there = os.path.lexists(place)
+    return (event == "os.mkdir" and there) or (event in ("os.remove", "os.rmdir") and not there)
 
 
 def opens_for_writing(path: Any, mode: Any, flags: int) -> bool:
