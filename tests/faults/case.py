@@ -52,7 +52,8 @@ STATUS = re.compile(
 # what is read before or while modules are imported, so that a forked command would not see it
 READ_EARLY = {
     "HOME", "LANG", "LC_ALL", "PATH", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONCOERCECLOCALE", "PYTHONWARNINGS",
-    "PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "OMP_NUM_THREADS", "TMPDIR", "TERM", "COLUMNS", "TZ",
+    "PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "OMP_NUM_THREADS", "TMPDIR", "TERM", "COLUMNS", "TZ", "RANK",
+    "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "TORCHELASTIC_RUN_ID", "CUDA_VISIBLE_DEVICES",
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ class Case:
     name: "kind: what"; the counts go by kind. codes: the right exit codes. given: what lies in the folder, under these
     names: run and maxkey-run (finished runs), llama (a Hugging Face folder), cache (the token cache, which the command
     then uses). prepare: changes the folder; may return other arguments. shell: a line of bash in which "$@" is the
-    command. leaves: files may stay, because the command may have begun, or wrote into what was there. ordinary_user:
+    command. says: what the answer must hold. leaves: files may stay, because the command may have begun, or wrote into what was there. ordinary_user:
     without root's right to open any file. colours: on a terminal. patience: seconds until it counts as a hang.
     """
 
@@ -74,6 +75,7 @@ class Case:
     prepare: Callable[[Path], Sequence[str] | None] | None = None
     env: Mapping[str, str | None] = field(default_factory=dict)
     shell: str | None = None
+    says: str = ""
     leaves: bool = False
     ordinary_user: bool = False
     colours: bool = False
@@ -170,6 +172,8 @@ def about_the_text(case: Case, ended: Ended) -> list[str]:
         found.append(f"a line of {max(map(len, told))} characters")
     if not case.colours and any(is_control(character) for character in ended.out + ended.err):
         found.append("control characters")
+    if case.says not in ended.out + ended.err:
+        found.append(f"{case.says!r} is not said: {ended.err[-300:]!r}")
     if SECRET in ended.out + ended.err:
         found.append("a secret of the environment in the output")
     return found

@@ -163,8 +163,8 @@ CASES = [
     *of_run("n_vocab -1", READERS, values(data__n_vocab=-1)),
     *of_run("n_vocab 10^12", READERS, values(data__n_vocab=10**12)),
     *of_run("end_of_document text", READERS, values(data__end_of_document="x")),
-    *of_run("end_of_document 10^9", READERS, values(data__end_of_document=10**9)),
-    *of_run("end_of_document -1", READERS, values(data__end_of_document=-1)),
+    *of_run("end_of_document 10^9", ("probe", "export"), values(data__end_of_document=10**9)),
+    *of_run("end_of_document -1", ("probe", "export"), values(data__end_of_document=-1)),
     *of_run("config.data null", READERS, values(config__data=None)),
     *of_run("a text that is gone", ("eval", "export", "resume"), values(config__data__path=["/nowhere/x.txt"])),
     *of_run(
@@ -179,6 +179,8 @@ CASES = [
     *of_run("maxkey's normalisers null", ("maxkey", "maxkey resume"), values(config__normalisers=None)),
     *of_run("unreadable", ("eval", "last"), lambda run: (run / "run.json").chmod(0), ordinary_user=True),
     # nothing that these verbs need is missing: they may take the run, or refuse it
+    *of_run("end_of_document 10^9", ("eval",), values(data__end_of_document=10**9), codes=(0, 2)),
+    *of_run("end_of_document -1", ("eval",), values(data__end_of_document=-1), codes=(0, 2)),
     *of_run("headline null", ("eval", "resume"), values(headline=None), codes=(0, 2)),
     *of_run("choices text", TRAINING, values(choices="x"), codes=(0, 2)),
     *of_run(

@@ -7,7 +7,7 @@ from originals import MAXKEY, PLAIN_TEXT, TRAIN
 from tables import of_words
 
 WRONG = [
-    "seed=0,-1", "seed=-1", "seed=abc,def", "pe=p_rope,prope", "batch_size=0,1", "seed=range(0)", "seed=range(3,1)",
+    "seed=0,-1", "seed=-1", "seed=1,abc", "pe=p_rope,prope", "batch_size=0,1", "seed=range(0)", "seed=range(3,1)",
     "pe=glob(nope*)",
     "optim.lr=0.01,nan", "seed=0,4294967296", "trainer.max_steps=2,x", "seed=${oc.env:NOPE},1", "seed=${nope}",
     "pe=choice()",
@@ -15,7 +15,7 @@ WRONG = [
     "seed=interval(0,1)",
     "seed=range(0,1e9)", ("resume=nope", "seed=0,1"), ("resume=last",), ("hydra/launcher=nope",), ("outputs=",),
     ("outputs=/dev/null",),
-    ("softmax=softmax,temperature", "softmax.temperature=0"), "+nope=1,2",
+    ("softmax=top_k", "softmax.k=4,0"), "+nope=1",
 ]  # fmt: skip
 GOOD = [(), ("seed=1,1",), ("seed=range(2)",), ("pe=rope,nope",), ("seed=choice(1,2)",), ("hydra.sweep.dir=there",)]
 # launchers that may be installed or not; places outside that a user asked for
@@ -29,7 +29,10 @@ CASES = [
     # a sweep has begun when a job is refused: the directories of the others stay
     *of_words("sweeps", [*TRAIN, "-m"], WRONG, leaves=True),
     *of_words("sweeps of maxkey", [*MAXKEY, "-m"], ["seed=0,-1", "seeds=0,1", "test_sizes=[0],[16]"], leaves=True),
-    *of_words("sweeps of eval", ["eval", "run=nope", "-m"], ["length=32,64", "checkpoint=best,x"], leaves=True),
+    *of_words(
+        "sweeps of eval", ["eval", "run=run", "max_tokens=64", "length=32", "logger=none", "-m"],
+        ["length=32,0", "checkpoint=best,x", "run=run,nope", "stride=8,33"], given=("run",), leaves=True,
+    ),
     *of_words("sweeps", [*TRAIN, "-m"], EITHER, codes=(0, 2), leaves=True),
     *of_words("good sweeps", [*TRAIN, "-m"], GOOD, codes=(0,)),
     Case(

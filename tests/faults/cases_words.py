@@ -62,11 +62,29 @@ OF_OTHER_VERBS = [
     ("export", "=1"), ("export", "to=a b", "c d"), ("export", "run=\x1b[31mx", "to=there"),
     ("export", "to=${oc.env:NOPE}"),
 ]  # fmt: skip
+# a wrong word, and what the answer must name: the right one, or the thing that is not there
+NAMED = {
+    "pe=prope": "p_rope", "lr=1": "optim.lr", "steps=5": "trainer.max_steps", "trainer.max_step=5": "max_steps",
+    "batchsize=5": "batch_size", "softmax=temprature": "temperature", "model.d_modle=5": "d_model",
+    "optim.lr=abc": "optim.lr",
+    "data.path=nope.txt": "nope.txt", "resume=nope": "nope", "init=hf:nope": "nope", "pe.p=2": "p=2",
+    "model=tny": "tiny",
+    "seed=-1": "seed=-1", "logger=wandbb": "wandb", "+trainer.max_epochs=2": "max_steps", "--config-dir=/nope": "/nope",
+}  # fmt: skip
+NAMED_BY_OTHERS = {
+    "trian": "train", "list pes": "pe", "eval run=nope": "nope", "maxkey --temp=adaptve": "adaptive",
+    "export run=nope to=x": "nope",
+    "eval lenght=32": "length", "probe texts=italien": "italian", "probe model=smollm": "smollm2-135m",
+    "maxkey sedes=3": "seeds",
+}  # fmt: skip
 WITHOUT_DATA = [word for word in TRAIN if word not in ON_PLAIN_TEXT]
 
 CASES = [
     *of_words("odd words", TRAIN, ODD, env={"CANARY": SECRET}),
     *of_words("odd words", [], OF_OTHER_VERBS),
+    *[Case(name=f"named: {word}", args=[*TRAIN, word], says=right) for word, right in NAMED.items()],
+    *[Case(name=f"named: {line}", args=line.split(), says=right) for line, right in NAMED_BY_OTHERS.items()],
+    Case(name="named: the groups of list", args=["list"], says="softmax", codes=(0,)),
     *of_words("flags", TRAIN, FLAGS),
     *of_words("Hydra's own options", TRAIN, HYDRAS),
     *of_words("shell syntax", WITHOUT_DATA, [tuple(line.split(" ", 1)) if "hf" in line else line for line in SHELLISH]),
