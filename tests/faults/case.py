@@ -64,8 +64,9 @@ class Case:
     name: "kind: what"; the counts go by kind. codes: the right exit codes. given: what lies in the folder, under these
     names: run and maxkey-run (finished runs), llama (a Hugging Face folder), cache (the token cache, which the command
     then uses). prepare: changes the folder; may return other arguments. shell: a line of bash in which "$@" is the
-    command. says: what the answer must hold. leaves: files may stay, because the command may have begun, or wrote into what was there. ordinary_user:
-    without root's right to open any file. colours: on a terminal. patience: seconds until it counts as a hang.
+    command. says: what the answer must hold. leaves: files may stay, because the command may have begun, or wrote into
+    what was there. ordinary_user: without root's right to open any file. colours: on a terminal. patience: seconds
+    until it counts as a hang.
     """
 
     name: str
