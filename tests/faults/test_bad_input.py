@@ -28,7 +28,8 @@ def test_wrong_input_is_answered_in_one_line(case: Case, tmp_path: Path, streams
         pytest.skip(reason)
     folder = tmp_path / "here"
     folder.mkdir()
-    assert faults_of(case, folder, streams, originals) == []
+    found = faults_of(case, folder, streams, originals)
+    assert not found, "\n".join(found)
 
 
 def test_every_case_has_a_name_of_its_own() -> None:
