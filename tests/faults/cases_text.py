@@ -22,7 +22,8 @@ NOISE = random.Random(0).randbytes(50_000)
 
 
 def rows(row: str, n: int = 50) -> str:
-    return "\n".join([row] * n)
+    """n rows, each of another text where `N` stands for its number: equal ones would all fall into one split."""
+    return "\n".join(row.replace("N", str(number)) for number in range(n))
 
 
 FILES: dict[str, str | bytes] = {
@@ -86,16 +87,16 @@ GOOD: dict[str, str | bytes] = {
     "a byte order mark: a.txt": b"\xef\xbb\xbf" + STORIES.encode(),
     "windows' line ends: a.txt": STORIES.replace("\n", "\r\n"),
     "markdown: a.md": STORIES,
-    "csv: a.csv": "text\n" + rows(STORY),
-    "tsv: a.tsv": "text\tn\n" + rows(STORY + "\t1"),
-    "jsonl: a.jsonl": rows('{"text": "' + STORY + '"}'),
-    "json: a.json": "[" + ",".join(['{"text": "' + STORY + '"}'] * 50) + "]",
+    "csv: a.csv": "text\n" + rows("N " + STORY),
+    "tsv: a.tsv": "text\tn\n" + rows("N " + STORY + "\t1"),
+    "jsonl: a.jsonl": rows('{"text": "N ' + STORY + '"}'),
+    "json: a.json": "[" + rows('{"text": "N ' + STORY + '"}').replace("\n", ",") + "]",
     "a name with spaces: a b.txt": STORIES,
 }  # fmt: skip
 # text all the same, or refused: the formats do not say
 EITHER: dict[str, str | bytes] = {
     "NUL: a.txt": STORIES.replace("dog", "\0"),
-    "csv with NUL: a.csv": "text\n" + rows("a\0b " + STORY),
+    "csv with NUL: a.csv": "text\n" + rows("N a\0b " + STORY),
 }
 
 
@@ -160,7 +161,7 @@ PLACES = [
     of_path("parquet of nulls", "a.parquet", parquet(text=[None] * 100)),
     of_path("parquet without the column", "a.parquet", parquet(txt=["a"])),
     of_path("parquet of nothing", "a.parquet", parquet(text=[])),
-    of_path("parquet, good", "a.parquet", parquet(text=[STORY] * 60), codes=(0,)),
+    of_path("parquet, good", "a.parquet", parquet(text=STORIES.split("\n\n")), codes=(0,)),
     of_path(
         "csv, a column that is not there", "a.csv", lambda f: put(f, "a.csv", "a,b\n1,2\n"), more=["data.column=[7]"],
     ),

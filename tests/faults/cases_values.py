@@ -178,7 +178,7 @@ DATA = {
     "data.max_chars": ["0", "-1", "abc", "1.5"],
     "data.keep_chars": ["[5,1]", "[1]", "abc", "[-1,5]", "5", "[1,2,3]", "[nan,5]", "[100000000,200000000]"],
     "data.column": ["[]", "{}", "[{}]"],
-    "data.split_regex": ["(", "'[z'", "'*'", "'(?P<a>'", "5"],
+    "data.split_regex": ["(", "'[z'", "'*'", "'(?P<a>'", "[]"],
     "data.path": [
         "", "[]", "null", "nope.txt", "nope/*.txt", "/dev/null", "'[]'", "'*'", "~nobody-here/x.txt", "/proc/self/mem",
         "'\n'", "''", "[a.txt,'']", "x" * 5000 + ".txt", "'nope[.txt'", "5", "http://a.b/c.txt",
@@ -204,7 +204,7 @@ GOOD = [
     "batch_size=3", "validate_every=1", "checkpoint_every=1", "trainer.max_steps=1", "trainer.precision=bf16-mixed",
     "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=null", "+trainer.detect_anomaly=true",
     "+trainer.profiler=simple", "pe.p=0", "pe.p=1", "pe=alibi", "pe=rope_500k", "softmax=top_k", "softmax=sink",
-    "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]", "data.split_regex='\\n# '", "data=pydoc",
+    "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]", "data.split_regex='\\n## '", "data=pydoc",
     ("softmax=adaptive_temperature", "softmax.coefficients=[-0.1,0.2]"), ("tokenizer=bpe", "tokenizer.vocab_size=300"),
 ]  # fmt: skip
 EITHER = [

@@ -21,7 +21,7 @@ FLAGS = [
     "--foo", "--cfg", "--cfg=foo", "-", "-m=1", "--multirun=2", "--config-dir=/nope", "--config-dir", "--config-dir=",
     "--config-dir=/dev/null", "--config-name=x", "--config-name=../x", "--config-path=/tmp", "--info=nope",
     "--temp=softmax",
-    "-x", "--package=nope", "--experimental-rerun=/nope", "--shell-completion=nope", ("--config-dir", "x" * 5000),
+    "-x", "--experimental-rerun=/nope", "--shell-completion=nope", ("--config-dir", "x" * 5000),
 ]  # fmt: skip
 HYDRAS = [
     "hydra.mode=FOO", "hydra/launcher=nope", "hydra/sweeper=nope", "hydra.run.dir=/dev/null/x", "hydra.run.dir=/proc/x",
@@ -34,7 +34,7 @@ SHELLISH = [
     "outputs.x=$(touch EXECUTED)", "init=hf:$(touch EXECUTED)", "resume=$(touch EXECUTED)",
 ]  # fmt: skip
 OUTPUTS = ["", "''", "/dev/null", "/proc/nope", "null", "x" * 300, "x/" * 3000, "/sys/x", "[a]", "{}", "~nobody-here/x"]
-GOOD_OUTPUTS = ["\u65e5\u672c\u8a9e", "5", "'a b'", "./there", "a/../b", "'it''s'"]
+GOOD_OUTPUTS = ["\u65e5\u672c\u8a9e", "5", "'a b'", "./there", "a/../b", "'it\\'s'"]
 
 VERBS = [
     ("list", "foo"), ("list", ""), ("list", "../../etc"), ("list", "pe", "extra"), ("list", "."), ("list", "/etc"),
@@ -113,6 +113,8 @@ CASES = [
     Case(name="verbs: nothing", codes=(0, 2)),
     # Arabic digits: Python's int reads them, and a run may
     *of_words("odd words", TRAIN, ["seed=\u0663"], codes=(0, 2)),
-    # an end of flags with nothing behind it; Hydra's own switches, which a run may honour
-    *of_words("odd words", TRAIN, ["--", "++", "hydra.job.chdir=true", "hydra.verbose=nope"], codes=(0, 2)),
+    # an end of flags with nothing behind it; Hydra's own switches, which a run may honour; --package belongs to --cfg
+    *of_words(
+        "odd words", TRAIN, ["--", "++", "--package=nope", "hydra.job.chdir=true", "hydra.verbose=nope"], codes=(0, 2),
+    ),
 ]  # fmt: skip

@@ -16,7 +16,7 @@ COMMAND = {"_target_": "os.system", "command": f"touch {CANARY}"}
 PICKLE = b"\x80\x02cposix\nsystem\nX\x0e\x00\x00\x00touch EXECUTED\x85R."  # touches the canary when it is loaded
 NESTED = "[" * 100_000
 LONG_INTEGER = "9" * 5000  # digits; Python refuses to read more than 4,300
-GONE = object()  # in the place of a value: the key is removed
+GONE = object()  # in the place of a value: the key is removed where there is one
 
 
 def in_json(path: Path, **values: Any) -> None:
@@ -28,7 +28,7 @@ def in_json(path: Path, **values: Any) -> None:
         for parent in parents:
             node = node[parent]
         if value is GONE:
-            del node[last]
+            node.pop(last, None)
         else:
             node[last] = value
     path.write_text(json.dumps(content))
