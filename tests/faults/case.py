@@ -44,6 +44,7 @@ STATUS = re.compile(
             r"\S+: a stock LlamaForCausalLM",
             r"loaded in a clean process",
             r"documents have ",
+            r"\w+ has no exact fused form: ",
             r"the learning rate warms up during ",
             r"the tokens in \S+ are ",
         ]

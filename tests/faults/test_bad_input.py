@@ -10,7 +10,7 @@ from case import Case, faults_of, reason_to_skip
 from cases import CASES
 from originals import Originals
 
-EVERY = 60  # one in so many runs with every `make test`
+EVERY = 80  # one in so many runs with every `make test`
 
 
 def parameters() -> list[object]:
