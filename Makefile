@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test test-all contract lint types docs wheel bench mutants clean
+.PHONY: help demo test test-all test-faults contract lint types docs wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (6 to 7 minutes on two cores, no network, no GPU)"
 	@echo "make test-all   that, the tests that take long (compiled runs), and make mutants"
+	@echo "make test-faults  two thousand wrong invocations, kills at every change of the disk, strange places (minutes)"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
@@ -33,6 +34,9 @@ test: $(INSTALLED)
 
 test-all: test mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+test-faults: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m '' tests/faults $(if $(ONLY),-k '$(ONLY)')
 
 contract: $(INSTALLED)
 	$(if $(CONFIG_DIR),,$(error give the folder of your variants: make contract CONFIG_DIR=mine))

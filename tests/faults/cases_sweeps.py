@@ -1,0 +1,42 @@
+"""-m: one wrong job among several, nothing to launch, launchers that are not there."""
+
+from __future__ import annotations
+
+from case import Case
+from originals import MAXKEY, PLAIN_TEXT, TRAIN
+from tables import of_words
+
+WRONG = [
+    "seed=0,-1", "seed=-1", "seed=1,abc", "pe=p_rope,prope", "batch_size=0,1", "seed=range(0)", "seed=range(3,1)",
+    "pe=glob(nope*)",
+    "optim.lr=0.01,nan", "seed=0,4294967296", "trainer.max_steps=2,x", "seed=${oc.env:NOPE},1", "seed=${nope}",
+    "pe=choice()",
+    f"data.path={PLAIN_TEXT},/nope.txt", "hydra.sweep.dir=/dev/null/x", "hydra.sweep.dir=", "seed=0,1 2",
+    "seed=interval(0,1)",
+    "seed=range(0,1e9)", ("resume=nope", "seed=0,1"), ("resume=last",), ("hydra/launcher=nope",), ("outputs=",),
+    ("outputs=/dev/null",),
+    ("softmax=top_k", "softmax.k=4,0"), "+nope=1",
+]  # fmt: skip
+GOOD = [(), ("seed=1,1",), ("seed=range(2)",), ("pe=rope,nope",), ("seed=choice(1,2)",), ("hydra.sweep.dir=there",)]
+# launchers that may be installed or not; places outside that a user asked for
+EITHER = [
+    ("seed=0,1", "hydra/launcher=joblib"),
+    ("seed=0", "hydra/launcher=submitit_slurm"),
+    ("hydra.sweep.subdir=../../../x",),
+]
+
+CASES = [
+    # a sweep has begun when a job is refused: the directories of the others stay
+    *of_words("sweeps", [*TRAIN, "-m"], WRONG, leaves=True),
+    *of_words("sweeps of maxkey", [*MAXKEY, "-m"], ["seed=0,-1", "seeds=0,1", "test_sizes=[0],[16]"], leaves=True),
+    *of_words(
+        "sweeps of eval", ["eval", "run=run", "max_tokens=64", "length=32", "logger=none", "-m"],
+        ["length=32,0", "checkpoint=best,x", "run=run,nope", "stride=8,33"], given=("run",), leaves=True,
+    ),
+    *of_words("sweeps", [*TRAIN, "-m"], EITHER, codes=(0, 2), leaves=True),
+    *of_words("good sweeps", [*TRAIN, "-m"], GOOD, codes=(0,)),
+    Case(
+        name="sweeps: one job that diverges", args=[*TRAIN, "-m", "optim.lr=1e38,0.01", "schedule.warmup_steps=0"],
+        codes=(1,)
+    ),
+]  # fmt: skip

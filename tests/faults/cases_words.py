@@ -1,0 +1,120 @@
+"""Words on the command line that are no values: odd overrides, flags, verbs, places for outputs, a shell's syntax."""
+
+from __future__ import annotations
+
+from case import SECRET, Case
+from originals import ON_PLAIN_TEXT, TRAIN
+from tables import holding, of_values, of_words
+
+ODD = [
+    "=1", "a=", "=", "a==b", "a b", "", " ", "\u00e9=1", "\x1b[31m=1", "pe=\x1b[31mx", "pe=p\nq", "pe=p\rq", "pe=\x07",
+    "x" * 100_000, "pe=" + "x" * 100_000, "seed=" + "[" * 3000, "x." * 3000 + "x=1", "pe=" + "{a:" * 1000,
+    "seed=${oc.env:NOPE}", "seed=${nope:1}", "seed=${seed}", "seed=${", "seed=${}", "outputs=${outputs}", "pe={a:",
+    "seed=${oc.env:HOME}", "seed=${run_directory:a,b,c}", "outputs=${oc.decode:'['}", "pe.p=${oc.create:[1]}",
+    "~pe", "~nope", "~pe=rope", "+seed=1", "+pe=rope", "@", "pe@x=p_rope", "pe@=p_rope", "a.b.c=1", "trainer=5",
+    "model={}", "model.=1", ".model=1", "model..d_model=1", "seed=\u202e5", "seed=\u00b2", "preset=quick", "preset=",
+    "text=",
+    "seed=1 2", "run=last", "softmax=a,b", "seed=1,2", "seed=range(3)", "pe=choice(rope,nope)", "pe=shuffle(rope)",
+    "seed=1;2", "seed='1", 'seed="1', "seed=\\", "pe=$(touch EXECUTED)", "pe=!!python/object/apply:os.system",
+]  # fmt: skip
+FLAGS = [
+    "--foo", "--cfg", "--cfg=foo", "-", "-m=1", "--multirun=2", "--config-dir=/nope", "--config-dir", "--config-dir=",
+    "--config-dir=/dev/null", "--config-name=x", "--config-name=../x", "--config-path=/tmp", "--info=nope",
+    "--temp=softmax",
+    "-x", "--experimental-rerun=/nope", "--shell-completion=nope", ("--config-dir", "x" * 5000),
+]  # fmt: skip
+HYDRAS = [
+    "hydra.mode=FOO", "hydra/launcher=nope", "hydra/sweeper=nope", "hydra.run.dir=/dev/null/x", "hydra.run.dir=/proc/x",
+    "hydra.run.dir=" + "x" * 5000, "hydra/job_logging=nope", "hydra.foo=1", "hydra.run.dir=",
+    "hydra=5", "hydra.job.config.override_dirname.kv_sep=[]", "hydra.output_subdir=/dev/null/x",
+]  # fmt: skip
+SHELLISH = [
+    "data.path=$(touch EXECUTED)", "data.path='$(touch EXECUTED).txt'", "data.path=`touch EXECUTED`",
+    "data.path=;touch EXECUTED", "data.path=|touch EXECUTED", "tokenizer=hf tokenizer.name=$(touch EXECUTED)",
+    "outputs.x=$(touch EXECUTED)", "init=hf:$(touch EXECUTED)", "resume=$(touch EXECUTED)",
+]  # fmt: skip
+OUTPUTS = ["", "''", "/dev/null", "/proc/nope", "null", "x" * 300, "x/" * 3000, "/sys/x", "[a]", "{}", "~nobody-here/x"]
+GOOD_OUTPUTS = ["\u65e5\u672c\u8a9e", "5", "'a b'", "./there", "a/../b", "'it\\'s'"]
+
+VERBS = [
+    ("list", "foo"), ("list", ""), ("list", "../../etc"), ("list", "pe", "extra"), ("list", "."), ("list", "/etc"),
+    ("list", "pe", "--config-dir", "/nope"), ("list", "pe", "--config-dir"),
+    ("list", "pe", "--config-dir", "/dev/null"),
+    ("list", "pe", "--nope"), ("list", "x" * 5000), ("list", "experiment/rope"), ("list", "\x1b[31m"), ("list", "a\nb"),
+    ("trian",), ("train", "list"), ("--foo",), ("", ""), ("x" * 5000,), ("\x1b[31m",), ("-x",), ("help", "nope"),
+    ("help", "pe", "rope"), ("evaluate",), ("TRAIN",), ("train.py",), ("../train",), ("--version=2",),
+    ("eval", "train"),
+    ("list", "pe=rope"), ("help", "--nope"),
+]  # fmt: skip
+GOOD_VERBS = [
+    ("--help",), ("-h",), ("--version",), ("help",), ("help", "train"), ("list",), ("list", "pe"), ("list", "softmax"),
+    ("list", "model"), ("list", "experiment"), ("list", "logger"), ("train", "--help"), ("train", "-h"),
+    ("eval", "--help"),
+    ("probe", "--help"), ("export", "--help"), ("maxkey", "--help"), ("train", "--cfg", "job"), ("train", "--cfg=job"),
+    ("train", "--cfg", "hydra"), ("train", "--cfg", "job", "--package", "pe"), ("train", "pe=alibi", "--cfg", "job"),
+    ("train", "--info", "config"), ("maxkey", "--temp", "all", "--cfg", "job"),
+]  # fmt: skip
+OF_OTHER_VERBS = [
+    ("eval", "=1"), ("eval", "a b"), ("eval", "run=${oc.env:NOPE}"), ("eval", "run=\x1b[31mx"), ("eval", "nope"),
+    ("probe", "=1"), ("probe", "a b"), ("probe", "model=\x1b[31mx"), ("probe", "model=a\nb"), ("probe", "texts=\x07"),
+    ("maxkey", "=1"), ("maxkey", "a b"), ("maxkey", "preset=\x1b[31mx"), ("maxkey", "--temp=\x1b[31m"),
+    ("maxkey", "seeds=${"),
+    ("export", "=1"), ("export", "to=a b", "c d"), ("export", "run=\x1b[31mx", "to=there"),
+    ("export", "to=${oc.env:NOPE}"),
+]  # fmt: skip
+# a wrong word, and what the answer must name: the right one, or the thing that is not there
+NAMED = {
+    "pe=prope": "p_rope", "lr=1": "optim.lr", "steps=5": "trainer.max_steps", "trainer.max_step=5": "max_steps",
+    "batchsize=5": "batch_size", "softmax=temprature": "temperature", "model.d_modle=5": "d_model",
+    "optim.lr=abc": "optim.lr",
+    "data.path=nope.txt": "nope.txt", "resume=nope": "nope", "init=hf:nope": "nope", "pe.p=2": "p=2",
+    "model=tny": "tiny",
+    "seed=-1": "seed=-1", "logger=wandbb": "wandb", "+trainer.max_epochs=2": "max_steps", "--config-dir=/nope": "/nope",
+}  # fmt: skip
+NAMED_BY_OTHERS = {
+    "trian": "train", "list pes": "pe", "eval run=nope": "nope", "maxkey --temp=adaptve": "adaptive",
+    "export run=nope to=x": "nope",
+    "eval lenght=32": "length", "probe texts=italien": "italian", "probe model=smollm": "smollm2-135m",
+    "maxkey sedes=3": "seeds",
+}  # fmt: skip
+WITHOUT_DATA = [word for word in TRAIN if word not in ON_PLAIN_TEXT]
+
+CASES = [
+    *of_words("odd words", TRAIN, ODD, env={"CANARY": SECRET}),
+    *of_words("odd words", [], OF_OTHER_VERBS),
+    *[Case(name=f"named: {word}", args=[*TRAIN, word], says=right) for word, right in NAMED.items()],
+    *[Case(name=f"named: {line}", args=line.split(), says=right) for line, right in NAMED_BY_OTHERS.items()],
+    Case(name="named: the groups of list", args=["list"], says="softmax", codes=(0,)),
+    *of_words("flags", TRAIN, FLAGS),
+    *of_words("Hydra's own options", TRAIN, HYDRAS),
+    *of_words("shell syntax", WITHOUT_DATA, [tuple(line.split(" ", 1)) if "hf" in line else line for line in SHELLISH]),
+    *of_values("outputs", TRAIN, {"outputs": OUTPUTS}),
+    *of_words(
+        "outputs", [],
+        [("eval", "outputs="), ("maxkey", "outputs="), ("maxkey", "outputs=/dev/null"), ("probe", "outputs=")],
+    ),
+    *of_values("good outputs", TRAIN, {"outputs": GOOD_OUTPUTS}, codes=(0,)),
+    Case(
+        name="good outputs: from the environment",
+        args=(*TRAIN, "outputs=${oc.env:PLACE}"), env={"PLACE": "there"}, codes=(0,),
+    ),
+    Case(name="outputs: a file", args=(*TRAIN, "outputs=there"), prepare=holding({"there": "x"})),
+    Case(
+        name="outputs: a folder that is read-only", args=(*TRAIN, "outputs=there"), ordinary_user=True,
+        prepare=lambda folder: (folder / "there").mkdir(mode=0o555),
+    ),
+    Case(
+        name="outputs: the current folder is read-only", args=TRAIN, ordinary_user=True,
+        prepare=lambda folder: folder.chmod(0o555),
+    ),
+    *of_words("verbs", [], VERBS),
+    *of_words("good verbs", [], GOOD_VERBS, codes=(0,)),
+    # nothing asked for: the page of help may be an answer, or an error
+    Case(name="verbs: nothing", codes=(0, 2)),
+    # Arabic digits: Python's int reads them, and a run may
+    *of_words("odd words", TRAIN, ["seed=\u0663"], codes=(0, 2)),
+    # an end of flags with nothing behind it; Hydra's own switches, which a run may honour; --package belongs to --cfg
+    *of_words(
+        "odd words", TRAIN, ["--", "++", "--package=nope", "hydra.job.chdir=true", "hydra.verbose=nope"], codes=(0, 2),
+    ),
+]  # fmt: skip

@@ -1,0 +1,254 @@
+"""Commands that cost no imports: a process that has imported everything forks once a command. Linux only.
+
+`python forkserver.py` reads a list of requests a line on standard input, runs them at once and answers with one line;
+`Forkserver` is its client. A command's process is what `python -m roundround ARGS` would be after its imports: its own
+session, working directory, environment, standard streams and exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+MEMORY = 10 << 30  # bytes of address space a command may take; one that wants more is refused it, not the machine
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended. code: negative where a signal ended it. hung: it was killed at its time limit.
+
+    changes: what it did to the file system, in order, where that was asked for.
+    """
+
+    code: int
+    out: str
+    err: str
+    hung: bool
+    changes: Sequence[str] = ()
+
+
+class Forkserver:
+    """The client: a context manager. What its commands import stays off the network."""
+
+    def __enter__(self) -> Forkserver:
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent"},
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.server.stdin.close()
+        self.server.wait()
+        self.server.stdout.close()
+
+    def run(
+        self,
+        args: Sequence[str],
+        folder: Path,
+        streams: Path,
+        *,
+        env: Mapping[str, str],
+        timeout: float = 60,
+        signals: Sequence[tuple[float, int]] = (),
+        watch: bool = False,
+        kill_before: int | None = None,
+    ) -> Ended:
+        """Run `roundround ARGS` in a folder; its output goes to files in the folder `streams`.
+
+        signals: (seconds after its first line of Python, signal) in order. watch: list its changes to what lies below
+        the folder. kill_before: kill -9 just before the change of this number, counted from 1.
+        """
+        changes = str(streams / "changes") if watch or kill_before is not None else None
+        request = {
+            "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": list(signals),
+            "out": str(streams / "out"), "err": str(streams / "err"), "kill_before": kill_before, "changes": changes,
+        }  # fmt: skip
+        return self.answered([request])[0]
+
+    def run_together(
+        self, args: Sequence[str], folder: Path, streams: Path, *, n: int, env: Mapping[str, str], timeout: float = 300
+    ) -> list[Ended]:
+        """Run the same command n times at once."""
+        one = {
+            "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": [],
+            "kill_before": None, "changes": None,
+        }  # fmt: skip
+        return self.answered(
+            [one | {"out": str(streams / f"out-{k}"), "err": str(streams / f"err-{k}")} for k in range(n)]
+        )
+
+    def answered(self, requests: list[dict[str, Any]]) -> list[Ended]:
+        self.server.stdin.write(json.dumps(requests) + "\n")
+        self.server.stdin.flush()
+        answers = json.loads(self.server.stdout.readline())
+        return [self.ended(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+    def ended(self, request: dict[str, Any], answer: dict[str, Any]) -> Ended:
+        out, err = (Path(request[name]).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
+        seen = Path(request["changes"]).read_text(errors="replace").splitlines() if request["changes"] else []
+        return Ended(answer["code"], out, err, answer["hung"], seen)
+
+
+def serve() -> None:
+    """Answer requests until standard input ends."""
+    import_everything()
+    replies = os.fdopen(os.dup(1), "w")  # a command must not write among the answers
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for line in sys.stdin:
+        requests = json.loads(line)
+        begun = [forked(request) for request in requests]
+        ends = [
+            waited(*child, request["signals"], request["timeout"])
+            for child, request in zip(begun, requests, strict=True)
+        ]
+        replies.write(json.dumps([{"code": code, "hung": hung} for code, hung in ends]) + "\n")
+        replies.flush()
+
+
+def forked(request: dict[str, Any]) -> tuple[int, int]:
+    """(process id of a child that is becoming the command, a pipe that says when it has)."""
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ready)
+        become(request, tell)
+    os.close(tell)
+    return pid, ready
+
+
+def import_everything() -> None:
+    import importlib
+
+    sys.path.insert(0, str(ROOT))
+    package = ROOT / "roundround"
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.stem not in ("__main__", "__init__") and "hf/export" not in path.as_posix():  # those are for exports
+            importlib.import_module(name)
+    for name in ("lightning", "datasets", "transformers", "wandb"):
+        importlib.import_module(name)
+
+
+def waited(pid: int, ready: int, signals: Sequence[tuple[float, int]], timeout: float) -> tuple[int, bool]:
+    """(exit code, whether it was killed at the time limit) of a child that gets these signals."""
+    os.read(ready, 1)
+    os.close(ready)
+    handle, passed, hung = os.pidfd_open(pid), 0.0, False
+    for moment, signum in [*signals, (timeout, signal.SIGKILL)]:
+        ended, _, _ = select.select([handle], [], [], max(0.0, moment - passed))
+        if ended:
+            break
+        hung = moment == timeout
+        os.killpg(pid, signum) if signum == signal.SIGKILL else os.kill(pid, signum)
+        passed = moment
+    _, status = os.waitpid(pid, 0)
+    os.close(handle)
+    return os.waitstatus_to_exitcode(status), hung
+
+
+def limit_memory() -> None:
+    """Refuse this process, and what it starts, more memory than `MEMORY`; and core dumps."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def become(request: dict[str, Any], tell: int) -> None:
+    """Turn this child into the command, tell when that is done, and never return."""
+    import atexit
+    import runpy
+    import traceback
+
+    os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    limit_memory()
+    for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
+        handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(handle, number)
+        os.close(handle)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+    sys.argv = ["roundround", *request["args"]]
+    sys.path[0:0] = [""]
+    code: Any = 0
+    try:
+        if request["changes"] is not None:
+            watch_files(Path(request["changes"]), request["folder"], request["kill_before"])
+        os.write(tell, b"!")
+        os.close(tell)
+        runpy.run_module("roundround", run_name="__main__")
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):  # what Python does with it
+        print(code, file=sys.stderr)
+        code = 1
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        code = code or 120
+    os._exit(code or 0)
+
+
+CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate"}
+
+
+def watch_files(log: Path, folder: str, kill_before: int | None) -> None:
+    """Write every change that this process is about to make below a folder into a log; kill it before one.
+
+    What code in other languages than Python writes is not seen.
+    """
+    handle, n_seen = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal n_seen
+        if event not in CHANGES and not (event == "open" and opens_for_writing(*args)):
+            return
+        place = str(args[1] if event == "os.symlink" else args[0])
+        if os.path.isabs(place) and (not place.startswith(folder) or changes_nothing(event, place)):
+            return
+        n_seen += 1
+        os.write(handle, f"{event} {' '.join(map(str, args[:2]))}\n".encode(errors="replace"))
+        if n_seen == kill_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def changes_nothing(event: str, place: str) -> bool:
+    """Whether it is going to fail: such a moment is the one before the next change."""
+    there = os.path.lexists(place)
+    return (event == "os.mkdir" and there) or (event in ("os.remove", "os.rmdir") and not there)
+
+
+def opens_for_writing(path: Any, mode: Any, flags: int) -> bool:
+    return (
+        isinstance(path, str | bytes) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not str(path).startswith("/dev/")
+    )
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,53 @@
+"""What cases damage copies of: finished runs, the packaged model, the token cache. Made once, when asked for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from forkserver import ROOT, Forkserver
+
+PLAIN_TEXT = ROOT / "README.md"  # always there, and never the subject of a case
+MODEL = ROOT / "roundround" / "pretrained" / "stories260k"  # a Hugging Face folder of 1 MB
+
+# a model that trains in a second
+SMALL = [
+    "model=tiny", "model.d_model=16", "model.n_layers=1", "model.train_length=32", "model.d_mlp=32",
+    "tokenizer=bytes", "logger=none", "trainer.devices=1", "trainer.accelerator=cpu",
+]  # fmt: skip
+ON_PLAIN_TEXT = ["data=text", f"data.path={PLAIN_TEXT}"]
+TRAIN = ["train", *SMALL, *ON_PLAIN_TEXT, "trainer.max_steps=2", "validation_tokens=256"]
+MAXKEY = ["maxkey", "preset=quick", "max_steps=2", "seeds=2", "test_sizes=[16]", "test_sets=8", "logger=none"]
+RECIPES = {
+    "run": [*TRAIN, "trainer.max_steps=6", "checkpoint_every=2", "validate_every=2"],
+    "maxkey-run": [*MAXKEY, "max_steps=4", "checkpoint_every=2"],
+}
+
+
+class Originals:
+    """The things that a case may be given, each made at the first call and copied for every case."""
+
+    def __init__(self, server: Forkserver, env: Mapping[str, str], folder: Path) -> None:
+        self.server, self.env, self.folder = server, env, folder
+
+    def copy(self, name: str, folder: Path) -> None:
+        """Put `run`, `maxkey-run`, `llama` or `cache` into a folder, under that name."""
+        shutil.copytree(self.original(name), folder / name, symlinks=True)
+        if name == "llama":
+            (folder / name / "stories.txt").unlink(missing_ok=True)  # no part of a Hugging Face folder
+
+    def original(self, name: str) -> Path:
+        if name == "llama":
+            return MODEL
+        run = self.folder / ("run" if name == "cache" else name)
+        if not run.is_dir():
+            self.make(run)
+        return self.folder / name
+
+    def make(self, run: Path) -> None:
+        """Train what lies in `run` from then on; its tokens lie in `cache`."""
+        env = {**self.env, "ROUNDROUND_CACHE": str(self.folder / "cache")}
+        ended = self.server.run(RECIPES[run.name], self.folder, self.folder, env=env, timeout=300)
+        assert ended.code == 0, ended.err
+        Path(ended.out.split()[-1]).rename(run)

@@ -1,0 +1,163 @@
+"""A run that is killed before any one of its changes to the disk, and resumed, is the run that was never stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from forkserver import Forkserver
+from stopping import (
+    MAX_RETRIEVAL,
+    RESTLESS,
+    TRAIN,
+    Bench,
+    contents,
+    differences,
+    inconsistencies,
+    killed_and_finished,
+    place_of,
+    runs_in,
+    state_of,
+    text_in,
+)
+
+Judge = Callable[[str, Mapping[str, Sequence[str]]], None]
+VERBS = ["train", "max-retrieval"]
+PARTS = 16  # tests that share the changes of a run, every 16th each, so that workers can share them
+SECOND_KILLS = 7  # every so manieth change of the resumed run
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run that was never stopped: its arguments, what it left, and its changes to the disk in order."""
+
+    args: Sequence[str]
+    folder: Path
+    contents: Mapping[str, object]
+    changes: Sequence[str]
+
+    def number_of(self, *words: str) -> int:
+        """The number of the first change that says all this."""
+        return next(n for n, change in enumerate(self.changes, 1) if all(word in change for word in words))
+
+
+@pytest.fixture(scope="session")
+def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Each command tokenises anew: a kill on the way there counts as well."""
+    return Bench(server, env, tmp_path_factory.mktemp("streams"), cache="cache")
+
+
+@pytest.fixture(scope="session")
+def references(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Reference]:
+    """By verb, each run once."""
+    made: dict[str, Reference] = {}
+
+    def reference(verb: str) -> Reference:
+        if verb not in made:
+            folder = tmp_path_factory.mktemp(f"never-stopped-{verb}")
+            corpus = text_in(tmp_path_factory.mktemp("corpus"))
+            args = [*TRAIN, *RESTLESS, *corpus] if verb == "train" else MAX_RETRIEVAL
+            ended = bench.run(args, folder, watch=True)
+            assert ended.code == 0, ended.err
+            made[verb] = Reference(args, folder, contents(folder), ended.changes)
+        return made[verb]
+
+    return reference
+
+
+def fresh(parent: Path, name: object) -> Path:
+    folder = parent / str(name)
+    folder.mkdir()
+    return folder
+
+
+def test_the_run_that_is_killed_gets_worse_deletes_checkpoints_and_repeats_itself(
+    bench: Bench, references: Callable[[str], Reference], tmp_path: Path
+) -> None:
+    reference = references("train")
+    checkpoints = runs_in(reference.folder)[0] / "checkpoints"
+    steps = sorted(path.name for path in checkpoints.iterdir() if not path.is_symlink())
+    assert ((checkpoints / "best").resolve().name, (checkpoints / "last").resolve().name) == (steps[0], steps[-1])
+    assert len(steps) == 3
+    assert any("step-00000002" in change for change in reference.changes)
+    assert bench.run(reference.args, tmp_path).code == 0
+    assert differences(reference.contents, contents(tmp_path)) == []
+
+
+def test_a_run_killed_between_its_best_checkpoint_and_the_link_is_the_run_never_stopped(
+    bench: Bench, references: Callable[[str], Reference], tmp_path: Path
+) -> None:
+    reference = references("train")
+    kill = reference.number_of("os.rename", "/.step-00000004 ") + 1
+    assert killed_and_finished(bench, reference.args, tmp_path, [kill], reference.contents) == []
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_run_killed_before_any_change_and_resumed_is_the_run_never_stopped(
+    verb: str, part: int, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
+) -> None:
+    reference = references(verb)
+    kills = range(part + 1, len(reference.changes) + 1, PARTS)
+    faults = {
+        f"{verb}, change {kill}": killed_and_finished(
+            bench, reference.args, fresh(tmp_path, kill), [kill], reference.contents
+        )
+        for kill in kills
+    }
+    judge(f"killed before each change: {verb}", faults)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("change", ["/.run.json", "metrics.jsonl", "/.step-00000004 ", "/.step-00000006 ", "results"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_resume_that_is_killed_too_changes_nothing(
+    verb: str, change: str, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
+) -> None:
+    reference = references(verb)
+    first = reference.number_of(change) + 1
+    watched = fresh(tmp_path, "watched")
+    assert bench.run(reference.args, watched, kill_before=first).code == -9
+    run = runs_in(watched)[0]
+    n_changes = len(bench.run([verb, f"resume={run}", "logger=none"], watched, watch=True).changes)
+    faults = {
+        f"{verb}, changes {first} and {second}": killed_and_finished(
+            bench, reference.args, fresh(tmp_path, second), [first, second], reference.contents
+        )
+        for second in range(2, n_changes + 1, SECOND_KILLS)
+    }
+    judge(f"killed twice: {verb}", faults)
+
+
+@pytest.mark.faults
+def test_eval_of_a_run_that_was_killed_scores_the_best_step_so_far(
+    bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
+) -> None:
+    reference = references("train")
+    faults = {}
+    for kill, change in enumerate(reference.changes, 1):
+        if "/checkpoints/" in change and ("os.rename" in change or "os.rmdir" in change):
+            folder = fresh(tmp_path, kill)
+            bench.run(reference.args, folder, kill_before=kill)
+            faults[place_of(change, reference.folder)] = wrong_score(bench, folder)
+    judge("eval of a killed run", {name: found for name, found in faults.items() if found is not None})
+
+
+def wrong_score(bench: Bench, folder: Path) -> list[str] | None:
+    """What is wrong with `eval` of the run in a folder; None where it has no checkpoint yet."""
+    run = runs_in(folder)[0]
+    steps = sorted((run / "checkpoints").glob("step-*"))
+    if not steps:
+        return None
+    best = state_of(steps[-1])["best"]
+    ended = bench.run(["eval", f"run={run}", "length=32", "max_tokens=512", "logger=none"], folder)
+    if ended.code != 0:
+        return [f"eval ends with {ended.code}: {ended.err[-200:]!r}"]
+    records = json.loads((Path(ended.out.split()[-1]) / "results.json").read_text())
+    score = next(record["value"] for record in records if record["metric"] == "nats_per_token")
+    wrong = [] if score == pytest.approx(best["nats_per_token"], rel=1e-5) else [f"{score} where best is {best}"]
+    return wrong + inconsistencies(run)

@@ -1,0 +1,98 @@
+"""Signals at random moments: the run stops with the right exit code, and a resume makes it the run never stopped."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forkserver import Ended, Forkserver
+from stopping import (
+    MAX_RETRIEVAL,
+    RESTLESS,
+    TRAIN,
+    Bench,
+    contents,
+    differences,
+    next_command,
+    text_in,
+    unexpected_lines,
+)
+
+TRIALS, GROUPS = 20, 5  # of each verb; tests that share them
+MOST_STOPS = 3  # of one run, before it is left to finish
+# how a run is stopped: the signals, and the right exit codes; a signal that comes before Python knows the program's
+# handlers, or too late, has its own
+KINDS = {
+    "KILL": ([signal.SIGKILL], {-9}),
+    "TERM": ([signal.SIGTERM], {143, -15}),
+    "INT": ([signal.SIGINT], {130, -2}),
+    "two INT": ([signal.SIGINT, signal.SIGINT], {130, -2}),
+}
+ARGS = {
+    "train": [*TRAIN, *RESTLESS, "trainer.max_steps=30", "checkpoint_every=2"],
+    "max-retrieval": [*MAX_RETRIEVAL, "max_steps=60"],
+}
+
+
+@dataclass(frozen=True)
+class Reference:
+    args: Sequence[str]
+    contents: Mapping[str, Any]
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(server, env, tmp_path_factory.mktemp("streams"), cache="cache")
+
+
+@pytest.fixture(scope="module", params=ARGS)
+def reference(request: pytest.FixtureRequest, bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    folder = tmp_path_factory.mktemp("never-stopped")
+    args = [*ARGS[request.param], *(text_in(tmp_path_factory.mktemp("corpus")) if request.param == "train" else [])]
+    began = time.monotonic()
+    ended = bench.run(args, folder)
+    assert ended.code == 0, ended.err
+    return Reference(args, contents(folder), time.monotonic() - began)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_run_stopped_at_random_moments_and_resumed_is_the_run_never_stopped(
+    group: int, bench: Bench, reference: Reference, tmp_path: Path, judge: Callable[[str, Mapping[str, Any]], None]
+) -> None:
+    faults = {}
+    for trial in range(group, TRIALS, GROUPS):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        faults[f"trial {trial}"] = stopped_at_random(bench, reference, folder, random.Random(trial))
+    judge(f"stopped at random moments: {reference.args[0]}", faults)
+
+
+def stopped_at_random(bench: Bench, reference: Reference, folder: Path, draw: random.Random) -> list[str]:
+    """Stop a run a few times and then finish it; what is wrong, in words."""
+    faults = []
+    for _ in range(draw.randint(1, MOST_STOPS)):
+        kind, moment = draw.choice(sorted(KINDS)), draw.uniform(0.02, reference.seconds)
+        signals = [(moment + n * draw.uniform(0, 0.2), signum) for n, signum in enumerate(KINDS[kind][0])]
+        ended = bench.run(next_command(reference.args, folder), folder, signals=signals)
+        faults += [f"{kind} after {moment:.2f} s: {fault}" for fault in faults_of_stop(ended, KINDS[kind][1])]
+    ended = bench.run(next_command(reference.args, folder), folder)
+    if ended.code != 0:
+        return [*faults, f"the last resume ends with {ended.code}: {ended.err[-300:]!r}"]
+    return faults + differences(reference.contents, contents(folder))
+
+
+def faults_of_stop(ended: Ended, codes: set[int]) -> list[str]:
+    """What is wrong with how a process ended that got a signal; 0 is right for one that had done its work."""
+    if ended.hung:
+        return ["no answer to the signal"]
+    wrong = [] if ended.code in {*codes, 0} else [f"exit code {ended.code}: {ended.err[-300:]!r}"]
+    told = unexpected_lines(ended.err)
+    return wrong + ([f"told {told[:3]}"] if told else [])
