@@ -65,6 +65,7 @@ class Forkserver:
         signals: Sequence[tuple[float, int]] = (),
         watch: bool = False,
         kill_before: int | None = None,
+        umask: int = 0o022,
     ) -> Ended:
         """Run `roundround ARGS` in a folder; its output goes to files in the folder `streams`.
 
@@ -75,6 +76,7 @@ class Forkserver:
         request = {
             "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": list(signals),
             "out": str(streams / "out"), "err": str(streams / "err"), "kill_before": kill_before, "changes": changes,
+            "umask": umask,
         }  # fmt: skip
         return self.answered([request])[0]
 
@@ -84,7 +86,7 @@ class Forkserver:
         """Run the same command n times at once."""
         one = {
             "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": [],
-            "kill_before": None, "changes": None,
+            "kill_before": None, "changes": None, "umask": 0o022,
         }  # fmt: skip
         return self.answered(
             [one | {"out": str(streams / f"out-{k}"), "err": str(streams / f"err-{k}")} for k in range(n)]
@@ -172,6 +174,7 @@ def become(request: dict[str, Any], tell: int) -> None:
     import traceback
 
     os.setsid()
+    os.umask(request["umask"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])

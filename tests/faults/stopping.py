@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ SPEED = re.compile(r"per_second|seconds")
 LOCKS = re.compile(r"\.lock$")
 OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
     r"roundround [\w-]+: interrupted by SIG(INT|TERM)$|max retrieval: accuracy|items |[ \u2500\u2501]+$|paper: "
-    r"|softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|evaluated |the paper"
+    r"|softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|evaluated "
+    r"|the paper"
 )
 
 
@@ -68,7 +70,13 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def next_command(args: Sequence[str], folder: Path) -> list[str]:
-    """What somebody types after a stop: resume the run, or the same again where none has begun."""
+    """What somebody types after a stop: resume the run, or the same again where none has begun.
+
+    That is an hour later: a younger directory without a manifest may be one of a run that is starting.
+    """
+    for path in folder.glob(RUNS):
+        if not (path / "run.json").exists():
+            os.utime(path, (time.time() - 3600,) * 2)
     runs = runs_in(folder)
     return [args[0], f"resume={runs[-1]}", "logger=none"] if runs else list(args)
 

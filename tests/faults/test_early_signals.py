@@ -1,0 +1,82 @@
+"""A signal while Python still imports: the exit code of an interruption, at most one line, nothing that stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from forkserver import Forkserver
+from stopping import RESTLESS, RUNS, TRAIN, Bench, next_command, text_in
+
+MOMENTS = [0.1, 0.4, 0.8, 1.3, 2.0, 3.0, 4.5]  # seconds after the start
+CODES = {signal.SIGINT: {130, -signal.SIGINT}, signal.SIGTERM: {143, -signal.SIGTERM}}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("signum", CODES, ids=lambda signum: signum.name)
+def test_a_signal_while_python_imports_prints_no_traceback(
+    signum: signal.Signals, env: Mapping[str, str], tmp_path: Path, judge: Callable[[str, Mapping[str, object]], None]
+) -> None:
+    args = [*TRAIN, *RESTLESS, "trainer.max_steps=100000", *text_in(tmp_path)]
+    judge(
+        "signals in the first seconds",
+        {f"{signum.name} after {s} s": stopped(args, signum, s, env, tmp_path) for s in MOMENTS},
+    )
+
+
+def stopped(
+    args: Sequence[str], signum: signal.Signals, moment: float, env: Mapping[str, str], parent: Path
+) -> list[str]:
+    """Start a whole process, send it a signal after so many seconds; what is wrong with its end, in words."""
+    folder = parent / f"after-{moment}"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roundround", *args], cwd=folder, env=dict(env), text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(moment)
+    process.send_signal(signum)
+    try:
+        out, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return ["no answer in 60 s"]
+    begun = "model, pe=" in err  # then there is more to say
+    faults = [] if process.returncode in CODES[signum] else [f"exit code {process.returncode}"]
+    faults += ["a traceback"] if "Traceback" in out + err else []
+    told = [line for line in err.splitlines() if line.strip()]
+    return faults + ([f"told {told[:4]}"] if len(told) > 1 and not begun else [])
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["nothing", "train.log", ".lock"])
+def test_the_next_start_sweeps_what_an_early_kill_left(
+    name: str, server: Forkserver, env: Mapping[str, str], streams: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / "outputs" / "train" / "2026-01-02" / "03-04-05"
+    left.mkdir(parents=True)
+    if name != "nothing":
+        (left / name).touch()
+    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path)]
+    ended = Bench(server, env, streams).run(next_command(args, tmp_path), tmp_path)
+    assert ended.code == 0, ended.err
+    assert [str(path) for path in tmp_path.glob(RUNS)] == [ended.out.strip()]
+
+
+@pytest.mark.faults
+def test_the_next_start_sweeps_nothing_that_somebody_may_want(
+    server: Forkserver, env: Mapping[str, str], streams: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "outputs" / "train" / "2026-01-02" / "03-04-05"
+    kept.mkdir(parents=True)
+    (kept / "notes.txt").write_text("mine")
+    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path)]
+    assert Bench(server, env, streams).run(next_command(args, tmp_path), tmp_path).code == 0
+    assert (kept / "notes.txt").read_text() == "mine"

@@ -1,0 +1,336 @@
+"""What a run keeps to itself: keys in the environment, files beside the code, what lies outside a run, its permissions.
+
+And what it does not do: run code that lies among the data, or pass on control characters and markup.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forkserver import ROOT, Ended, Forkserver
+from stopping import MAX_RETRIEVAL, RESTLESS, TRAIN, Bench, text_in
+
+SECRETS = {
+    "WANDB_API_KEY": "c0ffee00" * 5,
+    "HF_TOKEN": "hf_" + "CANARYcanary" * 3,
+    "HUGGING_FACE_HUB_TOKEN": "hf_" + "SECONDcanary" * 3,
+    "AWS_SECRET_ACCESS_KEY": "aws/canary+0123456789",
+    "AWS_SESSION_TOKEN": "session-canary-0123456789",
+    "SOME_PASSWORD": "other-canary-31415926",
+}
+EVAL = ["length=32", "max_tokens=64", "logger=none"]
+MARKUP = "<script>alert(1)</script>\x1b[31m\x07\x00"
+CHECKPOINT = "step-00000002"
+
+
+class Touch:
+    """Something that leaves a file where it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("touch EXECUTED",)
+
+
+BOMB = pickle.dumps(Touch(), protocol=2)
+EVIL = "import os; os.system('touch EXECUTED')\n"
+
+
+@pytest.fixture(scope="module")
+def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(server, {**env, **SECRETS}, tmp_path_factory.mktemp("streams"))
+
+
+@pytest.fixture(scope="module")
+def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps, which a test may copy and not change."""
+    folder = tmp_path_factory.mktemp("finished")
+    args = [*TRAIN, *RESTLESS, "pe=rope", "trainer.max_steps=2", *text_in(tmp_path_factory.mktemp("corpus"))]
+    ended = bench.run(args, folder)
+    assert ended.code == 0, ended.err
+    return Path(ended.out.strip())
+
+
+@pytest.fixture
+def foreign(finished: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], Path]:
+    """A copy of the finished run with a run.json that somebody has changed."""
+
+    def changed(change: Callable[[dict[str, Any]], object]) -> Path:
+        run = tmp_path / "foreign"
+        shutil.copytree(finished, run, symlinks=True)
+        manifest = json.loads((run / "run.json").read_text())
+        change(manifest)
+        (run / "run.json").write_text(json.dumps(manifest))
+        return run
+
+    return changed
+
+
+def a_process(args: list[str], folder: Path, env: Mapping[str, str]) -> Ended:
+    command = [sys.executable, "-m", "roundround", *args]
+    done = subprocess.run(
+        command, cwd=folder, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200
+    )
+    return Ended(done.returncode, done.stdout, done.stderr, hung=False)
+
+
+def holding(folder: Path, texts: Mapping[str, str]) -> list[str]:
+    """Which of these texts stand in which files below a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    kept = [(path, path.read_bytes()) for path in files]
+    return [f"{name} in {path.name}" for path, data in kept for name, text in texts.items() if text.encode() in data]
+
+
+def told(ended: Ended, texts: Mapping[str, str] = SECRETS) -> list[str]:
+    return [name for name, text in texts.items() if text in ended.out + ended.err]
+
+
+# -- keys in the environment
+
+
+@pytest.mark.faults
+def test_no_secret_of_the_environment_is_told_or_kept(bench: Bench, finished: Path, tmp_path: Path) -> None:
+    folder = finished.parents[3]
+    for args in (
+        ["eval", "run=last", *EVAL],
+        ["probe", "run=last", "max_tokens=64", "logger=none"],
+        ["export", "run=last", f"to={tmp_path / 'exported'}"],
+        MAX_RETRIEVAL,
+    ):
+        ended = bench.run(args, folder, timeout=200)
+        assert ended.code == 0, ended.err
+        assert told(ended) == []
+    assert holding(folder, SECRETS) + holding(tmp_path, SECRETS) == []
+    assert (tmp_path / "exported" / "README.md").exists()
+
+
+@pytest.mark.faults
+def test_weights_and_biases_keeps_no_secret_either(bench: Bench, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path), "logger=wandb"]
+    ended = a_process(args, tmp_path, {**bench.env, "HOME": str(home), "WANDB_MODE": "offline"})
+    assert ended.code == 0, ended.err
+    assert (Path(ended.out.strip()) / "wandb").exists()
+    assert told(ended) + holding(tmp_path, SECRETS) == []
+
+
+# -- files beside the code
+
+
+@pytest.mark.faults
+def test_a_patch_takes_changes_and_small_modules_and_neither_secrets_nor_bulk(
+    env: Mapping[str, str], tmp_path: Path
+) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a checkout of git has a patch")
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(checkout)], check=True, capture_output=True)
+    places = {
+        ".env", "secrets.yaml", "notes.md", "conf/secret.yaml", "roundround/.env", "roundround/key.pem",
+        "roundround/id_rsa", "roundround/credentials.json", "roundround/new_module.py",
+    }  # fmt: skip
+    canaries = {place: f"# canary number {n} of the files" for n, place in enumerate(sorted(places))}
+    for place, text in canaries.items():
+        (checkout / place).write_text(text + "\n")
+    for place in ("conf/big.bin", "roundround/big.txt"):
+        (checkout / place).write_bytes(b"0123456789abcde\n" * (20 << 16))
+    with open(checkout / "roundround" / "errors.py", "a") as file:
+        file.write("# canary in a file that git knows\n")
+    folder = tmp_path / "here"
+    folder.mkdir()
+    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path)]
+    ended = a_process(args, folder, {**env, "PYTHONPATH": str(checkout)})
+    assert ended.code == 0, ended.err
+    run = Path(ended.out.strip())
+    patch = (run / "code.patch").read_text()
+    assert {place for place, text in canaries.items() if text in patch} == {"roundround/new_module.py"}
+    assert "canary in a file that git knows" in patch
+    assert len(patch) < 100_000
+    named = json.dumps(json.loads((run / "run.json").read_text())["git"])
+    for place in ("conf/secret.yaml", "roundround/.env", "roundround/key.pem", "conf/big.bin", "roundround/big.txt"):
+        assert place in named, f"{place} is left out and not named"
+
+
+# -- permissions
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002], ids=oct)
+def test_every_file_has_the_permissions_that_the_umask_leaves(umask: int, bench: Bench, tmp_path: Path) -> None:
+    corpus = text_in(tmp_path)
+    folder = tmp_path / "here"
+    folder.mkdir(mode=0o700)
+    with_cache = Bench(bench.server, bench.env, bench.streams, cache="cache")
+    for args in (
+        [*TRAIN, *RESTLESS, "trainer.max_steps=2", *corpus],
+        ["eval", "run=last", *EVAL],
+        ["export", "run=last", "to=exported"],
+        MAX_RETRIEVAL,
+    ):
+        ended = with_cache.run(args, folder, umask=umask, timeout=200)
+        assert ended.code == 0, ended.err
+    wrong = {}
+    for path in folder.rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if not path.is_symlink() and mode != (0o777 if path.is_dir() else 0o666) & ~umask:
+            wrong[path.relative_to(folder).as_posix()] = oct(mode)
+    assert wrong == {}
+
+
+# -- ways out of a run
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", ["eval", "export"])
+@pytest.mark.parametrize("way_out", ["../../elsewhere", f"{CHECKPOINT}/../../../elsewhere", "ABSOLUTE", "."])
+def test_a_checkpoint_is_never_read_from_outside_its_run(
+    verb: str, way_out: str, bench: Bench, finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(finished / "checkpoints" / CHECKPOINT, elsewhere)
+    way_out = str(elsewhere) if way_out == "ABSOLUTE" else way_out
+    rest = EVAL if verb == "eval" else ["to=exported"]
+    ended = bench.run([verb, f"run={run}", f"checkpoint={way_out}", *rest], tmp_path)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
+    assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("way_out", ["../../elsewhere", "ABSOLUTE", "linked"])
+def test_load_reads_no_weights_from_outside_the_run(way_out: str, finished: Path, tmp_path: Path) -> None:
+    import roundround as rr
+    from roundround.errors import UserError
+
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.copytree(finished, run, symlinks=True)
+    shutil.copytree(finished / "checkpoints" / CHECKPOINT, elsewhere)
+    (run / "checkpoints" / "linked").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="checkpoint"):
+        rr.load(run, checkpoint=str(elsewhere) if way_out == "ABSOLUTE" else way_out)
+
+
+# -- a manifest that somebody else wrote
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", ["eval", "train", "export"])
+def test_a_foreign_manifest_makes_no_folders(
+    verb: str, bench: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+) -> None:
+    made = tmp_path / "made"
+    run = foreign(lambda manifest: manifest["config"].update(outputs=f"${{run_directory:{made},x,null}}"))
+    bench.run(command(verb, run), tmp_path)
+    assert not made.exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", ["eval", "train", "export"])
+@pytest.mark.parametrize("place", ["pe.theta", "data.split_regex", "choices.pe", "command"])
+def test_a_foreign_manifest_reads_nothing_of_the_environment(
+    verb: str, place: str, bench: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        node: Any = {"pe": manifest["config"]["pe"], "data": manifest["config"]["data"], **manifest}
+        *parents, key = place.split(".")
+        for parent in parents:
+            node = node[parent]
+        node[key] = "${oc.env:SOME_PASSWORD}"
+        manifest["command"] = node["command"] if not parents else manifest["command"]
+
+    ended = bench.run(command(verb, foreign(change)), tmp_path)
+    assert told(ended) + holding(tmp_path, SECRETS) == []
+    assert "Traceback" not in ended.err
+
+
+def command(verb: str, run: Path) -> list[str]:
+    return {
+        "eval": ["eval", f"run={run}", *EVAL],
+        "train": ["train", f"resume={run}", "logger=none"],
+        "export": ["export", f"run={run}", "to=exported"],
+    }[verb]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", ["eval", "train", "export"])
+def test_control_characters_and_markup_of_a_foreign_manifest_are_not_passed_on(
+    verb: str, bench: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["choices"].update(model=MARKUP, pe=MARKUP, softmax="[link](http://x)" + MARKUP)
+        manifest["config"]["trainer"]["max_steps"] = 3
+
+    ended = bench.run(command(verb, foreign(change)), tmp_path, timeout=200)
+    raw = [
+        character for character in ended.out + ended.err if not character.isprintable() and character not in "\n\r\t"
+    ]
+    assert raw == []
+    card = tmp_path / "exported" / "README.md"
+    text = card.read_text() if card.exists() else ""
+    assert "<script>" not in text
+    assert [character for character in text if not character.isprintable() and character != "\n"] == []
+
+
+# -- code among the data
+
+
+@pytest.mark.faults
+def test_the_pickle_that_lies_among_the_data_would_leave_its_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(BOMB)
+    assert list(tmp_path.rglob("EXECUTED")) != []
+
+
+@pytest.mark.faults
+def test_nothing_that_lies_beside_the_weights_of_a_run_is_executed(
+    bench: Bench, finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, symlinks=True)
+    for folder in (run, run / "checkpoints", run / "checkpoints" / CHECKPOINT):
+        for name in ("model.bin", "pytorch_model.bin", "optimizer.pt", "state.pkl", "last.ckpt"):
+            (folder / name).write_bytes(BOMB)
+        for name in ("sitecustomize.py", "conftest.py", "variants.py"):
+            (folder / name).write_text(EVIL)
+    for verb in ("eval", "export"):
+        ended = bench.run(command(verb, run), tmp_path, timeout=200)
+        assert ended.code in (0, 2), ended.err
+    assert list(tmp_path.rglob("EXECUTED")) == []
+
+
+@pytest.mark.faults
+def test_nothing_that_lies_beside_the_weights_of_a_pretrained_model_is_executed(
+    bench: Bench, finished: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    assert bench.run(["export", f"run={finished}", f"to={model}"], tmp_path, timeout=200).code == 0
+    for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin"):
+        with zipfile.ZipFile(model / name, "w") as file:
+            file.writestr("archive/data.pkl", BOMB)
+    (model / "optimizer.pt").write_bytes(BOMB)
+    for name in ("modeling_llama.py", "custom_generate.py", "conftest.py", "evil.py"):
+        (model / name).write_text(EVIL)
+    (model / "chat_template.jinja").write_text("{{ cycler.__init__.__globals__.os.system('touch EXECUTED') }}")
+    config = json.loads((model / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"}
+    (model / "config.json").write_text(json.dumps(config))
+    for args in (
+        ["probe", "model=hf", f"model.path={model}", "max_tokens=64", "logger=none"],
+        ["eval", "model=hf", f"model.path={model}", *EVAL, *text_in(tmp_path)],
+    ):
+        ended = bench.run(args, tmp_path, timeout=200)
+        assert ended.code in (0, 2), ended.err
+    assert list(tmp_path.rglob("EXECUTED")) == []
