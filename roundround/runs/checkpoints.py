@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from roundround.errors import UserError, one_line
 from roundround.files import flush_folder, folder_in_one_step
