@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from roundround.errors import UserError
-from roundround.runs.checkpoints import TRAINER, WEIGHTS, Checkpoint, damaged
+from roundround.runs.checkpoint_files import TRAINER, WEIGHTS
+from roundround.runs.checkpoints import Checkpoint, damaged
 
 
 def check_fits(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
