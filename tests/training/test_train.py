@@ -234,10 +234,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.runs import checkpoints
+    from roundround.runs import checkpoint_files, checkpoints
 
     whole = train("trainer.max_steps=6").directory
-    write, calls = checkpoints.write_tensors, []
+    write, calls = checkpoint_files.write_tensors, []
 
     class Killed(BaseException):
         pass
@@ -250,7 +250,7 @@ def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
         write(path, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write_tensors", die_halfway)
+        patch.setattr(checkpoint_files, "write_tensors", die_halfway)
         patch.setattr(checkpoints.shutil, "rmtree", lambda *args, **kwargs: None)  # nobody tidies up after kill -9
         with pytest.raises(Killed):
             train("trainer.max_steps=6")
