@@ -1,4 +1,4 @@
-"""The files of one checkpoint, written and read back; what is wrong with one is a ValueError that says it in a few words.
+"""The files of one checkpoint, written and read back; what is wrong with one is a ValueError in a few words.
 
 model.safetensors    the decoder's weights     trainer.safetensors  the optimizer's tensors
 state.json           step, losses, the optimizer's numbers, sha256 of the two files

@@ -1,4 +1,4 @@
-"""Checkpoints: every prefix of what a writer does is consistent, and what is damaged or elsewhere is refused by name."""
+"""Checkpoints: every prefix of what a writer does is consistent; what is damaged or elsewhere is refused by name."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_the_optimizer_of_another_model_is_refused(tmp_path: Path, shapes: list[
     checkpoint = checkpoints.load(tmp_path / "step-00000001")
     check_optimizer(checkpoint, torch.optim.Adam([nn.Parameter(torch.zeros(2, 3))]))
     other = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-    with pytest.raises(UserError, match="trainer.safetensors is damaged .it is that of another model"):
+    with pytest.raises(UserError, match=r"trainer.safetensors is damaged .it is that of another model"):
         check_optimizer(checkpoint, other)
 
 
