@@ -46,8 +46,7 @@ class TrainConfig:
             validation_tokens=self.validation_tokens,
             checkpoint_every=self.checkpoint_every,
         )
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed={self.seed} must lie between 0 and 2^32 - 1")
+        check_seed(seed=self.seed)
 
 
 @dataclass
@@ -188,8 +187,11 @@ class MaxRetrievalConfig:
             log_every=self.log_every,
             checkpoint_every=self.checkpoint_every,
         )
-        if self.seed < 0:
-            raise UserError(f"seed={self.seed} must be at least 0")
+        check_seed(seed=self.seed)
+        check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
+        for name, node in self.normalisers.items():
+            if not isinstance(node, DictConfig):
+                raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {plain(node)}")
         if self.max_items < self.min_items:
             raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
         for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
@@ -223,6 +225,13 @@ def at_least_one(**values: int) -> None:
             raise UserError(f"{name}={value} must be at least 1")
 
 
+def check_seed(**values: int) -> None:
+    """Raises UserError for a seed that not all generators of random numbers take."""
+    for name, value in values.items():
+        if not 0 <= value < 2**32:
+            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
+
+
 def checked(schema: type[T], cfg: DictConfig) -> T:
     """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
 
@@ -241,8 +250,9 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
     for field in fields(schema):  # type: ignore[arg-type]
         if OmegaConf.is_missing(typed, field.name):
             raise UserError(f"{field.name} has no value; give {field.name}=...")
-        if field.type == "Any" and not isinstance(typed[field.name], DictConfig | None):
-            raise UserError(f"{field.name} must give values by name, _target_ first; it is {plain(typed[field.name])}")
+        given = typed[field.name]
+        if field.type == "Any" and not isinstance(given, DictConfig) and (given is not None or field.default is not None):
+            raise UserError(f"{field.name} must give values by name, _target_ first; it is {plain(given)}")
     values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]
