@@ -251,7 +251,11 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
         if OmegaConf.is_missing(typed, field.name):
             raise UserError(f"{field.name} has no value; give {field.name}=...")
         given = typed[field.name]
-        if field.type == "Any" and not isinstance(given, DictConfig) and (given is not None or field.default is not None):
+        if (
+            field.type == "Any"
+            and not isinstance(given, DictConfig)
+            and (given is not None or field.default is not None)
+        ):
             raise UserError(f"{field.name} must give values by name, _target_ first; it is {plain(given)}")
     values = {name: typed[name] if isinstance(typed[name], DictConfig) else plain(typed[name]) for name in names}
     config = schema(**values)
