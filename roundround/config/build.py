@@ -12,12 +12,12 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from hydra.utils import get_class
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from roundround.config.moved import MOVED
 from roundround.errors import UserError, nearest, one_line
@@ -29,13 +29,13 @@ NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model
 def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
     """The object that `node` describes; `args` and `runtime` are what is known only now.
 
-    Raises UserError where the node is wrong, or where the constructor refuses a value with a ValueError.
+    Raises UserError where the node is wrong, or where the constructor cannot take a value.
     """
     values = checked_values(node, family, runtime)
     try:
         built: T = target_class(node, family)(*args, **values, **runtime)
-    except ValueError as error:
-        raise UserError(f"{where(node)}: {error}") from error
+    except (ValueError, TypeError, OverflowError) as error:  # the last two where no annotation could be checked
+        raise UserError(f"{where(node)}: {one_line(error)}") from error
     return built
 
 
@@ -70,12 +70,25 @@ def assign(typed: DictConfig, key: str, value: Any) -> None:
     """Put a value, resolved but for nodes, into a typed config; it stays what it is, whatever it looks like.
 
     A single value is a list of one where a list is asked for (length=512). Raises OmegaConfBaseException where the type
-    is wrong, for a text that looks like an interpolation when it is read.
+    is wrong, where a number is no 64-bit one, for 2 as true or false, and for a text that looks like an interpolation
+    when it is read.
     """
     wanted: Any = typed._get_node(key)
+    if isinstance(wanted, BooleanNode) and isinstance(value, int | float) and value not in (0, 1):
+        raise ValidationError(f"Value '{value}' is neither true nor false")
+    too_large = [number for number in numbers_of(value) if not -(2**63) <= number < 2**63]
+    if too_large:
+        raise ValidationError(f"Value '{too_large[0]}' is beyond the whole numbers of 64 bits")
     is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
     single = isinstance(value, bool | int | float | str)
     OmegaConf.update(typed, key, literal([value] if single and is_list else value), force_add=False)
+
+
+def numbers_of(value: Any) -> list[int]:
+    """The whole numbers of a value, lists and dicts of them included."""
+    if isinstance(value, dict | list | ListConfig):
+        return [n for item in (value.values() if isinstance(value, dict) else value) for n in numbers_of(item)]
+    return [value] if isinstance(value, int) else []
 
 
 def plain(value: Any) -> Any:
@@ -143,6 +156,8 @@ def is_ours(target: type) -> bool:
 
 def config_type(hint: Any) -> Any:
     """The hint where OmegaConf can check it (numbers, strings, lists of them, optional ones), otherwise Any."""
+    if typing.get_origin(hint) is Sequence:  # which OmegaConf knows as a list
+        hint = list[typing.get_args(hint)]  # type: ignore[misc]
     return hint if checkable(hint) else Any
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from omegaconf import DictConfig
+from torch import nn
 
 from roundround.config.build import build, maker
 from roundround.console import print_status
-from roundround.errors import UserError
+from roundround.errors import UserError, one_line
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -34,10 +35,21 @@ def build_decoder(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_voca
     )
 
 
-def check_buildable(model: DictConfig, pe: DictConfig, softmax: DictConfig) -> None:
-    """Raises UserError where the nodes do not fit each other, before minutes go into data; costs no memory."""
-    with torch.device("meta"):
-        build_decoder(model, pe, softmax, n_vocab=2)
+def check_buildable(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int = 2) -> int:
+    """The number of parameters of the decoder that the nodes describe; costs no memory.
+
+    Raises UserError where the nodes do not fit each other, before minutes go into data.
+    """
+    return count_parameters(lambda: build_decoder(model, pe, softmax, n_vocab))
+
+
+def count_parameters(make: Callable[[], nn.Module]) -> int:
+    """The number of parameters of the model that `make` gives. UserError for sizes that no memory is addressed by."""
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in make().parameters())
+    except RuntimeError as error:
+        raise UserError(f"model: the sizes are too large: {one_line(error)}") from error
 
 
 @contextmanager

@@ -46,8 +46,7 @@ class TrainConfig:
             validation_tokens=self.validation_tokens,
             checkpoint_every=self.checkpoint_every,
         )
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed={self.seed} must lie between 0 and 2^32 - 1")
+        check_seed(seed=self.seed)
 
 
 @dataclass
@@ -191,8 +190,11 @@ class MaxRetrievalConfig:
             log_every=self.log_every,
             checkpoint_every=self.checkpoint_every,
         )
-        if self.seed < 0:
-            raise UserError(f"seed={self.seed} must be at least 0")
+        check_seed(seed=self.seed)
+        check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
+        for name, node in self.normalisers.items():
+            if not isinstance(node, DictConfig):
+                raise UserError(f"normalisers.{name} must give values by name, _target_ first; it is {plain(node)}")
         if self.max_items < self.min_items:
             raise UserError(f"max_items={self.max_items} must be at least min_items={self.min_items}")
         for name, sizes in (("test_sizes", self.test_sizes), ("fit_sizes", self.fit_sizes)):
@@ -226,6 +228,13 @@ def at_least_one(**values: int) -> None:
             raise UserError(f"{name}={value} must be at least 1")
 
 
+def check_seed(**values: int) -> None:
+    """Raises UserError for a seed that not all generators of random numbers take."""
+    for name, value in values.items():
+        if not 0 <= value < 2**32:
+            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
+
+
 def checked(schema: type[T], cfg: DictConfig) -> T:
     """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
 
@@ -250,7 +259,8 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
             values[field.name] = value if isinstance(value, DictConfig) else plain(value)
         except OmegaConfBaseException as error:  # a text like an interpolation, where none can stand
             raise UserError(f"{field.name}: {without_place(error)}") from error
-        if field.type == "Any" and not isinstance(value, DictConfig | None):
+        absent = value is None and field.default is None
+        if field.type == "Any" and not absent and not isinstance(value, DictConfig):
             raise UserError(f"{field.name} must give values by name, _target_ first; it is {values[field.name]}")
     config = schema(**values)
     config.check()  # type: ignore[attr-defined]

@@ -5,11 +5,10 @@ Only safetensors are read; a pickled file is refused. Nothing here runs code fro
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -17,12 +16,12 @@ from transformers import LlamaConfig
 
 from roundround.errors import UserError, one_line
 from roundround.files import sha256
+from roundround.hf.foreign import check_config, quiet, read_header, read_json, some_of, weight_files
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
-from roundround.hf.load import PICKLED
+from roundround.memory import check_fits
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 
 PREFIX = "hf:"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +51,12 @@ class LlamaCheckpoint:
 
     def refuse(self, what: str, names: list[str]) -> None:
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise UserError(f"{self.folder} {what} {', '.join(names[:3])}{more}")
+            raise UserError(f"{self.folder} {what} {some_of(names)}")
 
 
 def read_checkpoint(reference: str) -> LlamaCheckpoint:
     """The checkpoint that `hf:DIR` means. UserError where there is none, or one that the decoder cannot represent."""
-    if not reference.startswith(PREFIX) or reference == PREFIX:
+    if not str(reference).startswith(PREFIX) or reference == PREFIX:  # not checked yet: init=5 is a number
         raise UserError(f"init={reference} must be {PREFIX}DIR, the folder of a Llama-type checkpoint")
     folder = Path(reference.removeprefix(PREFIX)).expanduser().absolute()
     if not folder.is_dir():
@@ -71,6 +69,9 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     except (UserError, ValueError) as error:
         raise UserError(f"{folder}/config.json: {one_line(error)}") from error
     files = weight_files(folder)
+    header = read_header(files)
+    check_config(read_json(folder / "config.json"), folder / "config.json", header)
+    check_fits(4 * header.n_elements, torch.device("cpu"), f"{folder} in float32", "start from a smaller checkpoint")
     weights: dict[str, Tensor] = {}
     for file in files:
         try:
@@ -86,38 +87,14 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
 def read_config(folder: Path) -> LlamaConfig:
     """config.json as Llama's configuration, whatever version of transformers wrote it. UserError."""
     path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{folder} has no config.json; it is no checkpoint of Hugging Face's") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    raw = read_json(path)
     kind = raw.get("model_type") if isinstance(raw, dict) else None
     if kind != "llama":
         raise UserError(f"{path}: model_type is {kind}, and the decoder can start from llama alone")
     if "quantization_config" in raw:
         raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     try:
-        return LlamaConfig(**raw)
+        with quiet():
+            return LlamaConfig(**raw)
     except Exception as error:  # transformers has many ways to refuse a value
         raise UserError(f"{path}: {one_line(error)}") from error
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a checkpoint. UserError where there are none, or not all."""
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
-        try:
-            listed: Mapping[str, str] = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-            files = [folder / Path(name).name for name in sorted(set(listed.values()))]
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{folder / INDEX} cannot be read: {one_line(error)}") from error
-        for file in files:
-            if not file.is_file():
-                raise UserError(f"{file} is named in {INDEX} and is not there")
-        return files
-    pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
-    if pickled:
-        raise UserError(f"{folder} has pickled weights alone ({pickled[0]}), which are never read; save safetensors")
-    raise UserError(f"{folder} has no {WEIGHTS}")

@@ -13,15 +13,27 @@ import torch
 from huggingface_hub import errors as hub
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from roundround.console import print_status
 from roundround.data.corpora import first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
+from roundround.hf.foreign import (
+    INDEX,
+    PICKLED,
+    WEIGHTS,
+    check_config,
+    quiet,
+    read_header,
+    read_json,
+    some_of,
+    weight_files,
+)
+from roundround.memory import check_fits
 
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @final
@@ -49,7 +61,10 @@ class Pretrained:
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
         folder = Path(path).expanduser()
-        self.is_folder = folder.is_dir()
+        try:
+            self.is_folder = folder.is_dir()
+        except OSError as error:
+            raise ValueError(f"path={path[:60]}... names no folder: {error.strerror}") from error
         self.path = str(folder) if self.is_folder else path
         self.revision, self.dtype, self.offload = revision, dtype, offload
         self.trust_remote_code, self.pickled = trust_remote_code, pickled
@@ -63,7 +78,8 @@ class Pretrained:
         # safetensors stay where they are; other weights that are offloaded would be copied here
         scratch = tempfile.mkdtemp(prefix="roundround-offload-") if self.offload else ""
         try:
-            model, tokenizer = self.read(scratch)
+            with quiet():
+                model, tokenizer = self.read(scratch, device)
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
@@ -84,13 +100,16 @@ class Pretrained:
             print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
         return model
 
-    def read(self, scratch: str) -> tuple[PreTrainedModel, Any]:
+    def read(self, scratch: str, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """Model and tokenizer; UserError for whatever the libraries raise."""
         try:
+            self.check_sizes(device)
             model, found = AutoModelForCausalLM.from_pretrained(
                 self.path, output_loading_info=True, **self.options(), **self.placing(scratch)
             )
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
+        except UserError:
+            raise
         except Exception as error:  # OSError, ValueError, SafetensorError, UnpicklingError, a config's own, ...
             raise UserError(self.explained(error)) from error
         if found["missing_keys"]:
@@ -98,7 +117,25 @@ class Pretrained:
             raise UserError(
                 f"{self.path} lacks {len(names)} of its weights, such as {names[0]}; the checkpoint is not whole"
             )
+        if found["unexpected_keys"]:  # transformers has left out tables that old files keep, such as inv_freq
+            names = sorted(found["unexpected_keys"])
+            raise UserError(
+                f"{self.path} has {len(names)} weights that {type(model).__name__} has no place for: {some_of(names)}; "
+                "to leave them out on purpose load the model in Python and give it to rr.probe"
+            )
         return model, tokenizer
+
+    def check_sizes(self, device: torch.device) -> None:
+        """UserError where config.json cannot belong to the weights, or they are more than the device holds."""
+        config = cached_file(self.path, "config.json", **self.options())
+        path = Path(str(config))
+        there = any((path.parent / name).is_file() for name in (WEIGHTS, INDEX))  # a download comes later
+        header = read_header(weight_files(path.parent)) if there else None
+        check_config(read_json(path), path, header)
+        if header is not None and not self.offload:
+            size = DTYPES[self.dtype]
+            n_bytes = header.n_elements * size.itemsize if isinstance(size, torch.dtype) else header.n_bytes
+            check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
 
     def options(self) -> dict[str, Any]:
         return {
@@ -122,7 +159,7 @@ class Pretrained:
         folder = Path(self.path)
         if not (folder / "config.json").is_file():
             raise UserError(f"model.path={folder} is no model: there is no config.json in the folder")
-        if any(folder.glob("*.safetensors")):
+        if any(path.is_file() for path in folder.glob("*.safetensors")):  # a pipe would be waited for
             return
         if not any(path for pattern in PICKLED for path in folder.glob(pattern)):
             raise UserError(f"model.path={folder} has no weights: there is no .safetensors file in the folder")

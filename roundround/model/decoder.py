@@ -20,6 +20,7 @@ from roundround.model.block import Block
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
+MOST_LAYERS = 10_000  # each takes milliseconds to construct: a typo or a foreign file would take hours
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32: a long window times a large vocabulary would not fit
 LOGITS_AT_ONCE_ON_CPU = 2**21  # 8 MiB stay in the cache and in the allocator's reach: 1.1 times as fast a training step
 
@@ -56,8 +57,10 @@ class Decoder(nn.Module):
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, d_mlp=d_mlp, train_length=train_length, n_vocab=n_vocab)
         for name, value in (("norm_eps", norm_eps), ("initializer_range", initializer_range)):
-            if not value >= 0:
-                raise ValueError(f"{name}={value} must be 0 or above")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name}={value} must be a finite number, 0 or above")
+        if n_layers > MOST_LAYERS:
+            raise ValueError(f"n_layers={n_layers} must be at most {MOST_LAYERS}")
         head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim)
         shapes = [
             AttentionShape(

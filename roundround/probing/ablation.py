@@ -44,9 +44,10 @@ def parse_band(text: str) -> Band:
         fraction = float(number)
     except ValueError:
         fraction = math.nan
-    if end not in ENDS or not colon or not 0 <= fraction <= 1:
+    if end not in ENDS or not colon or not 0 < fraction <= 1:
         raise UserError(
-            f"ablate={text} is no band of frequencies; write lowest:FRACTION or highest:FRACTION (0 to 1), or curve"
+            f"ablate={text} is no band of frequencies; write lowest:FRACTION or highest:FRACTION (above 0, up to 1), "
+            "or curve"
         )
     return Band(end, fraction)
 

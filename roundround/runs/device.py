@@ -1,8 +1,7 @@
-"""The device that a run computes on: chosen, described, and how much it holds."""
+"""The device that a run computes on: chosen and described."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,19 +18,12 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device={name} cannot be used: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError) as error:  # torch goes on for a page about backends
+        why = str(error).splitlines()[0].partition(". ")[0]
+        raise UserError(f"device={name} cannot be used: {why}") from error
+    if device.type == "meta":
+        raise UserError("device=meta cannot be used: it computes nothing; give cpu, cuda or auto")
     return device
-
-
-def memory(device: torch.device) -> int:
-    """Bytes of the device; on a CPU what the machine and the control group allow."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
-    limit = Path("/sys/fs/cgroup/memory.max")
-    allowed = limit.read_text().strip() if limit.exists() else "max"
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(there, int(allowed)) if allowed.isdigit() else there
 
 
 def describe_device(device: torch.device) -> str:

@@ -19,7 +19,7 @@ from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
 from roundround.runs.variants import REBUILT, tell_changes
-from roundround.runs.weights import check_fits, load_into
+from roundround.runs.weights import check_weights, load_into
 
 PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named
 
@@ -67,7 +67,7 @@ class TrainedRun:
             needed = sorted(name for name in planned.state_dict() if mark in name)
             if needed:
                 raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
-        check_fits(planned, weights, folder)
+        check_weights(planned, weights, folder)
         decoder = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
         load_into(decoder, weights, folder)
         return decoder.eval()

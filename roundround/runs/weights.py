@@ -13,7 +13,7 @@ from roundround.runs.checkpoint_files import TRAINER, WEIGHTS
 from roundround.runs.checkpoints import Checkpoint, damaged
 
 
-def check_fits(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Raises UserError where the weights of the checkpoint in `folder` are not the model's, by name or by shape.
 
     The model may lie on the meta device, where one of any size costs nothing.
@@ -31,7 +31,7 @@ def check_fits(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Give a model the weights of the checkpoint in `folder`. UserError where they are not this model's."""
-    check_fits(model, weights, folder)
+    check_weights(model, weights, folder)
     model.load_state_dict(dict(weights))
 
 

@@ -10,13 +10,15 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from roundround.config.build import build
+from roundround.config.build import build, checked_values
+from roundround.config.models import count_parameters
 from roundround.config.recorded import as_dict
 from roundround.config.schema import MaxRetrievalConfig, checked
 from roundround.config.starting import config_of_run
 from roundround.console import print_status, print_table
 from roundround.errors import Interrupted, UserError
 from roundround.files import write_atomically
+from roundround.memory import check_fits
 from roundround.report import max_retrieval_figures as figures
 from roundround.report import max_retrieval_tables as report
 from roundround.retrieval import fitting
@@ -25,7 +27,7 @@ from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import FITTING, TEST, TrainingSets, bytes_of_training, sets_of_size
 from roundround.retrieval.training import train
 from roundround.runs import checkpoints
-from roundround.runs.device import describe_device, memory, pick_device, without_denormals
+from roundround.runs.device import describe_device, pick_device, without_denormals
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.run import Invocation, Run, opened
@@ -55,12 +57,14 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     """The verb: what is asked for, whether it can be done, then do it."""
     cfg, source = config_and_source(cfg, invocation)
     config = checked(MaxRetrievalConfig, cfg)
-    seeds = list(range(config.seed, config.seed + config.seeds))
     device = pick_device(config.device)
+    check_memory(config, device)
+    seeds = list(range(config.seed, config.seed + config.seeds))
     model = build(config.model, MaxRetrieval, seeds)
     optimizer = build(config.optim, OptimizerFactory)
+    for node in config.normalisers.values():  # those that nobody evaluates too
+        checked_values(node, AttentionSoftmax, [])
     softmaxes = {name: softmax_of(config, name) for name in config.names}
-    check_memory(config, device, model.n_classes)
     known = {
         "device": describe_device(device),
         "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds)},
@@ -158,9 +162,13 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
     return softmax
 
 
-def check_memory(config: MaxRetrievalConfig, device: torch.device, n_classes: int) -> None:
-    """Raises UserError for a size that does not fit in the device's memory, a single set or a block of training."""
-    there = memory(device)
+def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
+    """Raises UserError for a size that does not fit in the device's memory: the seeds, a set, a block of training."""
+    n_parameters = count_parameters(lambda: build(config.model, MaxRetrieval, [config.seed]))
+    copies = 4 if config.run is None else 1  # in training the weights, their gradients and Adam's two moments
+    together = f"seeds={config.seeds} models of {n_parameters:,} parameters"
+    check_fits(4 * copies * config.seeds * n_parameters, device, together, "give fewer seeds or a smaller model.width")
+    n_classes = config.model.n_classes
     options = {"width": config.model.width, "n_classes": n_classes, "n_softmaxes": len(config.names)}
     sizes = {"test_sizes": config.test_sizes[-1]}
     if "fitted" in config.names:
@@ -170,10 +178,7 @@ def check_memory(config: MaxRetrievalConfig, device: torch.device, n_classes: in
         training = bytes_of_training(config.seeds, batch_size=config.batch_size, n_max=config.max_items)
         needed[f"max_items={config.max_items}"] = training
     for given, n_bytes in needed.items():
-        if n_bytes > there:
-            raise UserError(
-                f"{given} needs {n_bytes / 2**30:,.0f} GiB even in blocks and there are {there / 2**30:,.0f}; give less"
-            )
+        check_fits(n_bytes, device, given, "give less")
 
 
 def train_all(

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
-from roundround.config.build import build, checked_values
+from roundround.config.build import build, plain, target_class
 from roundround.config.models import build_decoder, check_buildable
 from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig, checked
@@ -31,6 +31,7 @@ from roundround.runs.run import Invocation, Run, opened
 from roundround.runs.start import Start, starting_point
 from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback
+from roundround.training.footprint import check_batch_fits, check_model_fits
 from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.module import LanguageModel
 from roundround.training.notes import about_softmax, about_warmup, trains_as_softmax
@@ -50,12 +51,14 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     """Train a decoder as the config says; go on with a run where `resume` names one."""
     cfg, start = starting_point(cfg, invocation)
     config = checked(TrainConfig, cfg)
-    check_buildable(config.model, config.pe, config.softmax)
+    target_class(config.trainer, lightning.Trainer)
+    check_trainer(plain(config.trainer))
+    check_model_fits(check_buildable(config.model, config.pe, config.softmax), config.trainer)
     start.check(config)
-    check_trainer(checked_values(config.trainer, lightning.Trainer, []))
     corpus, tokenizer = build(config.data, Corpus), start.tokenizer(config)  # type: ignore[type-abstract]
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
+    check_model_fits(check_buildable(config.model, config.pe, config.softmax, data.n_vocab), config.trainer)
     known = {"choices": start.choices, "data": facts_of(data), **start.facts}
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger), known=known) as run:
         with lightning_messages_in_log():
@@ -98,6 +101,8 @@ def fit(
         resumed=resumed,
     )
     trainer = trainer_of(config, run, callback, n_steps - first_step)
+    device, n_shares = trainer.strategy.root_device, n_micro * trainer.world_size
+    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device)
     batches = TrainingWindows(
         data.train,
         seed=config.seed,

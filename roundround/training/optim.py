@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import torch
@@ -14,14 +15,13 @@ class OptimizerFactory:
     def __init__(
         self, *, lr: float, betas: list[float], eps: float, weight_decay: float, decay_biases: bool = False
     ) -> None:
-        if not lr > 0:
-            raise ValueError(f"lr={lr} must be above 0")
+        for name, value in (("lr", lr), ("eps", eps)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} must be a finite number above 0")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas={betas} must be two numbers from 0 up to, but not including, 1")
-        if not eps > 0:
-            raise ValueError(f"eps={eps} must be above 0")
-        if not weight_decay >= 0:
-            raise ValueError(f"weight_decay={weight_decay} must be at least 0")
+        if not 0 <= weight_decay < math.inf:
+            raise ValueError(f"weight_decay={weight_decay} must be a finite number, at least 0")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.decay_biases = decay_biases  # its default is for runs that were kept before there was a choice
 

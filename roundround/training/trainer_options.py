@@ -14,7 +14,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator
 
 from roundround.attention.precision import has_bfloat16
-from roundround.errors import UserError
+from roundround.errors import UserError, nearest
 from roundround.runs.launcher import in_shell_of_salloc, launch, without_srun
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
@@ -25,8 +25,8 @@ PROFILERS = (None, "simple", "advanced")
 
 
 def whole(value: Any) -> str | None:
-    sound = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return None if sound else "must be a whole number of at least 1"
+    sound = isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
+    return None if sound else "must be a whole number of at least 1, in 64 bits"
 
 
 def clipping_limit(value: Any) -> str | None:
@@ -128,7 +128,7 @@ OWNED = {  # what the Trainer gets in the place of some of them
 
 
 def check_trainer(settings: Mapping[str, Any]) -> None:
-    """Raises UserError for the first argument that would not be honoured."""
+    """Raises UserError for the first argument that would not be honoured, or that Lightning does not have."""
     for name, value in {**dict.fromkeys(COUNTS), **settings}.items():
         if name in HONOURED:
             wrong = HONOURED[name](value)
@@ -137,6 +137,8 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
         elif name in arguments():
             why = REFUSED.get(name, "nobody has checked what it does here")
             raise UserError(f"trainer.{name} is not supported: {why}; leave it out")
+        elif name != "_target_":
+            raise UserError(f"trainer has no parameter '{name}'{nearest(name, HONOURED)}")
     if settings.get("gradient_clip_algorithm") and settings.get("gradient_clip_val") is None:
         raise UserError("trainer.gradient_clip_algorithm does nothing without trainer.gradient_clip_val; give both")
 
