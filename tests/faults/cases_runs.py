@@ -206,11 +206,12 @@ MISTAKEN = [
         ("eval", "run=run,maxkey-run"), ("train", "tokenizer=hf", "tokenizer.name=run/checkpoints"),
     ], **BOTH),
     *of_words("mistaken runs", ["train", "resume=run"], [
-        "seed=7", "pe=alibi", "+typo=2", "trainer.max_steps=3", "batch_size=3", "model.d_model=32", "init=hf:x",
+        "seed=7", "pe=alibi", "+typo=2", "trainer.max_steps=3", "trainer.max_steps=8", "batch_size=3",
+        "model.d_model=32", "init=hf:x",
         "data=pydoc",
         ("-m", "seed=1,2"), ("-m", "seed=1"), "experiment=rope/table2",
     ], **GIVEN),
-    *of_words("good runs", ["train", "resume=run", "logger=none"], [(), ("trainer.max_steps=8",)], codes=(0,), **GIVEN),
+    *of_words("good runs", ["train", "resume=run", "logger=none"], [(), ("trust=false",)], codes=(0,), **GIVEN),
 ]  # fmt: skip
 
 CASES = [*CHECKPOINTS, *FILES, *MISTAKEN]

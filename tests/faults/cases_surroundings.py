@@ -93,7 +93,7 @@ WANDBS = [
     of_wandb("a project of slashes", "logger.project='a/b\\?'"),
     of_wandb("a project of nothing", "logger.project=''", codes=EITHER),
     of_wandb("a project of 300 letters", "logger.project=" + "x" * 300),
-    of_wandb("a project of control characters", "logger.project='a\x1b[31mb'"),
+    of_wandb("a project of control characters", "logger.project='a\x1b[31mb'", codes=EITHER),
     of_wandb("tags a number", "logger.tags=5", codes=EITHER),
     of_wandb("tags a dictionary", "logger.tags={a:1}"),
     of_wandb("a tag of 100 letters", "logger.tags=[" + "x" * 100 + "]"),
@@ -114,7 +114,7 @@ STREAMS = [
     of_shell("16 open files", 'ulimit -n 16; "$@"', (0, 1, 2)),
     of_shell("40 open files", 'ulimit -n 40; "$@"', (0, 1, 2)),
     of_shell("files of one block", 'ulimit -f 1; "$@"', (1, 2)),
-    of_shell("1 GB of memory", 'ulimit -v 1000000; "$@"', (1, 2)),
+    of_shell("1 GB of memory", 'ulimit -v 1000000; "$@"', (0, 1, 2)),  # some builds of torch fit in
     of_shell("a small stack", 'ulimit -s 256; "$@"', (0, 1, 2)),
     of_shell("umask 077", 'umask 077; "$@"', (0,)),
     of_shell("umask 777", 'umask 777; "$@"', (0, 2)),

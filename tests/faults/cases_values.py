@@ -183,12 +183,12 @@ DATA = {
         "", "[]", "null", "nope.txt", "nope/*.txt", "/dev/null", "'[]'", "'*'", "~nobody-here/x.txt", "/proc/self/mem",
         "'\n'", "''", "[a.txt,'']", "x" * 5000 + ".txt", "'nope[.txt'", "5", "http://a.b/c.txt",
     ],
-    "data": ["nope", "null", "", "hub", "5", "wikitext103", "wikipedia", "fineweb_edu"],
     "data._target_": ["os.system", "null", "roundround.pe.rope.RoPE"],
     "+data.foo": ["1"],
     "data.max_documents": ["5"],
     "text": ["", "''", "null", "nope.txt", "[]"],
 }  # fmt: skip
+CORPORA = ["nope", "null", "", "hub", "5", "wikitext103", "wikipedia", "fineweb_edu", "text"]
 HUB_WORDS = [
     ("data=hub", "data.name=" + name) for name in ("", "''", "owner/name", "/", "../x", "a b", "x" * 500)
 ] + [
@@ -204,7 +204,7 @@ GOOD = [
     "batch_size=3", "validate_every=1", "checkpoint_every=1", "trainer.max_steps=1", "trainer.precision=bf16-mixed",
     "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=null", "+trainer.detect_anomaly=true",
     "+trainer.profiler=simple", "pe.p=0", "pe.p=1", "pe=alibi", "pe=rope_500k", "softmax=top_k", "softmax=sink",
-    "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]", "data.split_regex='\\n## '", "data=pydoc",
+    "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]", "data.split_regex='\\n'",
     ("softmax=adaptive_temperature", "softmax.coefficients=[-0.1,0.2]"), ("tokenizer=bpe", "tokenizer.vocab_size=300"),
 ]  # fmt: skip
 EITHER = [
@@ -228,6 +228,8 @@ EITHER = [
     ),
 ]  # fmt: skip
 
+WITHOUT_DATA = [word for word in TRAIN if not word.startswith("data")]
+
 CASES = [
     *of_values("values of the model", TRAIN, MODEL),
     *of_values("values of the optimiser", TRAIN, OPTIMISER),
@@ -245,7 +247,9 @@ CASES = [
     *of_words("values of the normaliser", TRAIN, NORMALISER_WORDS),
     *of_words("values of the tokenizer", TRAIN, TOKENIZER_WORDS),
     *of_values("values of the data", TRAIN, DATA),
-    *of_words("values of the data", [word for word in TRAIN if not word.startswith("data")], HUB_WORDS),
+    *of_words("values of the data", WITHOUT_DATA, HUB_WORDS),
+    *of_values("values of the data", WITHOUT_DATA, {"data": CORPORA}),
+    *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
     *of_words("good values", TRAIN, GOOD, codes=(0,)),
     *EITHER,
 ]

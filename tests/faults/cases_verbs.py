@@ -167,7 +167,7 @@ CASES = [
         "good eval", EVAL,
         [
             "bos=false", "stride=16", "length=[16,32]", "checkpoint=last", "checkpoint=step-00000004", "device=cpu",
-            "softmax=temperature", f"text={PLAIN_TEXT}", "max_tokens=2",
+            "softmax=temperature", f"text={PLAIN_TEXT}", "max_tokens=32",
         ],
         codes=(0,), **RUN,
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from case import SECRET, Case
-from originals import ON_PLAIN_TEXT, TRAIN
+from originals import TRAIN
 from tables import holding, of_values, of_words
 
 ODD = [
@@ -77,7 +77,6 @@ NAMED_BY_OTHERS = {
     "eval lenght=32": "length", "probe texts=italien": "italian", "probe model=smollm": "smollm2-135m",
     "maxkey sedes=3": "seeds",
 }  # fmt: skip
-WITHOUT_DATA = [word for word in TRAIN if word not in ON_PLAIN_TEXT]
 
 CASES = [
     *of_words("odd words", TRAIN, ODD, env={"CANARY": SECRET}),
@@ -87,7 +86,7 @@ CASES = [
     Case(name="named: the groups of list", args=["list"], says="softmax", codes=(0,)),
     *of_words("flags", TRAIN, FLAGS),
     *of_words("Hydra's own options", TRAIN, HYDRAS),
-    *of_words("shell syntax", WITHOUT_DATA, [tuple(line.split(" ", 1)) if "hf" in line else line for line in SHELLISH]),
+    *of_words("shell syntax", TRAIN, [tuple(line.split(" ", 1)) if "hf" in line else line for line in SHELLISH]),
     *of_values("outputs", TRAIN, {"outputs": OUTPUTS}),
     *of_words(
         "outputs", [],
