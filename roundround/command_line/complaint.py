@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
 from roundround.errors import printable
 from roundround.runs.launcher import speaks
+
+
+class OneLine(logging.Formatter):
+    """What is logged to standard error, as a line that a terminal can be given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record).expandtabs())
 
 
 def complain(verb: str, message: str, code: int) -> int:

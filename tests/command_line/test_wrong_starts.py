@@ -92,6 +92,13 @@ def test_a_rank_that_is_no_number_is_said(train: Callable[..., Done], monkeypatc
     assert_refused(train(), "RANK='abc' is no number")
 
 
+def test_what_hydra_tells_about_a_sweep_is_escaped(train: Callable[..., Done]) -> None:
+    done = train("-m", "seed=1", "+odd='\x1b[2J'")
+    assert "\x1b" not in done.err
+    assert "#0 : " in done.err
+    assert "\\x1b[2J" in done.err
+
+
 def test_a_sweep_of_billions_is_refused() -> None:
     with pytest.raises(UserError, match="100,000,000 runs"):
         read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], "train")
