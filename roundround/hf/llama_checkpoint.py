@@ -20,6 +20,7 @@ from roundround.files import sha256
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
 from roundround.hf.load import PICKLED
 from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.packaged import packaged_models
 
 PREFIX = "hf:"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -57,10 +58,15 @@ class LlamaCheckpoint:
 
 
 def read_checkpoint(reference: str) -> LlamaCheckpoint:
-    """The checkpoint that `hf:DIR` means. UserError where there is none, or one that the decoder cannot represent."""
-    if not reference.startswith(PREFIX) or reference == PREFIX:
-        raise UserError(f"init={reference} must be {PREFIX}DIR, the folder of a Llama-type checkpoint")
-    folder = Path(reference.removeprefix(PREFIX)).expanduser().absolute()
+    """The checkpoint that `hf:DIR`, or the name of a packaged model, means.
+
+    Raises UserError where there is none, or one that the decoder cannot represent.
+    """
+    packaged = packaged_models()
+    if reference not in packaged and (not reference.startswith(PREFIX) or reference == PREFIX):
+        names = " or ".join(packaged)
+        raise UserError(f"init={reference} must be {PREFIX}DIR, the folder of a Llama-type checkpoint, or {names}")
+    folder = packaged.get(reference, Path(reference.removeprefix(PREFIX)).expanduser().absolute())
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
     config = read_config(folder)
