@@ -169,13 +169,7 @@ def probe_from(folder: Path, out: Path, *, offload: bool) -> None:
         )
     start = time.perf_counter()
     source = Pretrained(
-        default_data=None,
-        path=str(folder),
-        revision=None,
-        dtype="auto",
-        offload=offload,
-        trust_remote_code=False,
-        pickled=False,
+        path=str(folder), revision=None, dtype="auto", offload=offload, trust_remote_code=False, pickled=False
     )
     model, _ = source.load(torch.device("cpu"))
     loaded = time.perf_counter()

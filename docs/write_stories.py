@@ -1,6 +1,6 @@
 """What roundround/pretrained/stories260k/stories.txt was written by: python docs/write_stories.py 1 24 > stories.txt
 
-Story n is what the model says after <s> with torch.manual_seed(n), sampled from its whole distribution at temperature 1,
+Story n is what the model says after <s> with torch.manual_seed(n): sampled from its whole distribution at temperature 1
 until <s>, with which the next story would begin, or until its context of 512 tokens is full. A blank line separates two
 stories; there is none inside these 24. torch 2.13.0 and transformers 5.23.0, on a CPU.
 """

@@ -29,11 +29,12 @@ PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 class Pretrained:
     """A decoder on the Hugging Face hub, in its cache, or in a folder.
 
-    path: the folder, the name on the hub, or `package:NAME` for a model that travels with roundround. revision: a branch, tag or commit; null for the newest. dtype: of the
-    weights; `auto` takes the checkpoint's, and float32 for float16 on a CPU, which is slow and rounds. offload: leave
-    the weights on disk and pass them through layer by layer, for models larger than memory. trust_remote_code: run
-    Python code that comes with the model. pickled: read weights that are not safetensors, which can run code too.
-    default_data: the option of `data=` that a verb reads with this model where none is given; null for the verb's own.
+    path: the folder, the name on the hub, or `package:NAME` for a model that travels with roundround. revision: a
+    branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
+    float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
+    for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
+    that are not safetensors, which can run code too. default_data: the option of `data=` that a verb reads with this
+    model where none is given; null for the verb's own.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Pretrained:
         offload: bool,
         trust_remote_code: bool,
         pickled: bool,
-        default_data: str | None,
+        default_data: str | None = None,
     ) -> None:
         if path is None:
             raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
