@@ -17,9 +17,10 @@ import pytest
 
 from roundround.config.options import checked_config_dir, options_in, options_of
 from roundround.errors import UserError
+from roundround.packaged import PRETRAINED
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ROOT.parent / "shared"
+STORIES = PRETRAINED / "stories260k"  # a trained Llama, with stories by itself in stories.txt
 
 # eight thousand parameters on bytes of a small text: a run takes about a second
 FAST = [

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from roundround.config.build import build, maker
+from roundround.config.options import load_option
 from roundround.console import print_status
 from roundround.errors import UserError, one_line
 from roundround.model.decoder import Decoder
@@ -52,6 +53,19 @@ def count_parameters(make: Callable[[], nn.Module]) -> int:
         raise UserError(f"model: the sizes are too large: {one_line(error)}") from error
 
 
+def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
+    """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
+
+    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is.
+    """
+    node = OmegaConf.select(cfg, "model")  # a group that is null has no key
+    name = None if node is None else OmegaConf.select(node, "default_data") or otherwise
+    if name is None or OmegaConf.select(cfg, "data") is not None:
+        return {}
+    OmegaConf.update(cfg, "data", load_option("data", name), force_add=True)
+    return {"data": name}
+
+
 @contextmanager
 def opened_pretrained(
     model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
@@ -60,7 +74,7 @@ def opened_pretrained(
     if model.get("kind") != "pretrained":
         raise UserError(
             f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
-            "model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
+            "model=stories260k or model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
         )
     from roundround.hf.load import Pretrained
     from roundround.hf.patching.patch import Patch

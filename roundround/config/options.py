@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import maker
 from roundround.errors import UserError, nearest
+from roundround.files import home_expanded
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def checked_config_dir(given: str | None) -> str | None:
     """
     if given is None:
         return None
-    own = Path(given).expanduser().absolute()
+    own = home_expanded(given, "--config-dir").absolute()
     if not own.is_dir():
         raise UserError(f"--config-dir {given}: there is no such folder")
     for packaged in sorted(conf_dir().rglob("*.yaml")):

@@ -135,7 +135,7 @@ class ProbeConfig:
         at_least_one(batch_tokens=self.batch_tokens)
         check_checkpoint(self.checkpoint)
         if (self.run is None) == (self.model is None):
-            raise UserError("give run=DIR (or run=last) for a model trained here, or model=... for a pretrained one")
+            raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
         for name in ("max_tokens", "max_documents"):
             value = getattr(self, name)
             if value is not None:
@@ -145,7 +145,7 @@ class ProbeConfig:
         if self.prompt == "maximum" and self.ablate:
             raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
         if self.texts is not None and self.data is not None:
-            raise UserError("texts= names texts of the package, and data= (or text=) your own; give one of them")
+            raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
         if "curve" in self.ablate and len(self.ablate) > 1:
             raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
 

@@ -15,11 +15,12 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from roundround.errors import UserError, one_line
-from roundround.files import sha256
+from roundround.files import home_expanded, sha256
 from roundround.hf.foreign import check_config, quiet, read_header, read_json, some_of, weight_files
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
 from roundround.memory import check_fits
 from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.packaged import packaged_models
 
 PREFIX = "hf:"
 
@@ -55,10 +56,15 @@ class LlamaCheckpoint:
 
 
 def read_checkpoint(reference: str) -> LlamaCheckpoint:
-    """The checkpoint that `hf:DIR` means. UserError where there is none, or one that the decoder cannot represent."""
-    if not str(reference).startswith(PREFIX) or reference == PREFIX:  # not checked yet: init=5 is a number
-        raise UserError(f"init={reference} must be {PREFIX}DIR, the folder of a Llama-type checkpoint")
-    folder = Path(reference.removeprefix(PREFIX)).expanduser().absolute()
+    """The checkpoint that `hf:DIR`, or the name of a packaged model, means.
+
+    Raises UserError where there is none, or one that the decoder cannot represent.
+    """
+    packaged, given = packaged_models(), str(reference)  # not checked yet: init=5 is a number
+    if given not in packaged and (not given.startswith(PREFIX) or given == PREFIX):
+        names = " or ".join(packaged)
+        raise UserError(f"init={given} must be {PREFIX}DIR, the folder of a Llama-type checkpoint, or {names}")
+    folder = packaged.get(given, home_expanded(given.removeprefix(PREFIX), "init").absolute())
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
     config = read_config(folder)

@@ -20,6 +20,7 @@ from roundround.console import print_status
 from roundround.data.corpora import first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
+from roundround.files import home_expanded
 from roundround.hf.foreign import (
     INDEX,
     PICKLED,
@@ -32,6 +33,7 @@ from roundround.hf.foreign import (
     weight_files,
 )
 from roundround.memory import check_fits
+from roundround.packaged import model_path
 
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -40,10 +42,12 @@ DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, 
 class Pretrained:
     """A decoder on the Hugging Face hub, in its cache, or in a folder.
 
-    path: the folder or the name on the hub. revision: a branch, tag or commit; null for the newest. dtype: of the
-    weights; `auto` takes the checkpoint's, and float32 for float16 on a CPU, which is slow and rounds. offload: leave
-    the weights on disk and pass them through layer by layer, for models larger than memory. trust_remote_code: run
-    Python code that comes with the model. pickled: read weights that are not safetensors, which can run code too.
+    path: the folder, the name on the hub, or `package:NAME` for a model that travels with roundround. revision: a
+    branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
+    float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
+    for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
+    that are not safetensors, which can run code too. default_data: the option of `data=` that a verb reads with this
+    model where none is given; null for the verb's own.
     """
 
     def __init__(
@@ -55,19 +59,21 @@ class Pretrained:
         offload: bool,
         trust_remote_code: bool,
         pickled: bool,
+        default_data: str | None = None,
     ) -> None:
         if path is None:
             raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
-        folder = Path(path).expanduser()
+        path = model_path(path)
+        folder = home_expanded(path, "model.path")
         try:
             self.is_folder = folder.is_dir()
         except OSError as error:
             raise ValueError(f"path={path[:60]}... names no folder: {error.strerror}") from error
         self.path = str(folder) if self.is_folder else path
         self.revision, self.dtype, self.offload = revision, dtype, offload
-        self.trust_remote_code, self.pickled = trust_remote_code, pickled
+        self.trust_remote_code, self.pickled, self.default_data = trust_remote_code, pickled, default_data
 
     def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """The model, ready to evaluate, and its tokenizer. Raises UserError."""

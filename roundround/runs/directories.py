@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError, one_line
+from roundround.files import home_expanded
 from roundround.runs.launcher import launched_from_outside, rank
 from roundround.runs.leftovers import MANIFEST, hold, sweep
 from roundround.runs.manifest import fault, time_of
@@ -54,7 +55,7 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 
     Directories that earlier launches left behind before they began are swept.
     """
-    day = parent.expanduser().absolute() / now.strftime("%Y-%m-%d")
+    day = home_expanded(str(parent), "outputs").absolute() / now.strftime("%Y-%m-%d")
     try:
         day.mkdir(parents=True, exist_ok=True)
         for n in range(1, 10_000):
@@ -92,10 +93,7 @@ def path_of(reference: str) -> Path:
     """The folder that a reference names. UserError for none at all, or for a user whose home is not known."""
     if not reference:
         raise UserError("the name of the run is empty; give a run directory, or last")
-    try:
-        return Path(reference).expanduser().absolute()
-    except RuntimeError as error:
-        raise UserError(f"{reference}: {one_line(error)}") from error
+    return home_expanded(reference, "the run").absolute()
 
 
 def all_runs(folder: Path, verb: str, *, done: bool) -> list[tuple[Path, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from roundround.config.build import build
-from roundround.config.models import opened_pretrained
-from roundround.config.options import load_option
+from roundround.config.models import give_default_data, opened_pretrained
 from roundround.config.recorded import as_dict
 from roundround.config.schema import EvalConfig, checked
 from roundround.console import print_status, print_table, warnings_as_lines
@@ -42,11 +42,12 @@ TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hu
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
+    given = invocation.given | give_default_data(cfg, otherwise="pydoc")
     config = checked(EvalConfig, cfg)
     if config.model is None:
         evaluate_run(cfg, config, invocation)
     else:
-        evaluate_pretrained(cfg, config, invocation)
+        evaluate_pretrained(cfg, config, invocation, given)
 
 
 def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
@@ -54,7 +55,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
         )
-    source = find_run(config.run, config.outputs, "train", done=True)
+    source = run_to_evaluate(config)
     trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
     replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
     choices = {**trained.manifest.get("choices", {}), **replaced}
@@ -73,16 +74,25 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         score_and_report(run, config, decoder, data, device, choices, train_length, seed)
 
 
-def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
+def run_to_evaluate(config: EvalConfig) -> Path:
+    """The run directory. UserError where there is none, which says what can be evaluated without one."""
+    try:
+        return find_run(config.run, config.outputs, "train", done=True)
+    except UserError as error:
+        if config.run != "last":
+            raise
+        raise UserError(f"{error}, or evaluate the model in the package: roundround eval model=stories260k") from error
+
+
+def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     device = pick_device(config.device)
-    corpus_node = config.data if config.data is not None else load_option("data", "pydoc")
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
-        corpus = build(corpus_node, Corpus)  # type: ignore[type-abstract]
+        corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
-        choices = {"softmax": "its own", "pe": "its own", "data": "pydoc", **invocation.given, "model": probed.name}
+        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         with warnings_as_lines(RunsInBlocks):
             first = chosen_first_token(config, probed, data, device)
         name = None if first is None else data.tokenizer.id_to_token(first)

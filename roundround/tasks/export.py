@@ -17,6 +17,7 @@ from roundround.config.schema import ExportConfig, checked
 from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import validation_windows
 from roundround.errors import UserError
+from roundround.files import home_expanded
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.model.scoring import perplexity
 from roundround.pe.base import PositionalEncoding
@@ -46,7 +47,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
 
     config = checked(ExportConfig, cfg)
     assert config.to is not None, "the config has been checked"
-    destination = Path(config.to).expanduser().absolute()
+    destination = home_expanded(config.to, "to").absolute()
     check_free(destination)
     trained = finished(config)
     model = model_to_export(trained, config.checkpoint)

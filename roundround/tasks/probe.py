@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 from safetensors.torch import save_file
 
 from roundround.config.build import build
-from roundround.config.models import opened_pretrained
-from roundround.config.recorded import as_dict
+from roundround.config.models import give_default_data, opened_pretrained
+from roundround.config.recorded import as_dict, overridden
 from roundround.config.schema import ProbeConfig, checked
 from roundround.console import print_status, warnings_as_lines
 from roundround.data.corpora import Corpus
@@ -36,6 +36,7 @@ from roundround.softmax.base import RunsInBlocks
 
 def probe(cfg: DictConfig, invocation: Invocation) -> None:
     """Look at a model with `texts`, `data` or the run's own held-out text, and at one prompt token by token."""
+    choices = settle_model_and_data(cfg, invocation)
     config = checked(ProbeConfig, cfg)
     bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
     ablation.check_apart(bands)
@@ -45,7 +46,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
         logger = build(config.logger, Logger)
         with opened(invocation, config=as_dict(cfg), logger=logger) as run, warnings_as_lines(RunsInBlocks):
             run.note(
-                choices=invocation.given,
+                choices=choices,
                 device=describe_device(device),
                 run=None if trained is None else str(trained.directory),
                 facts={"model": probed.name, "texts": len(texts), "tokens": sum(map(len, texts))},
@@ -56,6 +57,18 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
                 look_at_maximum(run, probed)
             else:
                 look(run, config, probed, texts)
+
+
+def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
+    """Leave out the default model where a run is given, else read the text that goes with the model where none is.
+
+    Returns the choices of the command after that.
+    """
+    choices = invocation.given
+    if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
+        cfg.model = None
+        return {group: choice for group, choice in choices.items() if group != "model"}
+    return choices if cfg.texts is not None else choices | give_default_data(cfg, otherwise=None)
 
 
 @contextmanager

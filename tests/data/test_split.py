@@ -13,7 +13,6 @@ from roundround.data import split
 from roundround.data.split import decoded, lines, split_stream
 from roundround.errors import UserError
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 MARGIN = 8  # characters, above the reach of every pattern here
 PATTERNS = [
     r"\n\s{0,4}\n",
@@ -65,11 +64,12 @@ def test_groups_add_nothing() -> None:
     assert list(split_stream(["a-b", "-c"], re.compile("(-)"), margin=1)) == ["a", "b", "c"]
 
 
-def test_real_stories_are_cut_as_the_whole_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = SHARED / "tinystories" / "validation.txt"
-    if not path.exists():
-        pytest.skip("shared TinyStories text is absent")
-    pattern = r"\n\n(?=Once upon a time|One day,)"
+def test_a_real_text_is_cut_as_the_whole_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pydoc_data.topics import topics  # half a megabyte of Python's documentation
+
+    path = tmp_path / "topics.txt"
+    path.write_text("\n\n".join(topics[name] for name in sorted(topics)), encoding="utf-8")
+    pattern = r"\n\n(?=The |If )"
     monkeypatch.setattr(split, "BLOCK_BYTES", 10_007)
     found = list(split_stream(decoded(path), re.compile(pattern), margin=100))
     assert found == re.split(pattern, path.read_text(encoding="utf-8"))

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import STORIES
 
 from roundround.data.text import TextFiles
 from roundround.errors import UserError
-
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def corpus(*path: Path | str, **options: Any) -> TextFiles:
@@ -36,12 +35,6 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def shared(name: str) -> Path:
-    if not (SHARED / name).exists():
-        pytest.skip(f"shared {name} is absent")
-    return SHARED / name
-
-
 def test_blank_lines_separate_documents_by_default(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\nstill one\n\n \n\ntwo\r\n\r\nthree\n")
     assert texts(path) == ["one\nstill one", "two", "three\n"]
@@ -53,17 +46,24 @@ def test_max_chars_keeps_the_beginning_of_each_document(tmp_path: Path) -> None:
     assert texts(path, max_chars=3) == ["abc", "gh"]
 
 
-def test_the_measured_stories_are_found_again() -> None:
-    path = shared("tinystories/validation.txt")
-    found = list(corpus(path, split_regex=r"\n\n(?=Once upon a time|One day,)", max_chars=230).texts())
-    whole = re.split(r"\n\n(?=Once upon a time|One day,)", path.read_text(encoding="utf-8"))
-    assert found == [story[:230] for story in whole]
+def test_stories_are_cut_at_their_openings() -> None:
+    path, opening = STORIES / "stories.txt", r"\n\n(?=Once upon a time|One day,)"
+    found = list(corpus(path, split_regex=opening, max_chars=230).texts())
+    assert found == [story[:230] for story in re.split(opening, path.read_text(encoding="utf-8"))]
+    assert len(found) == 22  # two of the 24 stories begin otherwise
 
 
-def test_articles_of_wikitext_begin_at_their_titles() -> None:
-    found = texts(shared("wikitext2/valid.txt"), split_regex=r"\n(?= = [^=\n]+ = \n)")
-    assert len(found) == 60  # as published: 60 articles in the validation split
-    assert found[0].lstrip().startswith("= Homarus gammarus =")
+ARTICLES = [
+    "= First article =", "A sentence with a sum , 1 + 1 = 2 , in it .", "= = A section = =", "= = = Below it = = =",
+    "More .", "= Second article =", "Its text .",
+]  # fmt: skip
+
+
+def test_articles_of_wikitext_begin_at_their_titles(tmp_path: Path) -> None:
+    path = write(tmp_path / "wiki.txt", "".join(f" \n {line} \n" for line in ARTICLES))  # spaces as WikiText has them
+    found = texts(path, split_regex=r"\n(?= = [^=\n]+ = \n)")
+    assert [text.strip().split("\n")[0].strip() for text in found] == ["= First article =", "= Second article ="]
+    assert "Below it" in found[0]
 
 
 def test_folders_globs_and_files_come_in_the_order_given_and_by_path_within(tmp_path: Path) -> None:
@@ -112,19 +112,22 @@ def test_csv_fields_may_be_long(tmp_path: Path) -> None:
     assert [len(text) for text in texts(path)] == [300_000]
 
 
-def test_a_tsv_without_a_header_counts_its_columns() -> None:
-    path = shared("flan_cot/creak_train.tsv")
+QUESTIONS = """Claim: "A hare is no rabbit." Is that so?\\nOptions:\\n- yes\\n- no\tyes\tHares are born with "open eyes.
+"The moon is a lamp."\\nIs the above claim true?\tno\tIt shines by the sun's light, as a "mirror" does.
+Is this true?\\n"Two and two are five."\tno\t"Two" and two are four.
+"""  # like the chain-of-thought files of FLAN: no header, and quotes that open nothing
+
+
+def test_a_tsv_without_a_header_counts_its_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "claims.tsv", QUESTIONS)
     found = list(corpus(path, column=["0", "1", "2"]).texts())
-    assert found == [line.replace("\t", "\n") for line in path.read_text(encoding="utf-8").splitlines()]
-    assert len(found) == 6915
-    assert next(corpus(path, column=["2"]).texts()).startswith("The rock group would not be as popular")
+    assert found == [line.replace("\t", "\n") for line in QUESTIONS.splitlines()]
+    assert next(corpus(path, column=["2"]).texts()) == 'Hares are born with "open eyes.'
 
 
-def test_a_tsv_without_a_header_says_so_when_asked_by_name() -> None:
-    with pytest.raises(
-        UserError, match=r"creak_train.tsv: no column 'text'.*data.column \(there are: Claim: .{33}\.\.\.,"
-    ):
-        texts(shared("flan_cot/creak_train.tsv"))
+def test_a_tsv_without_a_header_says_so_when_asked_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"claims.tsv: no column 'text'.*data.column \(there are: Claim: .{33}\.\.\.,"):
+        texts(write(tmp_path / "claims.tsv", QUESTIONS))
 
 
 def test_parquet_is_read_by_column(tmp_path: Path) -> None:

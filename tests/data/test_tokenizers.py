@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import STORIES
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
 from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, Vocabulary, byte_characters
 from roundround.errors import Interrupted, UserError
 
-SHARED = Path(__file__).parents[2].parent / "shared"
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
 
 
@@ -123,19 +123,16 @@ def test_identities_differ_where_recipes_do() -> None:
 
 
 def test_a_folder_gives_what_transformers_gives() -> None:
-    folder = SHARED / "models" / "stories260K"
-    if not folder.exists():
-        pytest.skip("shared model stories260K is absent")
     from transformers import AutoTokenizer
 
-    recipe = HuggingFace(name=str(folder))
+    recipe = HuggingFace(name=str(STORIES))
     vocabulary = recipe.build([])
-    theirs = AutoTokenizer.from_pretrained(folder)
+    theirs = AutoTokenizer.from_pretrained(STORIES)
     text = "Once upon a time, there was a little car named Beep. \u00e9"
     assert ids(vocabulary, text) == theirs(text, add_special_tokens=False)["input_ids"]
     assert (vocabulary.end_of_document, vocabulary.size) == (theirs.eos_token_id, 512)
     assert vocabulary.end_of_document not in ids(vocabulary, "no control </s> from a text")
-    assert recipe.identity() == HuggingFace(name=str(folder)).identity()
+    assert recipe.identity() == HuggingFace(name=str(STORIES)).identity()
 
 
 @pytest.mark.parametrize(

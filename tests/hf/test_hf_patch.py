@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from conftest import ROOT, SHARED
+from conftest import ROOT, STORIES
 from helpers_hf import N_VOCAB, some_tokens, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -21,8 +21,6 @@ from roundround.model.decoder import Decoder
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
-
-STORIES = SHARED / "models" / "stories260K"
 
 
 def logits(model: PreTrainedModel) -> torch.Tensor:
@@ -300,11 +298,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 # -- a trained model
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason=f"{STORIES} is not here")
 def test_greedy_text_through_the_plain_softmax_is_the_models_own() -> None:
     model = AutoModelForCausalLM.from_pretrained(STORIES).eval()
     tokenizer = AutoTokenizer.from_pretrained(STORIES)
-    golden = (STORIES / "golden_greedy_200_tokens.txt").read_text()
+    golden = (ROOT / "tests" / "golden" / "stories260k_greedy_200_tokens.txt").read_text()
     options = {"max_new_tokens": 200, "do_sample": False}
     with rr.patch(model, softmax="softmax"):
         text = tokenizer.decode(model.generate(torch.tensor([[1]]), **options)[0], skip_special_tokens=True)

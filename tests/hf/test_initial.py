@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHARED, Done, assert_refused
+from conftest import STORIES, Done, assert_refused
 from helpers_export import node, some_tokens, trained, written
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -76,14 +77,27 @@ def altered(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_published_checkpoint_has_the_loss_that_hugging_face_gives_it() -> None:
-    folder = SHARED / "models" / "stories260K"
-    if not folder.is_dir():
-        pytest.skip("the shared stories260K checkpoint is absent")
     text = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
-    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
-    assert_same_loss(folder, torch.tensor([ids]))
-    decoder, tokens_BT = rebuilt(folder), torch.tensor([ids])
+    ids = Tokenizer.from_file(str(STORIES / "tokenizer.json")).encode(text).ids
+    assert_same_loss(STORIES, torch.tensor([ids]))
+    decoder, tokens_BT = rebuilt(STORIES), torch.tensor([ids])
     assert float(decoder(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:]).mean().detach()) < 2.0  # it knows stories
+
+
+def test_training_starts_from_the_packaged_model_by_its_name(roundround: Callable[..., Done]) -> None:
+    given = [
+        "init=stories260k",
+        "pe=p_rope",
+        "data=stories",
+        "data.held_out=0.2",
+        "trainer.max_steps=1",
+        "validation_tokens=512",
+    ]
+    done = roundround("train", *ON_BYTES[:-1], *given)
+    assert done.code == 0, done.err
+    assert done.manifest["choices"]["model"] == "stories260k"
+    assert done.manifest["init"]["sha256"] == hashlib.sha256((STORIES / "model.safetensors").read_bytes()).hexdigest()
+    assert done.value("perplexity", step=1) < 12  # a fresh model has about 512, the size of the vocabulary
 
 
 @pytest.mark.parametrize(
@@ -269,7 +283,10 @@ def test_a_wrong_command_costs_one_line(
     checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
     refused(begin("nowhere"), "init=hf:nowhere: there is no such folder")
-    refused(roundround("train", f"init={checkpoint}"), "must be hf:DIR")
+    refused(
+        roundround("train", f"init={checkpoint}"),
+        "must be hf:DIR, the folder of a Llama-type checkpoint, or stories260k",
+    )
     sizes = begin(checkpoint, "model.d_model=8", "tokenizer=bytes")
     refused(sizes, "init= brings the model and the tokenizer; leave out model.d_model, tokenizer")
     refused(begin(checkpoint, "pe=prope"), "did you mean 'p_rope'")

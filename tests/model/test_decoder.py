@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, SHARED
+from conftest import ROOT, STORIES
 from omegaconf import DictConfig, OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -25,7 +25,6 @@ from roundround.model.decoder import Decoder, n_parameters
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
 
-STORIES = SHARED / "models" / "stories260K"
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 TOKENS_BT = torch.randint(97, (2, 48), generator=torch.Generator().manual_seed(0))
 SMALL = {
@@ -367,11 +366,6 @@ def test_matrices_that_write_to_the_residual_stream_start_smaller_by_the_square_
 # -- a model that another library trained
 
 
-needs_stories = pytest.mark.skipif(
-    not STORIES.is_dir(), reason=f"{STORIES} is not there: a trained Llama of 260 k parameters to compare with"
-)
-
-
 def stories() -> Decoder:
     config = json.loads((STORIES / "config.json").read_text())
     model = decoder(
@@ -392,20 +386,18 @@ def stories() -> Decoder:
     return model.eval()
 
 
-@needs_stories
 def test_a_llama_from_disk_has_the_logits_it_has_in_hugging_face() -> None:
     tokens_BT = torch.randint(512, (2, 300), generator=torch.Generator().manual_seed(3))
     theirs = LlamaForCausalLM.from_pretrained(STORIES, attn_implementation="eager")
     assert_equal_to_rounding(logits_of(stories(), tokens_BT), logits_of(theirs, tokens_BT))
 
 
-@needs_stories
 def test_a_llama_from_disk_tells_the_story_it_tells_in_hugging_face() -> None:
     model, tokens = stories(), [1]  # the token that begins a document
     for _ in range(200):
         tokens.append(int(logits_of(model, torch.tensor([tokens]))[0, -1].argmax()))
     text = Tokenizer.from_file(str(STORIES / "tokenizer.json")).decode(tokens)
-    assert text == (STORIES / "golden_greedy_200_tokens.txt").read_text()
+    assert text == (ROOT / "tests" / "golden" / "stories260k_greedy_200_tokens.txt").read_text()
 
 
 # -- what it refuses
