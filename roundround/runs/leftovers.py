@@ -12,11 +12,6 @@ from pathlib import Path
 from roundround.errors import UserError
 from roundround.files import leftovers
 
-try:
-    import fcntl
-except ImportError:  # Windows, where nothing is swept
-    fcntl = None  # type: ignore[assignment]
-
 MANIFEST, LOCK, METRICS, RESULTS = "run.json", ".lock", "metrics.jsonl", "results.json"
 FILES = (MANIFEST, METRICS, RESULTS, "code.patch", "tokenizer.json", "table.md", "fitted.yaml")  # written atomically
 FOLDERS = ("checkpoints", "figures", "variants", "conf")
@@ -109,8 +104,10 @@ def unheld(directory: Path) -> Iterator[bool]:
 
 def locked_folder(directory: Path) -> int | None:
     """A handle on a folder with the system's lock on it; None where another has it, or there is no such lock."""
-    if fcntl is None:
+    if os.name != "posix":
         return None
+    import fcntl
+
     try:
         handle = os.open(directory, os.O_RDONLY)
     except OSError:
