@@ -32,7 +32,8 @@ def colour_map(name: str) -> Any:
 def set_title(figure: Any, text: str) -> None:
     """The title above all panels, in as many lines as the width of the figure takes."""
     n_letters = int(figure.get_size_inches()[0] / LETTER)
-    figure.suptitle("\n".join(textwrap.wrap(text, max(16, n_letters))))
+    printable = "".join(c if c.isprintable() else " " for c in text)  # names of somebody else's run may stand in it
+    figure.suptitle("\n".join(textwrap.wrap(printable, max(16, n_letters))), parse_math=False)
 
 
 def number_columns(axis: Any, n: int, label: str) -> None:
