@@ -92,8 +92,8 @@ def check(command: Command, folder: Path) -> list[str]:
     code, said = run(command, folder)
     wrong = [] if code == command.exit_code else [f"exit code {code}, not {command.exit_code}: {said[-500:]}"]
     real = without_numbers(said)
-    lines = [line for line in command.printed if line.strip() not in ("", "...")]
-    return wrong + [f"not printed: {line}" for line in lines if without_numbers(line) not in real]
+    parts = [part for line in command.printed for part in line.split("...")]
+    return wrong + [f"not printed: {part}" for part in parts if without_numbers(part) not in real]
 
 
 def main(pages: list[str]) -> int:
