@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test test-all test-faults contract lint types docs wheel bench mutants clean
+.PHONY: help demo test test-all test-faults contract lint types docs readme wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
@@ -14,6 +14,7 @@ help:
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
+	@echo "make readme  run every command of README.md and docs/probing.md as printed, without a network (about 15 minutes)"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 
@@ -53,6 +54,9 @@ types: $(INSTALLED)
 docs: $(INSTALLED)
 	rm -rf site
 	$(BIN)/python docs/render.py site
+
+readme: $(INSTALLED)
+	$(BIN)/python tests/readme_commands.py README.md docs/probing.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

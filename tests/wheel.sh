@@ -18,4 +18,6 @@ directory=$("$empty/venv/bin/roundround" train model.d_model=16 model.d_mlp=24 m
 test -f "$directory/checkpoints/best/model.safetensors"
 "$empty/venv/bin/roundround" eval run=last length=128,256 max_tokens=1024 logger=none | tail -1 >eval.txt
 test -f "$(cat eval.txt)/figures/perplexity.svg"
+"$empty/venv/bin/roundround" eval model=stories260k logger=none | tail -1 >own.txt
+test -f "$(cat own.txt)/figures/perplexity.svg"
 echo "the wheel works from an empty directory"

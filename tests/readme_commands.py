@@ -1,0 +1,122 @@
+"""Run the commands of README.md, or of other pages, each as printed and in order: readme_commands.py [PAGE ...]
+
+A command is a line of a fenced block that begins with `$ `, with its continuation lines; its output follows. They run
+in a new folder with an empty home, with the clone's files beside them, W&B offline, and no network where the system
+allows `unshare -rn`. Every exit code must be 0, or 2 where the printed output is an error; every printed line must come
+out, whatever its numbers. A command whose comment says `kill -9` is killed after its first checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NEEDED = ["README.md", "docs", "conf", "roundround"]  # of the clone, for commands that name its files
+WITHOUT_NETWORK = ["unshare", "-rn", "sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh"]
+INSIDE = "ROUNDROUND_COMMANDS_RUN_INSIDE"
+
+
+@dataclass
+class Command:
+    """What is typed, and the lines that are printed below it."""
+
+    typed: str
+    printed: list[str] = field(default_factory=list)
+
+    @property
+    def is_killed(self) -> bool:
+        return "kill -9" in self.typed
+
+    @property
+    def exit_code(self) -> int:
+        if self.is_killed:
+            return -9
+        return 2 if re.match(r"roundround [a-z-]+: ", " ".join(self.printed)) else 0
+
+
+def commands(page: str) -> list[Command]:
+    """The commands of all fenced blocks, with what is printed up to the next command or the end of the block."""
+    found: list[Command] = []
+    for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        inside = False
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ "):
+                found.append(Command(line[2:]))
+                inside = True
+            elif inside:
+                found[-1].printed.append(line)
+    return found
+
+
+def without_numbers(text: str) -> str:
+    """A text in which numbers, hashes, paths, frames of tables and breaks of lines are all alike."""
+    text = re.sub(r"\S*/outputs/|\S*/(?=stories)|\S*/\.cache/", "/", text)
+    text = re.sub(r"\b[0-9a-f]{32}\b", "0", text)
+    text = re.sub(r"[-\u00b1]?\d[\d.,:e-]*\d|\d", "0", text)
+    return " ".join(re.sub("[\u2500-\u257f|]", " ", text).split())
+
+
+def run(command: Command, folder: Path) -> tuple[int, str]:
+    """The exit code, and standard error and output together."""
+    environment = os.environ | {"HOME": str(folder / "home"), "WANDB_MODE": "offline", "COLUMNS": "120"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment.pop("ROUNDROUND_CACHE", None)
+    shell = ["bash", "-c", command.typed if not command.is_killed else f"exec {command.typed}"]
+    with open(folder / "output.txt", "w+") as output:
+        process = subprocess.Popen(shell, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if command.is_killed:
+            kill_after_first_checkpoint(process, folder)
+        code = process.wait()
+        output.seek(0)
+        return code, output.read()
+
+
+def kill_after_first_checkpoint(process: subprocess.Popen[bytes], folder: Path) -> None:
+    before = set(folder.glob("outputs/train/*/*/checkpoints/last"))
+    while process.poll() is None:
+        if set(folder.glob("outputs/train/*/*/checkpoints/last")) - before:
+            process.kill()
+        time.sleep(0.1)
+
+
+def check(command: Command, folder: Path) -> list[str]:
+    """What is wrong with a command: its exit code, and the printed lines that it does not print."""
+    code, said = run(command, folder)
+    wrong = [] if code == command.exit_code else [f"exit code {code}, not {command.exit_code}: {said[-500:]}"]
+    real = without_numbers(said)
+    parts = [part for line in command.printed for part in line.split("...")]
+    return wrong + [f"not printed: {part}" for part in parts if without_numbers(part) not in real]
+
+
+def main(pages: list[str]) -> int:
+    if INSIDE not in os.environ:
+        os.environ[INSIDE] = "1"
+        possible = shutil.which("unshare") is not None and subprocess.call([*WITHOUT_NETWORK, "true"]) == 0
+        print(f"the network is {'cut off' if possible else 'still there: this system allows no unshare -rn'}")
+        return subprocess.call([*(WITHOUT_NETWORK if possible else []), sys.executable, __file__, *pages])
+    n_wrong = 0
+    for page in pages or [str(ROOT / "README.md")]:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "home").mkdir()
+            for needed in NEEDED:
+                (folder / needed).symlink_to(ROOT / needed)
+            for command in commands(Path(page).read_text(encoding="utf-8")):
+                began = time.monotonic()
+                wrong = check(command, folder)
+                n_wrong += bool(wrong)
+                print(f"{'WRONG' if wrong else 'ok':5} {time.monotonic() - began:6.1f} s  {command.typed}", flush=True)
+                print("".join(f"      {line}\n" for line in wrong), end="", flush=True)
+    return 1 if n_wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
