@@ -100,6 +100,9 @@ class Job:
     config_dir: str | None
 
     def __call__(self, cfg: DictConfig) -> Any:
+        claimed.pop(
+            HydraConfig.get().runtime.output_dir, None
+        )  # from here on the job's own: a failed one keeps its log
         with own_process_state(self):
             code = self.run(cfg)
         if code != 1:  # a failed one keeps its log
