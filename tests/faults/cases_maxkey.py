@@ -34,7 +34,7 @@ VALUES = {
     "optim.lr": ["nan", "-1", "inf", "abc"],
     "optim.betas": ["[2,3]", "abc"],
     "optim": ["nope", "null"],
-    "seed": ["-1", "99999999999999999999", "abc", "1.5", "4294967296"],
+    "seed": ["-1", "99999999999999999999", "abc", "1.5"],
     "log_every": ["0", "abc", "-1"],
     "checkpoint_every": ["0", "abc", "-1"],
     "preset": ["foo", "../../x", "", "null", "rope/table2"],

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 MEMORY = 10 << 30  # bytes of address space a command may take; one that wants more is refused it, not the machine
 
 
@@ -170,11 +171,13 @@ def limit_memory() -> None:
 def become(request: dict[str, Any], tell: int) -> None:
     """Turn this child into the command, tell when that is done, and never return."""
     import atexit
+    import ctypes
     import runpy
     import traceback
 
     os.setsid()
     os.umask(request["umask"])
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a hanging command does not outlive the tests
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
