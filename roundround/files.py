@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -21,11 +24,18 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~current_umask())
+        usual_mode(temporary)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
+    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names."""
+    known = set(names)
+    found = [(path, TEMPORARY.fullmatch(path.name)) for path in folder.glob(".*.*")]
+    return [path for path, match in found if match is not None and match["name"] in known]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,6 +69,11 @@ def flush_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def usual_mode(path: Path | str) -> None:
+    """Give a file the permissions that the umask says; tempfile and safetensors let nobody else read theirs."""
+    os.chmod(path, 0o666 & ~current_umask())
 
 
 def current_umask() -> int:

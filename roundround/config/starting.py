@@ -13,7 +13,7 @@ from roundround.errors import UserError
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 
-OF_THE_COMMAND = {"run", "resume", "outputs", "logger", "trust"}  # never taken from another run's config
+OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
 
 

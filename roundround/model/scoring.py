@@ -20,6 +20,11 @@ class Windows(Protocol):
     def __getitem__(self, rows: slice, /) -> Tensor: ...
 
 
+def perplexity(token_loss: float) -> float:
+    """exp of a loss in nats per token; inf where that is beyond a float's range, above 709 nats."""
+    return float(torch.tensor(token_loss, dtype=torch.float64).exp())
+
+
 class PositionLoss:
     """Summed loss in nats and number of targets at each position, float64.
 
@@ -60,11 +65,11 @@ class PositionLoss:
 
     def perplexity(self, first: int = 0, last: int | None = None) -> float:
         """exp of `token_loss`; inf where that is beyond a float's range."""
-        return float((self.sum_T[first:last].sum() / self.count_T[first:last].sum()).exp())
+        return perplexity(self.token_loss(first, last))
 
     def perplexity_with_joints(self) -> float:
         """The perplexity of targets and joints alike; inf where that is beyond a float's range."""
-        return float(((self.sum_T.sum() + self.joint_sum) / self.n_scored).exp())
+        return perplexity(float((self.sum_T.sum() + self.joint_sum) / self.n_scored))
 
     def share_at_joints(self) -> float:
         """The joints' share of the whole loss."""

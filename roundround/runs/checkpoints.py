@@ -1,87 +1,127 @@
 """Checkpoints: weights as safetensors, trainer state apart, each guarded by its hash; nothing is ever unpickled.
 
-checkpoints/step-00000200/  model.safetensors    the decoder's weights, by Hugging Face's names
-                            trainer.safetensors  the optimizer's tensors
-                            state.json           step, losses, the optimizer's numbers, sha256 of the two files
-checkpoints/last, best      links to the folders that deserve the names
+checkpoints/step-00000200/  model.safetensors, trainer.safetensors, state.json: see checkpoint_files.py
+checkpoints/last, best      links to the folders that deserve the names, for people and other programs
 
-A folder is written under another name, flushed to the disk and renamed, so that one that exists is whole.
+A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: one
+with a step's name is whole. Which is the last and which the best is read off the folders, never off the links: a writer
+may be killed between a folder and its links. The newest folder's state.json knows the best step so far.
 """
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from roundround.errors import UserError
-from roundround.files import flush_folder, folder_in_one_step, sha256, write_json
+from roundround.errors import UserError, one_line
+from roundround.files import flush_folder, folder_in_one_step
+from roundround.runs.checkpoint_files import STATE, TRAINER, WEIGHTS, join_optimizer, read_numbers, read_tensors, write
 
-WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
+STEP, LINKS = "step-", ("last", "best")
+KEPT = 2  # beside the best
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on: the weights, the optimizer's state, and the numbers of `state.json`."""
+    """What is needed to go on: the weights, the optimizer's state, and the numbers of `state.json`; and its folder."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
     state: dict[str, Any]
+    folder: Path
 
 
-def folder_of(step: int) -> str:
-    return f"step-{step:08d}"
+# -- writing
 
 
 def save(
     checkpoints: Path, *, step: int, weights: Mapping[str, Tensor], optimizer: dict[str, Any], state: dict[str, Any]
 ) -> Path:
-    """Write the checkpoint of a step atomically and point `last` at it; returns its folder.
+    """Write the checkpoint of a step in one step, then put the links right and prune; returns its folder.
 
-    `state` is json. Raises OSError where the disk is full; then nothing is half-written.
+    `state` is json; its "best", where there is one, says the step of the lowest loss so far and that loss.
+    Raises OSError where the disk is full; then nothing is half-written.
     """
     final = checkpoints / folder_of(step)
-    temporary = checkpoints / f".{final.name}"
-    if not (final / STATE).exists():
-        with folder_in_one_step(final, temporary):
-            tensors, numbers = split_optimizer(optimizer)
-            write_tensors(temporary / WEIGHTS, dict(weights))
-            write_tensors(temporary / TRAINER, tensors)
-            hashes = {name: sha256(temporary / name) for name in (WEIGHTS, TRAINER)}
-            write_json(temporary / STATE, {"step": step, **state, "optimiser": numbers, "sha256": hashes})
-    point(checkpoints, "last", final)
+    with folder_in_one_step(final, hidden(final)):
+        write(hidden(final), step=step, weights=weights, optimizer=optimizer, state=state)
+    settle(checkpoints)
     return final
 
 
-def point(checkpoints: Path, name: str, folder: Path) -> None:
-    """Make `checkpoints/<name>` a link to the folder, in one step."""
-    link = checkpoints / f".{name}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder.name)
-    os.replace(link, checkpoints / name)
+def settle(checkpoints: Path) -> None:
+    """Make the links and the folders that are kept what the newest checkpoint says, after it is written or a kill.
+
+    Raises UserError where its state.json is damaged, before anything is changed.
+    """
+    kept = {"last": newest(checkpoints), "best": best(checkpoints)}
+    for name, folder in kept.items():
+        point(checkpoints, name, folder)
+    for folder in steps(checkpoints)[:-KEPT]:
+        if folder != kept["best"]:
+            discard(folder)
+
+
+def recover(checkpoints: Path) -> None:
+    """Remove what a killed writer left under hidden names, and `settle`; for who holds the run's lock."""
+    for folder in checkpoints.glob(f".{STEP}*"):
+        shutil.rmtree(folder)
+    for name in LINKS:
+        (checkpoints / f".{name}").unlink(missing_ok=True)
+    settle(checkpoints)
+
+
+def point(checkpoints: Path, name: str, folder: Path | None) -> None:
+    """Make `checkpoints/<name>` a link to the folder, in one step; without one there is no link."""
+    link, temporary = checkpoints / name, checkpoints / f".{name}"
+    if folder is None:
+        link.unlink(missing_ok=True)
+        return
+    if link.is_symlink() and os.readlink(link) == folder.name:
+        return
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(folder.name)
+    os.replace(temporary, link)
     flush_folder(checkpoints)
 
 
-def prune(checkpoints: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and the best."""
-    best = (checkpoints / "best").resolve()
-    for folder in steps(checkpoints)[:-keep]:
-        if folder.resolve() != best:
-            shutil.rmtree(folder)
+def discard(folder: Path) -> None:
+    """Delete a checkpoint; a kill on the way leaves no half of one under its name."""
+    os.rename(folder, hidden(folder))
+    shutil.rmtree(hidden(folder))
+
+
+def hidden(folder: Path) -> Path:
+    """What the folder of a checkpoint is called while it is written or deleted."""
+    return folder.with_name(f".{folder.name}")
+
+
+# -- finding
+
+
+def folder_of(step: int) -> str:
+    return f"{STEP}{step:08d}"
+
+
+def step_of(folder: Path) -> int:
+    """The step in a folder's name; one that has none comes last, where it is refused and not passed over."""
+    digits = folder.name.removeprefix(STEP)
+    return int(digits) if digits.isdecimal() else sys.maxsize
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """The folders of whole checkpoints, oldest first."""
-    return sorted(folder for folder in checkpoints.glob("step-*") if folder.is_dir())
+    """The folders of whole checkpoints, oldest first; not what a link leads to."""
+    found = [folder for folder in checkpoints.glob(f"{STEP}*") if folder.is_dir() and not folder.is_symlink()]
+    return sorted(found, key=step_of)
 
 
 def newest(checkpoints: Path) -> Path | None:
@@ -90,85 +130,117 @@ def newest(checkpoints: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def best(checkpoints: Path) -> Path | None:
+    """The folder of the lowest held-out loss so far, as the newest one has recorded it; None where there is none."""
+    folder = newest(checkpoints)
+    measured = read_state(folder).get("best") if folder is not None else None
+    if measured is None or measured["step"] is None:
+        return None
+    path = checkpoints / folder_of(measured["step"])
+    return path if path in steps(checkpoints) else None
+
+
 def find(run: Path, name: str) -> Path:
-    """The folder of a run's checkpoint by name: best, last, or step-00000200. UserError where there is none."""
+    """The folder of a run's checkpoint by name: best, last, or step-00000200.
+
+    Raises UserError where there is none of that name inside the run.
+    """
     checkpoints = run / "checkpoints"
-    folder = newest(checkpoints) if name == "last" else checkpoints / name
-    if folder is None or not folder.is_dir():
-        there = [path.name for path in steps(checkpoints)]
-        raise UserError(f"{run} has no checkpoint '{name}'" + (f" (there are: {', '.join(there)})" if there else ""))
+    there = steps(checkpoints)
+    if name in LINKS:
+        refuse_foreign_link(checkpoints / name)
+        folder = best(checkpoints) if name == "best" else newest(checkpoints)
+    else:
+        folder = checkpoints / name
+    if folder not in there:
+        names = ", ".join(path.name for path in there)
+        raise UserError(f"{run} has no checkpoint '{name}'" + (f" (there are: {names})" if there else ""))
     return folder.resolve()
+
+
+def refuse_foreign_link(link: Path) -> None:
+    """Raises UserError for a link that somebody else made: this program's lead to a step beside them."""
+    if link.is_symlink() and not os.readlink(link).startswith(STEP):
+        raise UserError(f"{link} leads to {os.readlink(link)}, which is no checkpoint of this run; delete that link")
+
+
+# -- reading
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
     """The weights, once their hash is seen to be right."""
-    return checked_tensors(folder, read_state(folder), WEIGHTS)
+    return tensors_of(folder, WEIGHTS, read_state(folder))
 
 
 def load(folder: Path) -> Checkpoint:
     """Everything, once the hashes are seen to be right."""
     state = read_state(folder)
-    tensors = checked_tensors(folder, state, TRAINER)
-    weights = checked_tensors(folder, state, WEIGHTS)
-    return Checkpoint(weights, join_optimizer(tensors, state["optimiser"]), state)
+    tensors, weights = tensors_of(folder, TRAINER, state), tensors_of(folder, WEIGHTS, state)
+    with refused(folder, TRAINER):
+        optimizer = join_optimizer(tensors, state["optimiser"])
+    return Checkpoint(weights, optimizer, state, folder)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
+    """The numbers of state.json. UserError where they are damaged, or those of another folder."""
+    with refused(folder, STATE):
+        return read_numbers(folder / STATE, step_of(folder))
+
+
+def tensors_of(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Tensor]:
+    with refused(folder, name):
+        return read_tensors(folder / name, state["sha256"][name])
+
+
+@contextmanager
+def refused(folder: Path, name: str) -> Iterator[None]:
+    """Make what is wrong with a file of a checkpoint a UserError, with the checkpoint to take instead."""
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        state["step"], state["optimiser"], state["sha256"][WEIGHTS]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(folder, STATE) from error
-    assert isinstance(state, dict)
-    return state
+        yield
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise damaged(folder, name, str(reason)) from error
 
 
-def checked_tensors(folder: Path, state: dict[str, Any], name: str) -> dict[str, Tensor]:
-    try:
-        if sha256(folder / name) != state["sha256"][name]:
-            raise damaged(folder, name)
-        return dict(load_file(folder / name))
-    except (OSError, SafetensorError) as error:
-        raise damaged(folder, name) from error
+def fill(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Give a module the weights of the checkpoint in `folder`. UserError where they are those of another model."""
+    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if wrong:
+        first, n = wrong[0], len(wrong)
+        raise UserError(
+            f"{folder / WEIGHTS} does not fit the model of the run: {first} is {described(given.get(first))} there and "
+            f"{described(own.get(first))} in the model" + (f", and {n - 1:,} more differ" if n > 1 else "")
+        )
+    module.load_state_dict(dict(weights))
 
 
-def damaged(folder: Path, name: str) -> UserError:
-    """The error for a file that is truncated or changed, with the checkpoint to take instead."""
-    others = [path.name for path in steps(folder.parent) if path.name != folder.name]
+def described(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else f"of shape {list(shape)}"
+
+
+def check_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer) -> None:
+    """Raises UserError where a checkpoint's optimizer state is that of other parameters."""
+    own, saved = optimizer.param_groups, checkpoint.optimizer["param_groups"]
+    shapes = dict(enumerate(tuple(p.shape) for group in own for p in group["params"]))
+    fits = [len(group["params"]) for group in own] == [len(group["params"]) for group in saved] and all(
+        tensor.ndim == 0 or tuple(tensor.shape) == shapes.get(n)
+        for n, values in checkpoint.optimizer["state"].items()
+        for tensor in values.values()
+    )
+    if not fits:
+        raise damaged(checkpoint.folder, TRAINER, "it is that of another model")
+
+
+def damaged(folder: Path, name: str, reason: str) -> UserError:
+    """The error for a file that is truncated, changed or not there, with the checkpoint to take instead."""
+    if not folder.exists():
+        return UserError(f"{folder} has just been deleted by the run that is training there; start again")
+    others = [path.name for path in steps(folder.parent) if step_of(path) < step_of(folder)]
     if not others:
-        return UserError(f"{folder / name} is damaged (it does not match its hash) and there is no other checkpoint")
+        return UserError(f"{folder / name} is damaged ({reason}) and there is no checkpoint before it")
     return UserError(
-        f"{folder / name} is damaged (it does not match its hash); the one before is {others[-1]}: "
+        f"{folder / name} is damaged ({reason}); the one before is {others[-1]}: "
         f"evaluate it with checkpoint={others[-1]}, or delete {folder} to resume from it"
     )
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """One safetensors file, flushed to the disk. OSError (ENOSPC) where the disk is full."""
-    try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        if "No space left" in str(error) or "os error 28" in str(error):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
-        raise
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-def split_optimizer(optimizer: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's `state_dict` as (tensors by "<parameter>.<name>", the json rest)."""
-    tensors = {}
-    for parameter, values in optimizer["state"].items():
-        for name, value in values.items():
-            assert isinstance(value, Tensor), f"optimiser state {name} is no tensor"
-            tensors[f"{parameter}.{name}"] = value
-    return tensors, {"param_groups": optimizer["param_groups"]}
-
-
-def join_optimizer(tensors: Mapping[str, Tensor], numbers: dict[str, Any]) -> dict[str, Any]:
-    """The reverse of `split_optimizer`."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        parameter, name = key.split(".", 1)
-        state.setdefault(int(parameter), {})[name] = tensor
-    return {"state": state, **numbers}

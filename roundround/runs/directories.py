@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError
 from roundround.runs.launcher import launched_from_outside, rank
+from roundround.runs.leftovers import MANIFEST, hold, sweep
 
-MANIFEST = "run.json"
 SCRATCH = "roundround-rank-"
 
 
@@ -45,7 +46,10 @@ def sweep_directory(outputs: str, verb: str) -> str:
 
 
 def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
-    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... where another launch took it this second."""
+    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... where another launch took it this second.
+
+    Directories that earlier launches left behind before they began are swept.
+    """
     day = parent.expanduser().absolute() / now.strftime("%Y-%m-%d")
     try:
         day.mkdir(parents=True, exist_ok=True)
@@ -55,6 +59,9 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
                 path.mkdir()
             except FileExistsError:
                 continue
+            hold(path)
+            with suppress(OSError):
+                sweep(day.parent)
             return path
     except OSError as error:
         raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error

@@ -54,7 +54,8 @@ class TrainedRun:
         """
         if not self.manifest.get("data"):
             raise UserError(f"{self.directory} stopped before its model was built; there is nothing to evaluate")
-        weights = checkpoints.load_weights(checkpoints.find(self.directory, checkpoint))
+        folder = checkpoints.find(self.directory, checkpoint)
+        weights = checkpoints.load_weights(folder)
         own = self.config
         decoder = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
         for part in self.replaced:
@@ -63,7 +64,7 @@ class TrainedRun:
             needed = sorted(name for name in decoder.state_dict() if mark in name)
             if needed:
                 raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
-        decoder.load_state_dict(weights)
+        checkpoints.fill(decoder, weights, folder)
         return decoder.eval()
 
     def vocabulary(self) -> Vocabulary:

@@ -7,6 +7,7 @@ results.json    the numbers the run is for: a flat list of records
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -24,9 +25,10 @@ from roundround.console import print_status
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically, write_json
 from roundround.runs import variants
-from roundround.runs.directories import MANIFEST, read_manifest
+from roundround.runs.directories import read_manifest
 from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.launcher import rank
+from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 
@@ -36,11 +38,12 @@ log = logging.getLogger(__name__)
 class Run:
     """An open run: what `opened` yields. On every rank but the first it writes nothing."""
 
-    def __init__(self, directory: Path, manifest: dict[str, Any], logger: Logger, *, writes: bool) -> None:
+    def __init__(self, directory: Path, manifest: dict[str, Any], *, writes: bool) -> None:
         self.directory = directory
         self.manifest = manifest
-        self.logger = logger
         self.writes = writes
+        self.logger = Logger()  # nobody listens until it has started
+        self.has_logged = False
 
     def note(self, **facts: Any) -> None:
         """Add facts to the manifest and write it."""
@@ -53,16 +56,18 @@ class Run:
         if not self.writes:
             return
         line = named(metrics)
-        with open(self.directory / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with open(self.directory / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
+        self.has_logged = True
         self.logger.log(metrics, step)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""
-        path = self.directory / "metrics.jsonl"
+        path = self.directory / METRICS
         if not self.writes or not path.exists():
             return
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if step_of(line) <= step]
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        kept = [line for line in lines if step_of(line) <= step]
         write_atomically(path, "".join(line + "\n" for line in kept))
 
     def results(self, records: list[dict[str, Any]], **headline: float) -> None:
@@ -74,7 +79,7 @@ class Run:
         if self.writes:
             common = identity(self.directory, self.manifest)
             whole = [{"metric": r["metric"], **common, **of_normaliser(self.manifest, r), **r} for r in records]
-            write_json(self.directory / "results.json", [named(record) for record in whole])
+            write_json(self.directory / RESULTS, [named(record) for record in whole])
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,34 +118,40 @@ class Invocation:
 
 
 @contextmanager
-def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) -> Iterator[Run]:
+def opened(
+    invocation: Invocation, *, config: dict[str, Any], logger: Logger, known: Mapping[str, Any] | None = None
+) -> Iterator[Run]:
     """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
 
-    A run refused before its first step (UserError) leaves nothing behind. The last line on standard output is the
-    directory. Raises UserError where another process is writing there, or where a class from outside is another now.
+    `known` goes into the manifest beside the config, and all of it is written before the logger starts. A run refused
+    before its first step (UserError) leaves nothing behind, and one that was to be resumed is as it was. The last line
+    on standard output is the directory. Raises UserError where the directory cannot be written, where another process
+    is writing there, or where a class from outside is another now.
     """
     directory, writes = invocation.directory, rank() == 0
     with locked(directory) if writes else nullcontext():
         fresh = not (directory / MANIFEST).exists()
         git, patch = git_state() if fresh and writes else (None, None)
-        if fresh:
-            manifest = new_manifest(invocation, config, git)
-        else:
-            manifest = read_manifest(directory)
+        manifest = new_manifest(invocation, config, git) if fresh else read_manifest(directory)
+        run, before = Run(directory, manifest, writes=writes), dict(manifest)
+        if not fresh:
             for line in variants.refuse_changed(directory, manifest):
                 if writes:
                     print_status(line)
             manifest |= {"resumed": now(), "ended": None, "status": "running"}
-        run = Run(directory, manifest, logger, writes=writes)
-        started_logger = False
+        manifest |= known or {}
+        if writes:
+            record_start(run, patch, fresh=fresh)
         try:
-            begin(run, patch, fresh=fresh)
-            started_logger = writes
+            if writes:
+                start_logger(run, logger)
             yield run
             end(run, "done")
         except UserError as error:
-            if fresh and not (directory / "metrics.jsonl").exists():
-                withdraw(run, started_logger)
+            if fresh and not (directory / METRICS).exists():
+                withdraw(run)
+            elif not fresh and not run.has_logged:
+                put_back(run, before)
             else:
                 end(run, f"failed: {one_line(error)}")
             raise
@@ -154,15 +165,29 @@ def opened(invocation: Invocation, *, config: dict[str, Any], logger: Logger) ->
         print(directory, flush=True)
 
 
-def begin(run: Run, patch: str | None, *, fresh: bool) -> None:
-    if not run.writes:
-        return
-    if fresh:
-        run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
-    if patch is not None:
-        write_atomically(run.directory / "code.patch", patch)
-    run.note()
-    kept = run.logger.start(run.directory, run.manifest)
+def record_start(run: Run, patch: str | None, *, fresh: bool) -> None:
+    """Write what is known before anything starts: the manifest last, since with it the run is there.
+
+    A directory that a killed process left is put right first. Where writing fails, a new run leaves nothing.
+    """
+    try:
+        with refusal_as_user_error(run.directory):
+            if fresh:
+                run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
+            else:
+                recover(run.directory)
+            if patch is not None:
+                write_atomically(run.directory / "code.patch", patch)
+            run.note()
+    except BaseException:
+        if fresh:
+            withdraw(run)
+        raise
+
+
+def start_logger(run: Run, logger: Logger) -> None:
+    kept = logger.start(run.directory, run.manifest)
+    run.logger = logger
     if kept is not None:  # a run that is resumed without a logger keeps its id
         run.note(wandb=kept)
 
@@ -178,18 +203,25 @@ def end(run: Run, status: str) -> None:
         log.warning("the end of the run could not be recorded: %s", one_line(error))
 
 
-def withdraw(run: Run, started_logger: bool) -> None:
+def withdraw(run: Run) -> None:
     """Remove a run that never began, and only files that a run writes: the folder may be the user's own."""
     import shutil
 
     if not run.writes:
         return
-    if started_logger:
-        run.logger.finish({**run.manifest, "status": "refused"})
-    for name in (MANIFEST, "code.patch", "tokenizer.json", ".lock"):
+    run.logger.finish({**run.manifest, "status": "refused"})
+    for name in (MANIFEST, "code.patch", "tokenizer.json", LOCK):
         (run.directory / name).unlink(missing_ok=True)
     variants.remove(run.manifest, run.directory)
     shutil.rmtree(run.directory / "wandb", ignore_errors=True)
+
+
+def put_back(run: Run, manifest: dict[str, Any]) -> None:
+    """Leave a run that was to be resumed, and was refused, with the manifest that it had."""
+    run.manifest = {**manifest, **{name: run.manifest[name] for name in ("wandb",) if name in run.manifest}}
+    run.note()
+    if run.writes:
+        run.logger.finish(run.manifest)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:
@@ -224,12 +256,27 @@ def now() -> str:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep two processes out of one run directory; the lock falls with its process, however that ends."""
-    lock = FileLock(directory / ".lock")
+    lock = FileLock(directory / LOCK)
     try:
-        lock.acquire(timeout=0)
+        with refusal_as_user_error(directory):
+            lock.acquire(timeout=0)
     except Timeout as error:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
     try:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def refusal_as_user_error(directory: Path) -> Iterator[None]:
+    """Make it a UserError where the system lets nobody write there; a full disk is left to the caller."""
+    try:
+        yield
+    except Timeout:  # an OSError too
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        reason = error.strerror or one_line(error)
+        raise UserError(f"cannot write to {error.filename or directory}: {reason}") from error

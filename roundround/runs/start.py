@@ -101,7 +101,8 @@ class FromItsPast(Start):
         self.began.check(config)
 
     def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
-        if self.began_elsewhere and self.manifest["data"] is not None:  # that folder need not be there any more
+        kept = self.manifest["data"] is not None and (self.directory / "tokenizer.json").exists()
+        if self.began_elsewhere and kept:  # the folder need not be there any more
             return saved_tokenizer(self.directory, self.manifest)
         return self.began.tokenizer(config)
 
@@ -120,7 +121,7 @@ class FromItsPast(Start):
         if newest is None:
             return self.began.load_into(decoder)
         checkpoint = checkpoints.load(newest)
-        decoder.load_state_dict(checkpoint.weights)
+        checkpoints.fill(decoder, checkpoint.weights, newest)
         return checkpoint
 
 

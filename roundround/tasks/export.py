@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import validation_windows
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.model.scoring import perplexity
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
@@ -108,7 +108,7 @@ def card_of(manifest: dict[str, Any], name: str, checkpoint: str, state: dict[st
         checkpoint=checkpoint,
         step=state["step"],
         nats_per_token=token_loss,
-        perplexity=None if token_loss is None else math.exp(token_loss),
+        perplexity=None if token_loss is None else perplexity(token_loss),
     )
 
 

@@ -60,19 +60,19 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     optimizer = build(config.optim, OptimizerFactory)
     softmaxes = {name: softmax_of(config, name) for name in config.names}
     check_memory(config, device, model.n_classes)
-    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
-        parameters = sum(p.numel() for p in model.parameters()) // len(seeds)
-        run.note(
-            device=describe_device(device),
-            facts={"parameters": parameters},
-            run=None if source is None else str(source),
-        )
+    known = {
+        "device": describe_device(device),
+        "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds)},
+        "run": None if source is None else str(source),
+    }
+    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger), known=known) as run:
         model.to(device)
         try:
             if source is None:
                 train_all(run, config, seeds, model, optimizer.create(model))
             else:
-                model.load_state_dict(checkpoints.load_weights(checkpoints.find(source, "last")))
+                folder = checkpoints.find(source, "last")
+                checkpoints.fill(model, checkpoints.load_weights(folder), folder)
             report_on(run, config, seeds, model, softmaxes)
         except Interrupted:
             if source is None:
@@ -96,7 +96,9 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
         return cfg, None
     source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
     manifest = read_manifest(source)
+    logger = cfg.logger  # this run's own, whatever the other was logged to
     cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+    OmegaConf.update(cfg, "logger", logger, merge=False)
     check_trained(source, cfg.max_steps)
     tell_changes(source, manifest, taken_over(as_dict(cfg), manifest["config"], overrides))
     return cfg, source
@@ -181,7 +183,8 @@ def train_all(
     first_step, n_steps = 0, config.max_steps
     if newest is not None:
         resumed = checkpoints.load(newest)
-        model.load_state_dict(resumed.weights)
+        checkpoints.fill(model, resumed.weights, newest)
+        checkpoints.check_optimizer(resumed, optimizer)
         optimizer.load_state_dict(resumed.optimizer)
         first_step = resumed.state["step"]
         print_status(f"resuming after step {first_step:,}")

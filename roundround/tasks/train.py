@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,9 @@ from roundround.data.batches import TrainingWindows, validation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.errors import Interrupted, UserError, one_line
+from roundround.files import write_atomically
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.model.scoring import perplexity
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
 from roundround.runs.directories import jobs_of_sweep
@@ -55,12 +56,25 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     corpus, tokenizer = build(config.data, Corpus), start.tokenizer(config)  # type: ignore[type-abstract]
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
-    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
-        run.note(choices=start.choices, **start.facts)
+    known = {"choices": start.choices, "data": facts_of(data), **start.facts}
+    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger), known=known) as run:
         with lightning_messages_in_log():
             fit(run, config, data, optimizer, schedule, start)
         if run.writes:
             report(run, config, data)
+
+
+def facts_of(data: TokenData) -> dict[str, Any]:
+    """What the manifest keeps of the data."""
+    return {
+        "corpus_hash": data.corpus_hash,
+        "tokenizer_hash": data.tokenizer_hash,
+        "n_vocab": data.n_vocab,
+        "end_of_document": data.end_of_document,
+        "training_tokens": len(data.train),
+        "held_out_tokens": len(data.held_out),
+        "held_out_bytes": int(data.held_out_bytes.sum()),
+    }
 
 
 def fit(
@@ -118,22 +132,10 @@ def announce(
 ) -> None:
     """Record what is about to be trained, and print it in two lines."""
     facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.encoding.facts()}
-    run.note(
-        device=describe_device(trainer.strategy.root_device),
-        facts=facts,
-        data={
-            "corpus_hash": data.corpus_hash,
-            "tokenizer_hash": data.tokenizer_hash,
-            "n_vocab": data.n_vocab,
-            "end_of_document": data.end_of_document,
-            "training_tokens": len(data.train),
-            "held_out_tokens": len(data.held_out),
-            "held_out_bytes": int(data.held_out_bytes.sum()),
-        },
-    )
+    run.note(device=describe_device(trainer.strategy.root_device), facts=facts)
     if not run.writes:
         return
-    data.tokenizer.save(str(run.directory / "tokenizer.json"))
+    write_atomically(run.directory / "tokenizer.json", data.tokenizer.to_str(pretty=True))
     choices = run.manifest["choices"]
     details = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in facts.items())
     print_status(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
@@ -210,7 +212,7 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     token_loss, length = best["nats_per_token"], config.model.train_length
     n_targets = validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens)[:, 1:].numel()
     values = {
-        "perplexity": math.exp(token_loss),
+        "perplexity": perplexity(token_loss),
         "nats_per_token": token_loss,
         "nats_per_byte": token_loss * n_targets / data.bytes_of_targets(n_targets),
     }

@@ -14,8 +14,6 @@ from roundround.runs.run import Run
 from roundround.training.display import Display
 from roundround.training.stop_signal import StopSignal
 
-CHECKPOINTS_KEPT = 2  # beside the best
-
 
 class Bookkeeping:
     """From the first step of a process to its last: the display, the clock, the stop signal and the checkpoints."""
@@ -45,13 +43,9 @@ class Bookkeeping:
         weights: Mapping[str, Tensor],
         optimizer: dict[str, Any],
         state: dict[str, Any],
-        is_best: bool = False,
     ) -> None:
         """Write the checkpoint of a step, and delete those that are neither among the newest nor the best."""
-        folder = checkpoints.save(self.folder, step=step, weights=weights, optimizer=optimizer, state=state)
-        if is_best:
-            checkpoints.point(self.folder, "best", folder)
-        checkpoints.prune(self.folder, keep=CHECKPOINTS_KEPT)
+        checkpoints.save(self.folder, step=step, weights=weights, optimizer=optimizer, state=state)
 
     def not_finite(self, what: str, step: int) -> NotFinite:
         """The error for a step that went wrong; it names the checkpoint to go back to."""

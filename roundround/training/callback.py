@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from roundround.errors import Interrupted
-from roundround.model.scoring import score
+from roundround.model.scoring import perplexity, score
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
 from roundround.training.bookkeeping import Bookkeeping
@@ -59,6 +59,7 @@ class TrainingCallback(lightning.Callback):
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         module = as_module(pl_module)
         if self.resumed is not None:
+            checkpoints.check_optimizer(self.resumed, trainer.optimizers[0])
             trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
             if "loss_scaler" in self.resumed.state:
                 trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
@@ -188,15 +189,14 @@ class TrainingCallback(lightning.Callback):
         token_loss = float(total) / self.windows[:, 1:].numel()
         self.validated = {"step": step, "nats_per_token": token_loss}
         self.run.log(step, held_out_nats_per_token=token_loss)
-        perplexity = math.exp(min(token_loss, 700))
-        self.books.display.say(f"step {step}/{module.n_steps}  held-out perplexity {perplexity:.3f}")
+        self.books.display.say(f"step {step}/{module.n_steps}  held-out perplexity {perplexity(token_loss):.3f}")
         if token_loss < self.best["nats_per_token"]:
             self.best = self.validated
             return True
         return False
 
     def save(self, trainer: lightning.Trainer, step: int) -> None:
-        """Write the checkpoint from the first rank, and point `best` at it where it is."""
+        """Write the checkpoint from the first rank; its state says which is the best so far."""
         weights = trainer.strategy.lightning_module_state_dict()
         optimizer = trainer.strategy.optimizer_state(trainer.optimizers[0])
         if trainer.is_global_zero:
@@ -205,7 +205,6 @@ class TrainingCallback(lightning.Callback):
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},
                 optimizer=optimizer,
                 state={"best": self.best, "validated": self.validated, **self.scaling(trainer)},
-                is_best=self.best["step"] == step,
             )
         trainer.strategy.barrier()
 

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ from roundround.runs import directories, provenance
 from roundround.runs.directories import claim, find_run, read_manifest, run_directory, sweep_directory
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
-from roundround.runs.loggers.wandb import has_login
+from roundround.runs.loggers.wandb import WandB, has_login
 from roundround.runs.run import Invocation, Run, opened
 
 CONFIG = {"seed": 3, "pe": {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.75}}
@@ -165,14 +166,26 @@ def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1], ids=["before its first step", "after it"])
-def test_a_run_refused_when_it_goes_on_keeps_everything(directory: Path, steps: int) -> None:
+def test_a_run_refused_when_it_goes_on_is_as_it_was(directory: Path, steps: int) -> None:
     ended_by(directory, KeyboardInterrupt())
     if not steps:
         (directory / "metrics.jsonl").unlink()
-    before = names(directory)
+    before = names(directory), read_manifest(directory)
     with pytest.raises(UserError), opening(directory):
         raise UserError("not like this")
-    assert names(directory) == before
+    assert (names(directory), read_manifest(directory)) == before
+
+
+def test_a_run_refused_after_it_went_on_says_why(directory: Path) -> None:
+    ended_by(directory, KeyboardInterrupt())
+
+    def task() -> None:
+        with opening(directory) as run:
+            run.log(2, loss=1.0)
+            raise UserError("not like this")
+
+    with pytest.raises(UserError):
+        task()
     assert read_manifest(directory)["status"] == "failed: not like this"
 
 
@@ -675,7 +688,8 @@ for last in (False, True):
     config = {"seed": 3, "remark": "the config reaches W and B"}
     try:
         with opened(invocation, config=config, logger=logger) as run:
-            run.log(1 + last, bits_of_loss=float(last))
+            for step in (2, 3) if last else (1, 2):
+                run.log(step, bits_of_loss=float(step + 10 * last))
             run.results([], headline_number=0.5)
             if not last:
                 raise Interrupted(15)
@@ -712,8 +726,67 @@ def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_
     assert len(left) == 2, "a run that goes on is the same run there"
     for file, status in zip(left, (b"interrupted", b"done"), strict=True):
         record = file.read_bytes()
-        for text in (b"the config reaches W and B", b"bits_of_loss", b"headline_number", b"tag", status):
+        for text in (b"the config reaches W and B", b"headline_number", b"tag", status):
             assert text in record, text
+    rows = [history(file) for file in left]
+    assert rows == [[(1, 1.0), (2, 2.0)], [(2, 12.0), (3, 13.0)]], "what a resumed run repeats is kept"
+    assert all(axes(file)["*"] == "step" for file in left)
+
+
+def records(file: Path) -> Iterator[Any]:
+    """What W&B has written into the file of an offline run: a log of LevelDB's, after a header of seven bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, block, place, whole = file.read_bytes(), 32768, 7, b""
+    while place + 7 <= len(data):
+        if block - place % block < 7:  # too little room for a header
+            place += block - place % block
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # a record, or the last part of one
+            record = Record()
+            record.ParseFromString(whole)
+            whole = b""
+            yield record
+
+
+def history(file: Path) -> list[tuple[int, float]]:
+    """The (step, loss) pairs of an offline run, in their order."""
+    rows = [
+        {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
+        for record in records(file)
+        if record.HasField("history")
+    ]
+    return [(row["step"], row["bits_of_loss"]) for row in rows]
+
+
+def axes(file: Path) -> dict[str, str]:
+    """Which metric W&B draws each metric against."""
+    metrics = [record.metric for record in records(file) if record.HasField("metric")]
+    return {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"project": "a/b"}, "project='a/b' must be a name"),
+        ({"project": ""}, "project='' must be a name"),
+        ({"tags": ["x" * 65]}, "tags: each must have 1 to 64 characters"),
+        ({"WANDB_MODE": "foo"}, "WANDB_MODE=foo must be one of online, offline"),
+        ({"WANDB_BASE_URL": "nonsense"}, "WANDB_BASE_URL=nonsense must be an address"),
+        ({"WANDB_BASE_URL": "https://"}, "must be an address"),
+    ],
+)
+def test_what_wandb_would_refuse_is_refused_before_the_run_begins(
+    given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"project": "project", "entity": None, "group": None, "tags": []}
+    for name in given.keys() - names.keys():
+        monkeypatch.setenv(name, given[name])
+    with pytest.raises(ValueError, match=re.escape(message)):
+        WandB(**{name: given.get(name, value) for name, value in names.items()})
 
 
 # -- what once went wrong

@@ -234,10 +234,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.runs import checkpoints
+    from roundround.runs import checkpoint_files, checkpoints
 
     whole = train("trainer.max_steps=6").directory
-    write, calls = checkpoints.write_tensors, []
+    write, calls = checkpoint_files.write_tensors, []
 
     class Killed(BaseException):
         pass
@@ -250,7 +250,7 @@ def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
         write(path, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write_tensors", die_halfway)
+        patch.setattr(checkpoint_files, "write_tensors", die_halfway)
         patch.setattr(checkpoints.shutil, "rmtree", lambda *args, **kwargs: None)  # nobody tidies up after kill -9
         with pytest.raises(Killed):
             train("trainer.max_steps=6")
@@ -314,10 +314,12 @@ def test_a_damaged_checkpoint_is_seen_and_the_one_before_offered(
 def test_a_finished_run_resumed_is_still_finished(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
     run = train().directory
     before = (run / "metrics.jsonl").read_text()
-    done = roundround("train", f"resume={run}", "logger=none")
+    done = roundround("train", f"resume={run}")
     assert done.code == 0, done.err
     assert (run / "metrics.jsonl").read_text() == before
     assert done.manifest["status"] == "done"
+    assert not (run / "wandb").exists(), "it keeps the logger that it was begun with"
+    assert done.manifest["wandb"] is None
 
 
 def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
@@ -337,6 +339,21 @@ def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Cal
 
 
 # -- what goes wrong
+
+
+def test_a_loss_whose_perplexity_no_float_can_hold_is_reported_as_inf(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    done = train("model.initializer_range=100", "trainer.max_steps=1", "optim.lr=1e-9")
+    assert done.code == 0, done.err
+    found = {record["metric"]: record["value"] for record in done.results}
+    assert found["perplexity"] == "inf"
+    assert 709 < found["nats_per_token"] < math.inf
+    assert done.manifest["headline"]["perplexity"] == "inf"
+    assert "held-out perplexity inf (loss" in done.err
+    evaluated = roundround("eval", f"run={done.directory}", "length=32", "logger=none")
+    assert evaluated.code == 0, evaluated.err
+    assert {r["value"] for r in evaluated.results if r["metric"] == "perplexity"} == {"inf"}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
-from roundround.errors import one_line
+from roundround.errors import UserError, one_line
 from roundround.runs.loggers.base import Logger
 
 log = logging.getLogger(__name__)
+MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
+NOT_IN_PROJECTS = set("/\\#?%:")
+LONGEST_PROJECT, LONGEST_TAG = 128, 64  # characters
 
 
 @final
@@ -20,6 +23,8 @@ class WandB(Logger):
     """Weights & Biases: online where a login exists, else offline in the run directory; never prompts."""
 
     def __init__(self, *, project: str, entity: str | None, group: str | None, tags: list[str]) -> None:
+        check_names(project, tags)
+        check_environment()
         self.project, self.entity, self.group, self.tags = project, entity, group, tags
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
@@ -27,9 +32,8 @@ class WandB(Logger):
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
 
-        earlier = manifest["wandb"] or {}
-        sweep = manifest["sweep"]
-        settings = wandb.Settings(console="off", silent=True, init_timeout=30)
+        earlier = manifest.get("wandb") or {}
+        sweep = manifest.get("sweep")
         options: dict[str, Any] = {
             "project": self.project,
             "entity": self.entity,
@@ -40,23 +44,62 @@ class WandB(Logger):
             "id": earlier.get("id"),
             "resume": "allow" if earlier else None,
             "config": manifest["config"],
-            "settings": settings,
         }
         mode = os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
-        try:
-            self.run = wandb.init(mode=mode, **options)  # type: ignore[arg-type]
-        except (wandb.errors.CommError, wandb.errors.UsageError) as error:
-            log.warning("Weights & Biases cannot be reached (%s); logging offline", one_line(error))
-            self.run = wandb.init(mode="offline", **options)
+        self.run = begun(wandb, mode, options)
+        # an axis of our own: of wandb's, it drops the steps that it has, which a resumed run repeats
+        self.run.define_metric("step", hidden=True)
+        self.run.define_metric("*", step_metric="step")
         offline = self.run.settings.mode == "offline"
         return {"id": self.run.id, "mode": self.run.settings.mode, "url": None if offline else self.run.url}
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        self.run.log(dict(metrics), step=step)
+        self.run.log({**metrics, "step": step})
 
     def finish(self, manifest: dict[str, Any]) -> None:
         self.run.summary.update({"status": manifest["status"], **manifest["headline"]})
         self.run.finish(exit_code=0 if manifest["status"] == "done" else 1)
+
+
+def begun(wandb: Any, mode: str, options: dict[str, Any]) -> Any:
+    """wandb's run, offline where it cannot be reached. Raises UserError where even that cannot be begun."""
+    settings = wandb.Settings(console="off", silent=True, init_timeout=30)
+    try:
+        return wandb.init(mode=mode, settings=settings, **options)
+    except (wandb.errors.Error, ValueError, OSError) as error:
+        first = error
+    try:
+        run = wandb.init(mode="offline", settings=settings, **options)
+    except (wandb.errors.Error, ValueError, OSError) as error:
+        raise UserError(f"Weights & Biases cannot start: {one_line(error)[:200]}; or give logger=none") from error
+    log.warning("Weights & Biases cannot be reached (%s); logging offline", one_line(first)[:200])
+    return run
+
+
+def check_names(project: str, tags: list[str]) -> None:
+    """Raises ValueError for names that W&B would refuse, after seconds."""
+    wrong = sorted(NOT_IN_PROJECTS & set(project))
+    if not project or wrong or len(project) > LONGEST_PROJECT:
+        raise ValueError(
+            f"project={project[:LONGEST_PROJECT]!r} must be a name of 1 to {LONGEST_PROJECT} characters without "
+            f"{' '.join(sorted(NOT_IN_PROJECTS))}"
+        )
+    for tag in tags:
+        if not 1 <= len(tag) <= LONGEST_TAG:
+            raise ValueError(f"tags: each must have 1 to {LONGEST_TAG} characters, and {tag[:LONGEST_TAG]!r} has not")
+
+
+def check_environment() -> None:
+    """Raises ValueError for values of the environment that W&B would refuse."""
+    mode, url = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_BASE_URL")
+    if mode and mode not in MODES:
+        raise ValueError(f"WANDB_MODE={mode} must be one of {', '.join(MODES)}")
+    if url and (not url.startswith(("http://", "https://")) or not host_of(url)):
+        raise ValueError(f"WANDB_BASE_URL={url} must be an address such as https://wandb.example.com")
+
+
+def host_of(url: str) -> str:
+    return url.split("//")[-1].split("/")[0]
 
 
 def has_login() -> bool:
@@ -65,7 +108,7 @@ def has_login() -> bool:
 
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("//")[-1].split("/")[0]
+    host = host_of(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
     try:
         return netrc.netrc(path).authenticators(host) is not None

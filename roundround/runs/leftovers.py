@@ -1,0 +1,120 @@
+"""What killed processes leave: put right when the run is opened again, or swept by the next start. No torch here."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from roundround.errors import UserError
+from roundround.files import leftovers
+
+MANIFEST, LOCK, METRICS, RESULTS = "run.json", ".lock", "metrics.jsonl", "results.json"
+FILES = (MANIFEST, METRICS, RESULTS, "code.patch", "tokenizer.json", "table.md", "fitted.yaml")  # written atomically
+FOLDERS = ("checkpoints", "figures", "variants", "conf")
+BEFORE_MANIFEST = {LOCK, "code.patch"}
+DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d-\d\d-\d\d(-sweep)?(-\d+)?")
+DAYS_SWEPT = 3  # the latest that are there
+SECONDS_TO_BEGIN = 600  # far more than lie between a directory and the hold on it
+held: list[int] = []  # the hold on the directory that this process claimed last; it falls with the process
+
+
+# -- a run that is opened again
+
+
+def recover(directory: Path) -> None:
+    """Put a run directory right after a kill: temporary files, half-deleted checkpoints, links. The lock is held.
+
+    Raises UserError where something else lies in the place of one of its files.
+    """
+    check_kinds(directory)
+    for folder in (directory, directory / "conf" / "softmax"):
+        for path in leftovers(folder, FILES):
+            path.unlink()
+    if (directory / "checkpoints").is_dir():
+        from roundround.runs import checkpoints  # torch takes seconds to import
+
+        checkpoints.recover(directory / "checkpoints")
+
+
+def check_kinds(directory: Path) -> None:
+    """Raises UserError where a file of the run is a folder, or a folder something else."""
+    for name in FILES:
+        path = directory / name
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a file; move it away to resume the run")
+    for name in FOLDERS:
+        path = directory / name
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is not a folder; move it away to resume the run")
+
+
+# -- directories that were claimed and never begun
+
+
+def hold(directory: Path) -> None:
+    """Keep a new directory from being swept as long as this process lives, or until it claims another."""
+    handle = locked_folder(directory)
+    if handle is not None:
+        while held:
+            os.close(held.pop())
+        held.append(handle)
+
+
+def sweep(parent: Path) -> None:
+    """Remove the directories under `parent` (the runs of a verb) whose process ended before it wrote a manifest.
+
+    Only those named as `claim` names them, which hold nothing but a lock, an empty log and what is written before the
+    manifest, which have not changed for ten minutes, and which no living process holds.
+    """
+    days = sorted(day for day in parent.iterdir() if DAY.fullmatch(day.name) and not day.is_symlink())
+    for day in days[-DAYS_SWEPT:]:
+        with suppress(OSError):  # another start is quicker, or the folder is not ours to change
+            for directory in day.iterdir():
+                if TIME.fullmatch(directory.name) and not directory.is_symlink():
+                    remove_unbegun(directory, f"{parent.name}.log")
+
+
+def remove_unbegun(directory: Path, log_name: str) -> None:
+    """`sweep` of one directory."""
+    if (directory / MANIFEST).exists() or time.time() - directory.stat().st_mtime < SECONDS_TO_BEGIN:
+        return
+    with suppress(OSError), unheld(directory) as free:
+        files = list(directory.iterdir())
+        ours = {directory / name for name in BEFORE_MANIFEST} | set(leftovers(directory, FILES))
+        if free and all(path in ours or (path.name == log_name and not path.stat().st_size) for path in files):
+            for path in files:
+                path.unlink()
+            directory.rmdir()
+
+
+@contextmanager
+def unheld(directory: Path) -> Iterator[bool]:
+    """Whether no living process holds the directory; none can while this lasts."""
+    handle = locked_folder(directory)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def locked_folder(directory: Path) -> int | None:
+    """A handle on a folder with the system's lock on it; None where another has it, or there is no such lock."""
+    if os.name != "posix":
+        return None
+    import fcntl
+
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
