@@ -29,13 +29,14 @@ RESTLESS = [
 ]  # fmt: skip
 MAX_RETRIEVAL = [
     "max-retrieval", "experiment=max-retrieval/quick", "max_steps=7", "checkpoint_every=2", "log_every=3", "seeds=2",
-    "batch_size=8", "test_sizes=[16,32]", "test_sets=8", "model.width=16", "device=cpu", "logger=none",
+    "batch_size=8", "evaluate=[softmax]", "test_sizes=[16]", "test_sets=8", "model.width=16", "device=cpu",
+    "logger=none",
 ]  # fmt: skip
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "over", "hill"]
 SPEED = re.compile(r"per_second|seconds")
 LOCKS = re.compile(r"\.lock$")
 OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
-    r"roundround [\w-]+: interrupted by SIG(INT|TERM)$|max retrieval: accuracy|items |[ \u2500\u2501]+$|paper: "
+    r"roundround( [\w-]+)?: interrupted by SIG(INT|TERM)$|max retrieval: accuracy|items |[ \u2500\u2501]+$|paper: "
     r"|softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|evaluated "
     r"|the paper"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,9 @@ class Reference:
     contents: Mapping[str, object]
     changes: Sequence[str]
 
-    def number_of(self, *words: str) -> int:
-        """The number of the first change that says all this."""
-        return next(n for n, change in enumerate(self.changes, 1) if all(word in change for word in words))
+    def number_of(self, pattern: str) -> int:
+        """The number of the first change that fits."""
+        return next(n for n, change in enumerate(self.changes, 1) if re.search(pattern, change))
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +91,7 @@ def test_a_run_killed_between_its_best_checkpoint_and_the_link_is_the_run_never_
     bench: Bench, references: Callable[[str], Reference], tmp_path: Path
 ) -> None:
     reference = references("train")
-    kill = reference.number_of("os.rename", "/.step-00000004 ") + 1
+    kill = reference.number_of("rename .*/.step-00000004 ") + 1
     assert killed_and_finished(bench, reference.args, tmp_path, [kill], reference.contents) == []
 
 
@@ -112,7 +113,16 @@ def test_a_run_killed_before_any_change_and_resumed_is_the_run_never_stopped(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("change", ["/.run.json", "metrics.jsonl", "/.step-00000004 ", "/.step-00000006 ", "results"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "rename .*/.run.json",
+        "open .*metrics",
+        "mkdir .*/.step-00000004",
+        "mkdir .*/.step-00000006",
+        "rename .*/.results",
+    ],
+)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_resume_that_is_killed_too_changes_nothing(
     verb: str, change: str, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
@@ -141,7 +151,7 @@ def test_eval_of_a_run_that_was_killed_scores_the_best_step_so_far(
     renames = [
         n for n, change in enumerate(reference.changes, 1) if "os.rename" in change and "/checkpoints/" in change
     ]
-    first = reference.number_of("os.rename", "/.step-00000002 ") + 1
+    first = reference.number_of("rename .*/.step-00000002 ") + 1
     faults = {}
     for kill in [kill for kill in renames if kill >= first][part::4]:
         folder = fresh(tmp_path, kill)
