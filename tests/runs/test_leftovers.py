@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers_kills import Killed, killed_before
+from helpers_manifest import CONFIG, DATA
 
 from roundround.errors import UserError
 from roundround.runs.directories import claim, read_manifest
@@ -21,7 +22,7 @@ from roundround.runs.loggers.none import NoLogger
 from roundround.runs.run import Invocation, opened
 
 NOON = datetime(2026, 1, 31, 12, 0, 0)
-KNOWN = {"choices": {"pe": "p_rope"}, "data": {"n_vocab": 257}, "init": {"folder": "elsewhere"}}
+KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewhere"}}
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def work(directory: Path, logger: Logger | None = None, known: Mapping[str, Any]
     invocation = Invocation(verb="train", directory=directory, overrides=[], choices={})
     resumed = (directory / "run.json").exists()
     known = {"choices": read_manifest(directory)["choices"]} if resumed else known
-    with opened(invocation, config={"seed": 0}, logger=logger or NoLogger(), known=known) as run:
+    with opened(invocation, config=CONFIG, logger=logger or NoLogger(), known=known) as run:
         run.forget_after(0)
         for step in (1, 2, 3):
             run.log(step, loss=1 / step)

@@ -12,17 +12,17 @@ from torch import nn
 from roundround.data.tokenizers import Bytes
 from roundround.errors import UserError
 from roundround.runs.rebuilt import saved_tokenizer
-from roundround.runs.weights import check_fits, load_into
+from roundround.runs.weights import check_weights, load_into
 
 
 def test_weights_of_another_shape_or_name_are_named_before_they_are_loaded() -> None:
     weights = nn.Linear(3, 2).state_dict()
     for model, message in (
-        (nn.Linear(4, 2), r"weight is \[2, 3\] in the weights and \[2, 4\] in the model"),
-        (nn.Linear(3, 2, bias=False), r"bias is \[2\] in the weights and missing in the model"),
-        (nn.Sequential(nn.Linear(3, 2)), r"0\.bias is missing in the weights and \[2\] in the model"),
+        (nn.Linear(4, 2), r"weight is of shape \[2, 3\] there and of shape \[2, 4\] in the model"),
+        (nn.Linear(3, 2, bias=False), r"bias is of shape \[2\] there and missing in the model"),
+        (nn.Sequential(nn.Linear(3, 2)), r"0\.bias is missing there and of shape \[2\] in the model, and 3 more differ"),
     ):
-        with pytest.raises(UserError, match=rf"^there does not fit the config in run\.json: {message}"):
+        with pytest.raises(UserError, match=rf"^there/model.safetensors does not fit the model of the run: {message}"):
             load_into(model, weights, Path("there"))
 
 
@@ -30,7 +30,7 @@ def test_a_model_that_no_memory_holds_is_compared_all_the_same() -> None:
     with torch.device("meta"):
         model = nn.Linear(10**9, 10**6)
     with pytest.raises(UserError, match="does not fit"):
-        check_fits(model, nn.Linear(3, 2).state_dict(), Path("there"))
+        check_weights(model, nn.Linear(3, 2).state_dict(), Path("there"))
 
 
 def test_weights_that_fit_are_the_models() -> None:
