@@ -67,8 +67,8 @@ def hold(directory: Path) -> None:
 def sweep(parent: Path) -> None:
     """Remove the directories under `parent` (the runs of a verb) whose process ended before it wrote a manifest.
 
-    Only those named as `claim` names them, which hold nothing but a lock, an empty log and what is written before the
-    manifest, which have not changed for ten minutes, and which no living process holds.
+    Only those named as `claim` names them, which hold nothing but a lock, a log of no error and what is written before
+    the manifest, which have not changed for ten minutes, and which no living process holds.
     """
     days = sorted(day for day in parent.iterdir() if DAY.fullmatch(day.name) and not day.is_symlink())
     for day in days[-DAYS_SWEPT:]:
@@ -85,10 +85,15 @@ def remove_unbegun(directory: Path, log_name: str) -> None:
     with suppress(OSError), unheld(directory) as free:
         files = list(directory.iterdir())
         ours = {directory / name for name in BEFORE_MANIFEST} | set(leftovers(directory, FILES))
-        if free and all(path in ours or (path.name == log_name and not path.stat().st_size) for path in files):
+        if free and all(path in ours or (path.name == log_name and tells_no_error(path)) for path in files):
             for path in files:
                 path.unlink()
             directory.rmdir()
+
+
+def tells_no_error(log: Path) -> bool:
+    """Whether a log says nothing that somebody may want to read: at most that the corpus was being tokenised."""
+    return log.stat().st_size < 4096 and b"Traceback" not in log.read_bytes()
 
 
 @contextmanager

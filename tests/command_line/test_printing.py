@@ -145,7 +145,8 @@ def test_a_locale_of_ascii_gets_escapes() -> None:
     assert told.count("\n") == 1
 
 
-def test_a_page_through_a_pipe_is_wide(roundround: Callable[..., Done]) -> None:
+def test_a_page_through_a_pipe_is_wide(roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     lines = roundround("list", "pe").out.splitlines()
     assert any("Su et al. 2021, arXiv:2104.09864" in line and "theta=" in line for line in lines)
 

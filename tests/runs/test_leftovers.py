@@ -162,12 +162,15 @@ def test_the_next_start_sweeps_what_was_never_begun(tmp_path: Path) -> None:
         left(parent, "10-00-08", day="data"),
         left(parent, "10-00-09", "eval.log"),
     ]
+    told = left(parent, "10-00-11")
+    (told / "train.log").write_text("[2026-01-31 10:00:11][INFO] tokenising the corpus once")
+    os.utime(told, (0, 0))
     logged = left(parent, "10-00-10")
-    (logged / "train.log").write_text("why it failed")
+    (logged / "train.log").write_text("Traceback (most recent call last):")
     os.utime(logged, (0, 0))
     (parent / "2026-01-31" / "11-00-00").symlink_to(left(tmp_path, "10-00-00"))
     claimed = claim(parent, NOON)
-    assert [path for path in swept if path.exists()] == []
+    assert [path for path in [*swept, told] if path.exists()] == []
     assert [path for path in [*kept, logged, claimed] if not path.is_dir()] == []
     assert (tmp_path / "2026-01-31" / "10-00-00").is_dir()
 
