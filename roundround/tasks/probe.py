@@ -17,6 +17,7 @@ from roundround.config.schema import ProbeConfig, checked
 from roundround.console import print_status, warnings_as_lines
 from roundround.data.corpora import Corpus
 from roundround.errors import UserError
+from roundround.files import usual_mode
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.maximum import entropy_by_length
@@ -147,8 +148,9 @@ def look(run: Run, config: ProbeConfig, probed: ProbedModel, texts: list[list[in
     run.results(report.records(seen), **report.shares(seen))
     if not run.writes:
         return
-    save_file(seen.arrays(), run.directory / "probe.safetensors")
-    save_file(seen.prompt.arrays(), run.directory / "prompt.safetensors")
+    for name, found in (("probe", seen.arrays()), ("prompt", seen.prompt.arrays())):
+        save_file(found, run.directory / f"{name}.safetensors")
+        usual_mode(run.directory / f"{name}.safetensors")
     report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
     figures.draw_all(seen, seen.prompt, run.directory / "figures")
     report.show(seen)
@@ -194,6 +196,7 @@ def ablate(
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
         save_file(arrays, run.directory / "ablation.safetensors")
+        usual_mode(run.directory / "ablation.safetensors")
         ablation_report.show_change(seen, changed)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from forkserver import ROOT, Forkserver
 
-PLAIN_TEXT = ROOT / "README.md"  # always there, and never the subject of a case
 MODEL = ROOT / "roundround" / "pretrained" / "stories260k"  # a Hugging Face folder of 1 MB
+PLAIN_TEXT = MODEL / "stories.txt"  # always there, and never the subject of a case
 
 # a model that trains in a second
 SMALL = [
