@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ def memory(device: torch.device) -> int:
     """Bytes of the device; on a CPU what the machine and the control groups of the process allow."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
+    if os.name != "posix":  # nobody says there: what does not fit fails when it is allocated
+        return sys.maxsize
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([there, *limits_of_control_groups()])
 

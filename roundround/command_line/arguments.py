@@ -174,7 +174,8 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
 
 
 def is_plain(name: str) -> bool:
-    return not name.endswith(".yaml") and name in ("", posixpath.normpath(name))
+    """Whether Hydra can read a name in one way only: it leads nowhere else and is written as short as it can be."""
+    return not name.endswith(".yaml") and name in ("", posixpath.normpath(name)) and ".." not in name.split("/")
 
 
 def check_sweeps(overrides: list[str], config_dir: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +20,8 @@ from roundround.softmax.base import AttentionSoftmax
 
 if TYPE_CHECKING:
     from roundround.hf.probed_model import ProbedHuggingFaceModel
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def build_decoder(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int) -> Decoder:
@@ -46,9 +48,14 @@ def check_buildable(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vo
 
 def count_parameters(make: Callable[[], nn.Module]) -> int:
     """The number of parameters of the model that `make` gives. UserError for sizes that no memory is addressed by."""
+    return sum(parameter.numel() for parameter in planned(make).parameters())
+
+
+def planned(make: Callable[[], M]) -> M:
+    """The model that `make` gives, without its numbers. UserError for sizes that no memory is addressed by."""
     try:
         with torch.device("meta"):
-            return sum(parameter.numel() for parameter in make().parameters())
+            return make()
     except RuntimeError as error:
         raise UserError(f"model: the sizes are too large: {one_line(error)}") from error
 

@@ -44,8 +44,8 @@ def checked_config_dir(given: str | None) -> str | None:
     if given is None:
         return None
     own = home_expanded(given, "--config-dir").absolute()
-    if not own.is_dir():
-        raise UserError(f"--config-dir {given}: there is no such folder")
+    if not given.strip() or not own.is_dir():
+        raise UserError(f"--config-dir {given or 'is empty'}: there is no such folder")
     for packaged in sorted(conf_dir().rglob("*.yaml")):
         name = packaged.relative_to(conf_dir())
         if (own / name).is_file() and (own / name).read_bytes() != packaged.read_bytes():

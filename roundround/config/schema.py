@@ -13,6 +13,7 @@ from roundround.config.build import assign, plain, without_place
 from roundround.errors import UserError, nearest
 
 T = TypeVar("T")
+MOST_INPUTS = 10_000_000  # of max retrieval: a typo would take years
 
 
 @dataclass
@@ -190,6 +191,9 @@ class MaxRetrievalConfig:
             log_every=self.log_every,
             checkpoint_every=self.checkpoint_every,
         )
+        for name, n in (("test_sets", self.test_sets), ("fit_inputs", self.fit_inputs)):
+            if n > MOST_INPUTS:
+                raise UserError(f"{name}={n} must be at most {MOST_INPUTS:,}, from which a share is known to 0.02 %")
         check_seed(seed=self.seed)
         check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
         for name, node in self.normalisers.items():

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 from roundround.config.build import build
-from roundround.config.models import build_decoder
+from roundround.config.models import build_decoder, planned
 from roundround.config.recorded import own_config
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import Saved, TokenizerRecipe, Vocabulary
@@ -59,16 +58,19 @@ class TrainedRun:
         """
         folder = checkpoints.find(self.directory, checkpoint)
         weights, own = checkpoints.load_weights(folder), self.config
-        with torch.device("meta"):  # before a wrong size takes the memory
-            planned = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+
+        def make() -> Decoder:
+            return build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+
+        plan = planned(make)  # before a wrong size takes the memory
         for part in self.replaced:
             mark = PARTS_WITH_PARAMETERS[part]
             weights = {name: value for name, value in weights.items() if mark not in name}
-            needed = sorted(name for name in planned.state_dict() if mark in name)
+            needed = sorted(name for name in plan.state_dict() if mark in name)
             if needed:
                 raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
-        check_weights(planned, weights, folder)
-        decoder = build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+        check_weights(plan, weights, folder)
+        decoder = make()
         load_into(decoder, weights, folder)
         return decoder.eval()
 
