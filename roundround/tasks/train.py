@@ -203,7 +203,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     del settings["max_steps"]
     try:
         trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **processes)
-    except (MisconfigurationException, TypeError, RuntimeError) as error:
+    except (MisconfigurationException, TypeError, RuntimeError, ImportError) as error:  # the last: torch_xla of a TPU
         raise UserError(f"trainer: {one_line(error)}") from error
     check_processes(trainer.global_rank, trainer.world_size)
     return trainer
