@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -107,9 +108,11 @@ def current_umask() -> int:
 
 
 def sha256(*paths: Path) -> str:
-    """sha256 (hex) of files, one after the other."""
+    """sha256 (hex) of files, one after the other. OSError for anything else: a pipe would be waited for."""
     digest = hashlib.sha256()
     for path in paths:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
         with open(path, "rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)

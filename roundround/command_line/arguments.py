@@ -72,6 +72,7 @@ def read_command_line(args: list[str], verb: str) -> CommandLine:
     name = flag_value(flags, "--config-name") or config_name(verb)
     overrides = [quote_odd(override, config_dir) for override in expand_aliases(overrides, verb)]
     check_sweeps(overrides, config_dir)
+    check_folders(overrides)
     return CommandLine(bracket_lists(overrides, name, config_dir), flags, config_dir, name)
 
 
@@ -176,6 +177,14 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
 def is_plain(name: str) -> bool:
     """Whether Hydra can read a name in one way only: it leads nowhere else and is written as short as it can be."""
     return not name.endswith(".yaml") and name in ("", posixpath.normpath(name)) and ".." not in name.split("/")
+
+
+def check_folders(overrides: list[str]) -> None:
+    """Raises UserError for a folder of Hydra's without a name, which would mean the current one."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key.lstrip("+") in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip("'\" "):
+            raise UserError(f"{override} is empty; give a folder")
 
 
 def check_sweeps(overrides: list[str], config_dir: str | None) -> None:

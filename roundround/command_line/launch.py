@@ -63,6 +63,8 @@ def sweep_directory(outputs: object, verb: str) -> str:
 
 def given(key: str, value: object) -> str:
     """A folder from the command line. UserError for an empty one, and for one that is no line of standard output."""
+    if not isinstance(value, str | int | float | None):
+        raise UserError(f"{key}={value}: give one folder")
     text = "" if value is None else str(value)
     if not text.strip():
         raise UserError(f"{key}= is empty; give a folder")
@@ -196,8 +198,11 @@ def interrupted(verb: str, stop: Interrupted | KeyboardInterrupt) -> int:
 
 
 def leave_nothing(directory: Path, file: str) -> None:
-    """Remove a directory in which nothing was written but this file, such as the log of a refused job."""
-    if directory.is_dir() and {path.name for path in directory.iterdir()} <= {file}:
+    """Remove a directory in which nothing was written but this file, such as the log of a refused job.
+
+    Never the current folder, which is the user's own: hydra.run.dir=. asks for it.
+    """
+    if directory.is_dir() and directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
         (directory / file).unlink(missing_ok=True)
         directory.rmdir()
 

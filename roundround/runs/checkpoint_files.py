@@ -71,6 +71,8 @@ def read_numbers(path: Path, step: int) -> dict[str, Any]:
     hashes = state.get("sha256")
     if not isinstance(hashes, dict) or not all(isinstance(hashes.get(name), str) for name in (WEIGHTS, TRAINER)):
         raise ValueError("it lacks the hashes")
+    if ("best" in state) != ("validated" in state):  # max retrieval validates nothing
+        raise ValueError("it lacks best or validated")
     for name in ("best", "validated"):
         if name in state and not is_measurement(state[name]):
             raise ValueError(f"its '{name}' is no step with its loss")

@@ -102,7 +102,7 @@ def texts_for(config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | No
 def documents_of(config: ProbeConfig) -> Iterator[str]:
     """The texts themselves: those of the package, or the documents of `data`, held out or not."""
     if config.data is None:
-        return iter(texts_of(config.texts or "shakespeare"))
+        return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
     return islice((text for _, text in corpus.documents()), config.max_documents)
 
