@@ -107,12 +107,17 @@ def current_umask() -> int:
     return mask
 
 
+def check_is_file(path: Path) -> None:
+    """Raises OSError for what is there and no file: a pipe would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+
+
 def sha256(*paths: Path) -> str:
-    """sha256 (hex) of files, one after the other. OSError for anything else: a pipe would be waited for."""
+    """sha256 (hex) of files, one after the other. OSError for anything else."""
     digest = hashlib.sha256()
     for path in paths:
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is not a file", str(path))
+        check_is_file(path)
         with open(path, "rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)

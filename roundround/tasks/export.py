@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,7 +48,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
 
     config = checked(ExportConfig, cfg)
     assert config.to is not None, "the config has been checked"
-    destination = home_expanded(config.to, "to").absolute()
+    destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..: it is free where it then lies
     check_free(destination)
     trained = finished(config)
     model = model_to_export(trained, config.checkpoint)
