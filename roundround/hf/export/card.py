@@ -38,12 +38,13 @@ def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -
     `needs` are packages beside torch and transformers that the folder's own code imports.
     """
     choices = card.manifest.get("choices", {})
-    tags = ["roundround", *(choices[name][:LONGEST] for name in ("pe", "softmax") if choices.get(name) is not None)]
+    names = [str(choices.get(name) or "") for name in ("pe", "softmax")]
+    tags = ["roundround", *(name for name in names if re.fullmatch(r"[\w./-]{1,100}", name))]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
-tags: {json.dumps(tags)}
+tags: {json.dumps(tags, ensure_ascii=False)}
 # license: yours to choose before you publish
 ---
 
