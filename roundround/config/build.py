@@ -76,18 +76,24 @@ def assign(typed: DictConfig, key: str, value: Any) -> None:
     wanted: Any = typed._get_node(key)
     if isinstance(wanted, BooleanNode) and isinstance(value, int | float) and value not in (0, 1):
         raise ValidationError(f"Value '{value}' is neither true nor false")
-    too_large = [number for number in numbers_of(value) if not -(2**63) <= number < 2**63]
-    if too_large:
-        raise ValidationError(f"Value '{too_large[0]}' is beyond the whole numbers of 64 bits")
     is_list = isinstance(wanted, ListConfig) or typing.get_origin(wanted._metadata.ref_type) is list
     single = isinstance(value, bool | int | float | str)
-    OmegaConf.update(typed, key, literal([value] if single and is_list else value), force_add=False)
+    items = value if isinstance(value, list | ListConfig) else []
+    if is_list and any(isinstance(item, dict | list | DictConfig | ListConfig) for item in items):
+        raise ValidationError(f"Value '{value}' must be a list of single values")
+    try:
+        OmegaConf.update(typed, key, literal([value] if single and is_list else value), force_add=False)
+    except OverflowError as error:
+        raise ValidationError("Value is larger than any number of 64 bits") from error
+    too_large = [number for number in whole_numbers(typed[key]) if not -(2**63) <= number < 2**63]
+    if too_large:
+        raise ValidationError(f"Value '{too_large[0]}' is beyond the whole numbers of 64 bits")
 
 
-def numbers_of(value: Any) -> list[int]:
-    """The whole numbers of a value, lists and dicts of them included."""
-    if isinstance(value, dict | list | ListConfig):
-        return [n for item in (value.values() if isinstance(value, dict) else value) for n in numbers_of(item)]
+def whole_numbers(value: Any) -> list[int]:
+    """The whole numbers of a value, of lists in it too; a node with keys is checked by itself."""
+    if isinstance(value, ListConfig):
+        return [number for item in value for number in whole_numbers(item)]
     return [value] if isinstance(value, int) else []
 
 

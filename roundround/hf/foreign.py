@@ -21,6 +21,7 @@ from roundround.model.decoder import MOST_LAYERS
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SOON_BUILT = 100  # so many layers are built in a second, and what is missing is named better then
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # as families of models call them
 ROWS = ("vocab_size", "intermediate_size")  # of matrices with `hidden_size` columns
 
@@ -91,7 +92,7 @@ def check_config(config: Any, path: Path, header: Header | None) -> None:
 
 def check_sizes(part: Mapping[str, Any], path: Path, header: Header | None) -> None:
     """A layer has at least a tensor, and an element, packed by a quantisation, at least half a byte."""
-    most = MOST_LAYERS if header is None else min(header.n_tensors, MOST_LAYERS)
+    most = MOST_LAYERS if header is None else min(max(header.n_tensors, SOON_BUILT), MOST_LAYERS)
     for name, n_layers in whole(part, LAYERS).items():
         if n_layers > most:
             raise UserError(f"{path}: {name} is {n_layers}, and the weights are of {most:,} layers at the most")

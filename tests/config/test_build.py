@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ class Wave(Family):
         title: str | None = None,
         scaled: bool = False,
         limit: float | None = None,
+        steps: Sequence[float] = (),
         make: Callable[..., str] | None = None,
     ) -> None:
         if frequency < 0:
@@ -36,7 +37,7 @@ class Wave(Family):
         if frequency > 99:
             raise RuntimeError("too fast for us")
         self.shape, self.frequency, self.lengths, self.n_pairs = shape, frequency, lengths, n_pairs
-        self.title, self.scaled, self.limit, self.make = title, scaled, limit, make
+        self.title, self.scaled, self.limit, self.steps, self.make = title, scaled, limit, steps, make
 
 
 class Ripple(Wave):
@@ -52,6 +53,13 @@ class Loose(Family):
 
     def __init__(self, *, points: Any, table: Wave | None, rest=None) -> None:  # type: ignore[no-untyped-def]
         self.points, self.table, self.rest = points, table, rest
+
+
+class Unchecked(Family):
+    """A class that computes with what it is given, whose type no annotation says."""
+
+    def __init__(self, *, points: Any) -> None:
+        self.points = int(abs(points))
 
 
 class Stranger:
@@ -173,6 +181,11 @@ def test_a_maker_refuses_at_the_call() -> None:
         ("lengths", [], []),
         ("lengths", 512, [512]),
         ("lengths", "512", [512]),
+        ("steps", [1, "2"], [1.0, 2.0]),
+        ("steps", 5, [5.0]),
+        ("scaled", 1, True),
+        ("limit", 10**30, 1e30),
+        ("n_pairs", 2**63 - 1, 2**63 - 1),
     ],
 )
 def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: Any) -> None:
@@ -201,6 +214,13 @@ def test_a_value_becomes_what_the_annotation_says(key: str, given: Any, meant: A
         ("lengths", "1,2"),
         ("lengths", None),
         ("lengths", {"a": 1}),
+        ("steps", "abc"),
+        ("steps", [1, "abc"]),
+        ("scaled", 2),
+        ("n_pairs", 2**63),
+        ("n_pairs", -(2**64)),
+        ("lengths", [3, 10**20]),
+        ("limit", 10**400),
     ],
 )
 def test_a_wrong_type_is_one_line_that_names_the_key(key: str, given: Any) -> None:
@@ -263,6 +283,11 @@ def test_a_value_left_open_is_missing() -> None:
 
 def test_the_constructors_value_error_becomes_one_line() -> None:
     assert refused(node(frequency=-1)) == "wave: frequency=-1.0 must be 0 or above"
+
+
+def test_a_value_that_the_constructor_cannot_compute_with_is_one_line() -> None:
+    assert refused(node("Unchecked", points="abc")).startswith("wave: bad operand type")
+    assert refused(node("Unchecked", points=1e400)).startswith("wave: cannot convert float infinity")
 
 
 def test_another_error_of_the_constructor_is_ours_to_mend() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import STORIES, Done, assert_refused
 from helpers_hf import saved_llama
 from safetensors.torch import load_file, save_file
@@ -136,6 +138,14 @@ def broken(folder: Path, here: Path, what: str) -> Path:
     elif what == "missing":
         tensors = load_file(weights)
         save_file({name: x for name, x in tensors.items() if "layers.2." not in name}, weights, {"format": "pt"})
+    elif what == "unexpected":
+        save_file(load_file(weights) | {f"value_head.{i}": torch.ones(2) for i in range(5)}, weights, {"format": "pt"})
+    elif what == "layers without end":
+        config = json.loads((path / "config.json").read_text()) | {"num_hidden_layers": 10**9}
+        (path / "config.json").write_text(json.dumps(config))
+    elif what == "a pipe":
+        weights.unlink()
+        os.mkfifo(weights)
     elif what == "other sizes":
         config = json.loads((path / "config.json").read_text()) | {"intermediate_size": 32}
         (path / "config.json").write_text(json.dumps(config))
@@ -159,15 +169,21 @@ def broken(folder: Path, here: Path, what: str) -> Path:
         ("empty", "there is no config.json"),
         ("no weights", "there is no .safetensors file"),
         ("pickled", "model.pickled=true if you trust them"),
-        ("cut", "the file is damaged or cut short"),
-        ("no header", "the file is damaged or cut short"),
+        ("cut", "model.safetensors is damaged or cut short"),
+        ("no header", "model.safetensors is damaged or cut short"),
+        (
+            "unexpected",
+            "has 5 weights that LlamaForCausalLM has no place for: value_head.0, value_head.1, value_head.2 and 2",
+        ),
+        ("layers without end", "num_hidden_layers is 1000000000, and the weights are of 100 layers at the most"),
+        ("a pipe", "there is no .safetensors file"),
         ("missing", "lacks 9 of its weights, such as model.layers.2."),
         ("other sizes", "have other sizes than its config.json says"),
         ("bad value", "cannot be loaded"),
         ("code", "model.trust_remote_code=true"),
         ("gpt2", "has no RoPE"),
         ("t5", "no decoder that transformers knows"),
-        ("nonsense", "cannot be loaded"),
+        ("nonsense", "config.json cannot be read"),
     ],
 )
 def test_a_folder_that_is_no_usable_model(
@@ -175,6 +191,7 @@ def test_a_folder_that_is_no_usable_model(
 ) -> None:
     done = roundround("probe", "logger=none", "model=hf", f"model.path={broken(folder, here, what)}")
     assert_refused(done, message)
+    assert len(done.err.strip().splitlines()) == 1, done.err  # no report of transformers before it
 
 
 @pytest.mark.parametrize(
@@ -209,7 +226,9 @@ def test_a_model_that_is_not_there(roundround: Callable[..., Done], args: list[s
         (["model.typo=1"], "no config key"),
         (["prompt=maximum", "ablate=curve"], "two different probes"),
         (["texts=code", "data=pydoc"], "give one of them"),
-        (["model.offload=true", "device=meta"], "runs on the CPU"),
+        (["device=meta"], "it computes nothing"),
+        (["ablate=lowest:0"], "is no band of frequencies"),
+        (["model.pickled=2"], "neither true nor false"),
         (["ablate=lowest:0.3,highest:0.65"], "they take"),
         (["batch_tokens=0"], "must be at least 1"),
         (["checkpoint=lst"], "did you mean 'last'"),

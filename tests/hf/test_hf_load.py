@@ -11,11 +11,13 @@ import pytest
 import torch
 from conftest import Done
 from helpers_hf import some_tokens, tiny
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
+from roundround import memory
 from roundround.errors import UserError
 from roundround.hf.load import Pretrained
 from roundround.hf.patching.attention import installed
@@ -69,6 +71,30 @@ def test_offloaded_weights_give_the_same_in_one_pass(
         torch.testing.assert_close(there.arrays()[key], value, rtol=0, atol=0, equal_nan=True)
     gc.collect()
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_old_tables_beside_the_weights_are_left_out_and_other_weights_are_not(tmp_path: Path) -> None:
+    weights = saved("llama", tmp_path) / "model.safetensors"
+    tables = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(8) for i in range(4)}
+    save_file(load_file(weights) | tables, weights, {"format": "pt"})
+    assert source(tmp_path, offload=False).load(torch.device("cpu"))
+    save_file(load_file(weights) | {"value_head.weight": torch.ones(3)}, weights, {"format": "pt"})
+    with pytest.raises(
+        UserError, match=r"has 1 weights that LlamaForCausalLM has no place for: value_head.weight; .*rr.probe"
+    ):
+        source(tmp_path, offload=False).load(torch.device("cpu"))
+
+
+def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved("llama", tmp_path)
+    monkeypatch.setattr(memory, "memory", lambda device: 100_000)
+    with pytest.raises(UserError, match=r"needs at least 0.0 GiB and cpu has 0.0; give model.offload=true"):
+        source(folder, offload=False).load(torch.device("cpu"))
+    assert source(folder, offload=True).load(torch.device("cpu"))
+    with pytest.raises(UserError, match="runs on the CPU, not on meta"):
+        source(folder, offload=True).load(torch.device("meta"))
 
 
 def test_long_texts_do_not_ride_with_the_self_test() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -253,6 +254,12 @@ def refused(done: Done, said: str) -> None:
         ({"num_hidden_layers": 1}, "has what the decoder has no place for: layers.1.input_layernorm.weight"),
         ({"intermediate_size": 25}, "mlp.down_proj.weight is [32, 24] where config.json asks for [32, 25]"),
         ({"vocab_size": "many"}, "config.json:"),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers is 1000000000, and the weights are of 100 layers at the most",
+        ),
+        ({"vocab_size": 10**9}, "vocab_size is 1000000000, with hidden_size 32 a matrix larger than all weights"),
+        ({"rope_theta": "x"}, "rope_theta is x, and 5000.0 in rope_parameters"),
     ],
 )
 def test_what_the_decoder_cannot_represent_costs_one_line(
@@ -273,9 +280,12 @@ def test_broken_and_pickled_files_cost_one_line(checkpoint: Path, begin: Callabl
     refused(begin(checkpoint), "has no model.safetensors")
     (checkpoint / "tokenizer.json").unlink()
     refused(begin(checkpoint), "has no tokenizer.json")
-    (checkpoint / "config.json").write_text("{")
-    refused(begin(checkpoint), "config.json cannot be read")
+    for text in ("{", "[" * 100_000):
+        (checkpoint / "config.json").write_text(text)
+        refused(begin(checkpoint), "config.json cannot be read")
     (checkpoint / "config.json").unlink()
+    refused(begin(checkpoint), "has no config.json")
+    os.mkfifo(checkpoint / "config.json")  # nobody writes into it
     refused(begin(checkpoint), "has no config.json")
 
 
@@ -283,10 +293,9 @@ def test_a_wrong_command_costs_one_line(
     checkpoint: Path, begin: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
     refused(begin("nowhere"), "init=hf:nowhere: there is no such folder")
-    refused(
-        roundround("train", f"init={checkpoint}"),
-        "must be hf:DIR, the folder of a Llama-type checkpoint, or stories260k",
-    )
+    message = "must be hf:DIR, the folder of a Llama-type checkpoint, or stories260k"
+    refused(roundround("train", f"init={checkpoint}"), message)
+    refused(roundround("train", "init=5"), f"init=5 {message}")
     sizes = begin(checkpoint, "model.d_model=8", "tokenizer=bytes")
     refused(sizes, "init= brings the model and the tokenizer; leave out model.d_model, tokenizer")
     refused(begin(checkpoint, "pe=prope"), "did you mean 'p_rope'")

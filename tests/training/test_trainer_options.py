@@ -31,6 +31,14 @@ def test_what_is_not_honoured_is_refused_by_name(name: str) -> None:
         check_trainer({**GIVEN, name: 1})
 
 
+def test_a_name_that_lightning_does_not_have_is_answered_with_those_that_are_honoured() -> None:
+    with pytest.raises(
+        UserError, match=r"^trainer has no parameter 'acelerator'; did you mean 'accelerator'"
+    ) as caught:
+        check_trainer({**GIVEN, "acelerator": "cpu"})
+    assert "callbacks" not in str(caught.value)
+
+
 def test_an_argument_that_a_later_lightning_brings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_options, "arguments", lambda: ["skip_every_other_step"])
     with pytest.raises(UserError, match="skip_every_other_step is not supported"):
@@ -42,6 +50,7 @@ def test_an_argument_that_a_later_lightning_brings_is_refused(monkeypatch: pytes
     [
         ("max_steps", 0),
         ("max_steps", None),
+        ("max_steps", 10**20),
         ("log_every_n_steps", True),
         ("accumulate_grad_batches", 1.5),
         ("num_nodes", 0),

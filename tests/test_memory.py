@@ -1,0 +1,56 @@
+"""What a device holds, and that nothing larger is begun."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from roundround import memory
+from roundround.errors import UserError
+from roundround.training.footprint import check_batch_fits, check_model_fits
+
+CPU = torch.device("cpu")
+TRAINER = {"accelerator": "cpu", "precision": None}
+SIZES = {"n_layers": 2, "d_model": 16, "d_mlp": 32, "train_length": 100}
+
+
+def test_the_smallest_limit_around_the_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    before = memory.memory(CPU)
+    assert before == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.memory(CPU) == before
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert memory.memory(CPU) == 4096
+
+
+def test_a_refusal_gives_both_numbers_and_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory", lambda device: 16 * 2**30)
+    memory.check_fits(16 * 2**30, CPU, "it", "give less")
+    with pytest.raises(UserError, match=r"^it needs at least 17 GiB and cpu has 16; give less$"):
+        memory.check_fits(17 * 2**30, CPU, "it", "give less")
+
+
+@pytest.mark.parametrize(("precision", "n_bytes"), [(None, 1600), ("bf16-mixed", 1600), ("64-true", 3200), (64, 3200)])
+def test_a_parameter_takes_four_numbers_in_training(
+    precision: object, n_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = OmegaConf.create({**TRAINER, "precision": precision})
+    monkeypatch.setattr(memory, "memory", lambda device: n_bytes)
+    check_model_fits(100, settings)
+    with pytest.raises(UserError, match="training 101 parameters needs"):
+        check_model_fits(101, settings)
+
+
+def test_a_share_of_the_batch_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a window of 100 tokens: 8 bytes a token and 2 layers x 2 x (16 + 32) numbers of 2 bytes, 39,200 bytes
+    monkeypatch.setattr(memory, "memory", lambda device: 4 * 39_200 + 8 * 8)
+    check_batch_fits(8, SIZES, n_shares=2, device=CPU)
+    with pytest.raises(
+        UserError, match=r"^batch_size=8 of 100 tokens needs .* a larger trainer.accumulate_grad_batches$"
+    ):
+        check_batch_fits(8, SIZES, n_shares=1, device=CPU)
