@@ -54,7 +54,9 @@ def run_directory(outputs: object, verb: str, resume: object) -> str:
     return found
 
 
-def sweep_directory(outputs: object, verb: str) -> str:
+def sweep_directory(outputs: object, verb: str, resume: object) -> str:
+    if resume is not None:
+        raise UserError("resume= continues one run; leave out -m")
     found = directories.sweep_directory(given("outputs", outputs), verb)
     claimed[found] = "multirun.yaml"
     sweeps.append(found)

@@ -30,7 +30,11 @@ def run_directory(outputs: str, verb: str, resume: str | None) -> str:
     they train, they learn the first one's directory.
     """
     if resume is not None:
-        return str(find_run(resume, outputs, verb, done=False))
+        directory = find_run(resume, outputs, verb, done=False)
+        found = read_manifest(directory)["verb"]
+        if found != verb:  # said before Hydra writes its log there
+            raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
+        return str(directory)
     if rank() != 0:
         return tempfile.mkdtemp(prefix=SCRATCH)
     return str(claim(Path(outputs) / verb, datetime.now()))

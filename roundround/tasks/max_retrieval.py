@@ -99,7 +99,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
         return config_of_run(cfg, own, directory, overrides, verb=VERB, free=FREE_ON_RESUME), None
     if cfg.run is None:
         return cfg, None
-    source = trained(find_run(cfg.run, cfg.outputs, VERB, done=True))
+    source = trained(find_run(str(cfg.run), cfg.outputs, VERB, done=True))  # 5 is read as a number
     manifest = read_manifest(source)
     logger = cfg.logger  # this run's own, whatever the other was logged to
     cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
