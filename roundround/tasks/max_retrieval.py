@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from roundround.config.build import build, checked_values
+from roundround.config.build import build
 from roundround.config.models import count_parameters
 from roundround.config.recorded import as_dict
 from roundround.config.schema import MaxRetrievalConfig, checked
@@ -63,7 +63,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     model = build(config.model, MaxRetrieval, seeds)
     optimizer = build(config.optim, OptimizerFactory)
     for node in config.normalisers.values():  # those that nobody evaluates too
-        checked_values(node, AttentionSoftmax, [])
+        build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
     known = {
         "device": describe_device(device),

@@ -157,12 +157,12 @@ def test_a_missing_value_is_named(train: Callable[..., Done]) -> None:
 def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     import errno
 
-    from roundround.runs import checkpoints
+    from roundround.runs import checkpoint_files
 
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
 
-    monkeypatch.setattr(checkpoints, "write_tensors", full)
+    monkeypatch.setattr(checkpoint_files, "write_tensors", full)
     done = train()
     assert done.code == 2
     assert done.err.strip().splitlines()[-1].endswith("free some, or give outputs=DIR")
