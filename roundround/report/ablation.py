@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -45,7 +46,7 @@ def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, 
 
 def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands: str) -> None:
     """Perplexity before and after, by context length."""
-    title = f"{probed}: frequencies set to zero"
+    title = escape(f"{probed}: frequencies set to zero")
     table = Table("tokens before the target", "targets", "perplexity", f"without {bands}", title=title)
     for name, where in ranges(before):
         values = (f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for loss in (before, after))

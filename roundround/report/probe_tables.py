@@ -11,6 +11,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -96,7 +97,7 @@ def show(seen: Probe) -> None:
 
 def share_table(seen: Probe) -> Table:
     """Share of squared norm in the slowest quarter of the pairs, by layer, with and without the first token."""
-    title = f"{seen.name}: share of squared norm in the slowest quarter"
+    title = escape(f"{seen.name}: share of squared norm in the slowest quarter")
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
     without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
@@ -109,7 +110,7 @@ def share_table(seen: Probe) -> Table:
 
 def pair_table(seen: Probe) -> Table:
     """The strongest pair of each layer's queries and keys, and how far it turns within the training context."""
-    title = f"{seen.name}: strongest pair; training context {seen.train_length:,} tokens"
+    title = escape(f"{seen.name}: strongest pair; training context {seen.train_length:,} tokens")
     columns = ("layer", *(f"{kind}: pair, wavelength, share" for kind in ROTATED))
     table = Table(*columns, title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     strongest = {kind: seen.strongest_pairs(kind) for kind in ROTATED}
