@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from roundround.data.tokens import TokenData
@@ -46,7 +45,7 @@ def records(losses: Mapping[int, PositionLoss], n_bytes: int, common: Mapping[st
 
 def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, title: str) -> Table:
     """A row for each context length; the training context length has a star."""
-    shown = Table("context", "perplexity", "nats per token", "nats per byte", "with joints", title=escape(title))
+    shown = Table("context", "perplexity", "nats per token", "nats per byte", "with joints", title=title)
     for length, found in by_length.items():
         mark = " *" if length == train_length else ""
         names = ("perplexity", "nats_per_token", "nats_per_byte", "perplexity_with_joints")

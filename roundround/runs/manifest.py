@@ -43,6 +43,10 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_word(value: Any) -> bool:
+    return is_text(value) and re.fullmatch(r"[\w.-]+", value) is not None
+
+
 def is_by_name(value: Any, fits: Callable[[Any], bool]) -> bool:
     return isinstance(value, dict) and all(fits(item) for item in value.values())
 
@@ -62,7 +66,9 @@ VALUES = Kind("values by name", lambda value: isinstance(value, dict))
 OPTIONS = Kind("texts by name", lambda value: is_by_name(value, TEXT.or_null().fits))
 HASHES = Kind("hashes by class and file", lambda value: is_by_name(value, lambda files: is_by_name(files, is_text)))
 NODE = Kind("values by name, _target_ first", lambda value: VALUES.fits(value) and is_text(value.get("_target_")))
-NODES = Kind("nodes by name", lambda value: is_by_name(value, NODE.fits))
+NODES = Kind(  # the names become names of files
+    "nodes by name, each a word", lambda value: is_by_name(value, NODE.fits) and all(map(is_word, value))
+)
 
 NEEDED = {
     "verb": VERB,

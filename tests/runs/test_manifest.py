@@ -60,6 +60,9 @@ FOREIGN = {
     "data.end_of_document is -1": a_manifest(data={**DATA, "end_of_document": -1}),
     "config.normalisers is missing": a_manifest(verb="max-retrieval", config={"model": MODEL}),
     "config.normalisers is an empty list": a_manifest(verb="max-retrieval", config={"model": MODEL, "normalisers": []}),
+    "config.normalisers is a mapping": a_manifest(
+        verb="max-retrieval", config={"model": MODEL, "normalisers": {"../x": MODEL}}
+    ),
     "nested more than 32 deep": nested(40),
     "not valid json": "[" * 100_000,
     "not valid json (Exceeds the limit": '{"seed": ' + "9" * 5000 + "}",
