@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 
 from roundround.errors import UserError, one_line
 from roundround.files import sha256
-from roundround.hf.foreign import check_config, quiet, read_header, read_json, some_of, weight_files
+from roundround.hf.foreign import check_config, folder_named, quiet, read_header, read_json, some_of, weight_files
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
 from roundround.memory import check_fits
 from roundround.model.decoder import Decoder, belongs_to_a_variant
@@ -58,7 +58,7 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     """The checkpoint that `hf:DIR` means. UserError where there is none, or one that the decoder cannot represent."""
     if not str(reference).startswith(PREFIX) or reference == PREFIX:  # not checked yet: init=5 is a number
         raise UserError(f"init={reference} must be {PREFIX}DIR, the folder of a Llama-type checkpoint")
-    folder = Path(reference.removeprefix(PREFIX)).expanduser().absolute()
+    folder = folder_named(reference.removeprefix(PREFIX)).absolute()
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
     config = read_config(folder)

@@ -25,6 +25,7 @@ from roundround.hf.foreign import (
     PICKLED,
     WEIGHTS,
     check_config,
+    folder_named,
     quiet,
     read_header,
     read_json,
@@ -60,11 +61,8 @@ class Pretrained:
             raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
-        folder = Path(path).expanduser()
-        try:
-            self.is_folder = folder.is_dir()
-        except OSError as error:
-            raise ValueError(f"path={path[:60]}... names no folder: {error.strerror}") from error
+        folder = folder_named(path)
+        self.is_folder = folder.is_dir()
         self.path = str(folder) if self.is_folder else path
         self.revision, self.dtype, self.offload = revision, dtype, offload
         self.trust_remote_code, self.pickled = trust_remote_code, pickled
