@@ -21,7 +21,7 @@ from roundround.model.decoder import MOST_LAYERS
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-SOON_BUILT = 100  # so many layers are built in a second, and what is missing is named better then
+SOON_BUILT, SOON_FILLED = 100, 2**26  # layers and numbers that cost a second: what is missing is named better then
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # as families of models call them
 ROWS = ("vocab_size", "intermediate_size")  # of matrices with `hidden_size` columns
 
@@ -33,6 +33,17 @@ class Header:
     n_tensors: int
     n_elements: int
     n_bytes: int
+
+
+def folder_named(text: str) -> Path:
+    """A path as typed, ~ included. UserError where the system cannot even look it up."""
+    try:
+        folder = Path(text).expanduser()
+        folder.is_dir()
+    except (OSError, RuntimeError) as error:  # nobody's home is a RuntimeError
+        why = error.strerror if isinstance(error, OSError) else one_line(error)
+        raise UserError(f"{text if len(text) < 80 else text[:80] + '...'} names no folder: {why}") from error
+    return folder
 
 
 def read_json(path: Path) -> Any:
@@ -100,7 +111,7 @@ def check_sizes(part: Mapping[str, Any], path: Path, header: Header | None) -> N
         return
     n_columns = whole(part, ("hidden_size",)).get("hidden_size", 1)
     for name, n_rows in whole(part, ROWS).items():
-        if n_rows * n_columns > 2 * header.n_bytes:
+        if n_rows * n_columns > max(2 * header.n_bytes, SOON_FILLED):
             matrix = f"{name} is {n_rows}, with hidden_size {n_columns} a matrix larger than all weights together"
             raise UserError(f"{path}: {matrix}, which have {header.n_elements:,} numbers")
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from roundround.errors import UserError, one_line
-from roundround.files import home_expanded, sha256
-from roundround.hf.foreign import check_config, quiet, read_header, read_json, some_of, weight_files
+from roundround.files import sha256
+from roundround.hf.foreign import check_config, folder_named, quiet, read_header, read_json, some_of, weight_files
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
 from roundround.memory import check_fits
 from roundround.model.decoder import Decoder, belongs_to_a_variant
@@ -64,7 +64,7 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     if given not in packaged and (not given.startswith(PREFIX) or given == PREFIX):
         names = " or ".join(packaged)
         raise UserError(f"init={given} must be {PREFIX}DIR, the folder of a Llama-type checkpoint, or {names}")
-    folder = packaged.get(given, home_expanded(given.removeprefix(PREFIX), "init").absolute())
+    folder = packaged[given] if given in packaged else folder_named(given.removeprefix(PREFIX)).absolute()
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
     config = read_config(folder)

@@ -20,12 +20,12 @@ from roundround.console import print_status
 from roundround.data.corpora import first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
-from roundround.files import home_expanded
 from roundround.hf.foreign import (
     INDEX,
     PICKLED,
     WEIGHTS,
     check_config,
+    folder_named,
     quiet,
     read_header,
     read_json,
@@ -66,11 +66,8 @@ class Pretrained:
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
         path = model_path(path)
-        folder = home_expanded(path, "model.path")
-        try:
-            self.is_folder = folder.is_dir()
-        except OSError as error:
-            raise ValueError(f"path={path[:60]}... names no folder: {error.strerror}") from error
+        folder = folder_named(path)
+        self.is_folder = folder.is_dir()
         self.path = str(folder) if self.is_folder else path
         self.revision, self.dtype, self.offload = revision, dtype, offload
         self.trust_remote_code, self.pickled, self.default_data = trust_remote_code, pickled, default_data

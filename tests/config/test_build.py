@@ -114,6 +114,7 @@ def test_the_object_is_of_the_class_that_the_node_names_with_its_values() -> Non
         "title": "tide",
         "scaled": True,
         "limit": 2.5,
+        "steps": (),
         "make": None,
     }
 
@@ -258,7 +259,7 @@ def test_an_interpolation_that_leads_nowhere_names_the_key() -> None:
 def test_a_typo_names_the_nearest_parameter_and_all_of_them(typo: str, meant: str) -> None:
     message = refused(node(**{typo: 1}))
     assert message.startswith(f"wave has no parameter '{typo}'; did you mean '{meant}'?")
-    assert "(choices: frequency, lengths, limit, make, n_pairs, scaled, title)" in message
+    assert "(choices: frequency, lengths, limit, make, n_pairs, scaled, steps, title)" in message
 
 
 @pytest.mark.parametrize("key", ["_partial_", "_recursive_", "_convert_", "_args_"])

@@ -296,6 +296,8 @@ def test_a_wrong_command_costs_one_line(
     message = "must be hf:DIR, the folder of a Llama-type checkpoint, or stories260k"
     refused(roundround("train", f"init={checkpoint}"), message)
     refused(roundround("train", "init=5"), f"init=5 {message}")
+    refused(begin("~nobody-of-this-name/model"), "~nobody-of-this-name/model names no folder")
+    refused(begin("x" * 300), "xxx... names no folder: File name too long")
     sizes = begin(checkpoint, "model.d_model=8", "tokenizer=bytes")
     refused(sizes, "init= brings the model and the tokenizer; leave out model.d_model, tokenizer")
     refused(begin(checkpoint, "pe=prope"), "did you mean 'p_rope'")
