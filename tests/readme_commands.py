@@ -45,7 +45,9 @@ class Command:
 def commands(page: str) -> list[Command]:
     """The commands of all fenced blocks, with what is printed up to the next command or the end of the block."""
     found: list[Command] = []
-    for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        if language:
+            continue
         inside = False
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith("$ "):
@@ -53,6 +55,7 @@ def commands(page: str) -> list[Command]:
                 inside = True
             elif inside:
                 found[-1].printed.append(line)
+    assert len(found) == len(re.findall(r"^\$ ", page, re.MULTILINE)), "a fence is not closed"
     return found
 
 
