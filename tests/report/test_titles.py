@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rich.console import Console
+import pytest
 
+from roundround.console import print_table
 from roundround.report import evaluation
 from roundround.report.figures import save, set_title, subplots
 
@@ -21,8 +21,7 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
     ElementTree.parse(svg)
 
 
-def test_a_table_shows_its_title_as_it_is() -> None:
+def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     title = "pe=[red]x[/nope], softmax=[link](y)"
-    out = io.StringIO()
-    Console(file=out, width=200).print(evaluation.table({}, train_length=8, title=title))
-    assert title in out.getvalue()
+    print_table(evaluation.table({}, train_length=8, title=title), width=200)
+    assert title in capsys.readouterr().err
