@@ -30,8 +30,8 @@ class Learned(PositionalEncoding):
             raise ValueError(
                 f"max_position={max_position} must be null or at least the training length, {shape.train_length}"
             )
-        if not init_std >= 0:
-            raise ValueError(f"init_std={init_std} must be 0 or above")
+        if not 0 <= init_std < float("inf"):
+            raise ValueError(f"init_std={init_std} must be a finite number, 0 or above")
         self.init_std = init_std
         self.table = nn.Parameter(torch.empty(self.max_position, shape.d_model))
         self.reset_parameters()

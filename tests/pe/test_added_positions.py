@@ -86,5 +86,7 @@ def test_learned_refuses_positions_it_has_no_row_for(n_tokens: int, start: int) 
 def test_learned_refuses_a_table_shorter_than_its_training() -> None:
     with pytest.raises(ValueError, match=r"^max_position=159 must be null or at least the training length, 160$"):
         build("learned", max_position=159)
-    with pytest.raises(ValueError, match=r"^init_std=-0\.1 must be 0 or above$"):
+    with pytest.raises(ValueError, match=r"^init_std=-0\.1 must be a finite number, 0 or above$"):
         build("learned", init_std=-0.1)
+    with pytest.raises(ValueError, match=r"^init_std=inf must be a finite number"):
+        build("learned", init_std=float("inf"))
