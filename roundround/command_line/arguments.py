@@ -26,7 +26,6 @@ WITH_VALUE = {
     "--config-path": "-cp",
     "--config-name": "-cn",
     "--config-dir": "-cd",
-    "--experimental-rerun": None,
     "--info": "-i",
 }
 WITHOUT_VALUE = {

@@ -25,6 +25,8 @@ def read_yaml(path: Path) -> tuple[str, Any]:
         raise UserError(f"{path}: not UTF-8") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply") from error
+    except ValueError as error:  # Python's limit for the digits of a whole number
+        raise UserError(f"{path}: {one_line(error)}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
 

@@ -143,6 +143,8 @@ class ProbeConfig:
                 at_least_one(**{name: value})
         if self.length is not None and self.length < 2:
             raise UserError(f"length={self.length} must be at least 2 tokens")
+        if self.prompt is not None and not is_utf8(self.prompt):
+            raise UserError("prompt= is no UTF-8 text")
         if self.prompt == "maximum" and self.ablate:
             raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
         if self.texts is not None and self.data is not None:
@@ -217,6 +219,15 @@ class MaxRetrievalConfig:
         if self.fit or "fitted" in wanted:
             wanted |= {"adaptive_temperature", "fitted"}
         return [name for name in names if name in wanted]
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text of the command line was UTF-8: Python keeps other bytes as halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_checkpoint(name: str) -> None:

@@ -200,7 +200,10 @@ def end(run: Run, status: str) -> None:
         run.note(status=status, ended=now())
         run.logger.finish(run.manifest)
     except Exception as error:
-        log.warning("the end of the run could not be recorded: %s", one_line(error))
+        known = status != "done" and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        log.log(  # where the disk is full, that is what ends the run too
+            logging.DEBUG if known else logging.WARNING, "the end of the run could not be recorded: %s", one_line(error)
+        )
 
 
 def withdraw(run: Run) -> None:

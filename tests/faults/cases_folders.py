@@ -83,8 +83,8 @@ CASES = [
     of_module("a module that raises", "raise RuntimeError('no\\nmore')\n"),
     of_module("a module that raises control characters", "raise RuntimeError('\\x1b[31mno')\n"),
     of_module("a module that imports what is missing", "import nowhere\n"),
-    of_module("a module that leaves with 0", "raise SystemExit(0)\n"),
-    of_module("a module that leaves with words", "raise SystemExit('bye')\n"),
+    of_module("a module that leaves with 0", "raise SystemExit(0)\n", codes=(1, 2), leaves=True),  # code of the user's
+    of_module("a module that leaves with words", "raise SystemExit('bye')\n", codes=(1, 2), leaves=True),
     of_module("a module that is interrupted", "raise KeyboardInterrupt\n", codes=(2, 130)),
     of_module("a module that recurses", "def f(): f()\nf()\n"),
     of_module("a module without the class", "class Other: pass\n"),
@@ -124,7 +124,10 @@ CASES = [
     of_folder("its own train.yaml", {"train.yaml": "a: 1\n"}, "pe=rope", codes=(0, 2)),
     of_folder("its own rope.yaml", {"pe/rope.yaml": COMMAND}, "pe=rope", codes=(0, 2)),
     of_folder("a broken yaml that is not asked for", {"pe/x.yaml": "a: [1\n"}, "pe=rope", codes=(0,)),
-    of_module("good: an encoding of one's own", GOOD_MODULE, codes=(0,)),
+    of_folder(
+        "good: an encoding of one's own", {"pe/x.yaml": "_target_: own.Half\ntheta: 100.0\n", "own.py": GOOD_MODULE},
+        codes=(0,),
+    ),
     of_folder(
         "good: an experiment", {"experiment/x.yaml": "# @package _global_\nseed: 3\n"}, "experiment=x", codes=(0,),
     ),

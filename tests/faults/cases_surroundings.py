@@ -41,7 +41,7 @@ def of_disk(what: str, options: str, codes: Sequence[int], args: Sequence[str], 
 ENVIRONMENTS = [
     of_env({"RANK": "abc"}, (2,)),
     of_env({"LOCAL_RANK": "x"}, (2,)),
-    of_env({"RANK": "1"}, (2,)),  # left over from a launcher that is not there
+    of_env({"RANK": "1"}, (0,)),  # left over from a launcher that is not there, which a run alone need not mind
     # some launchers leave them empty, -1 or alone
     of_env({"RANK": ""}, EITHER),
     of_env({"SLURM_PROCID": "-1"}, EITHER),

@@ -145,7 +145,6 @@ NORMALISER_WORDS = [
     ("softmax=adaptive_temperature", "softmax.coefficients=[]"),
     ("softmax=adaptive_temperature", "softmax.coefficients=[nan,1]"),
     ("softmax=adaptive_temperature", "softmax.coefficients=abc"),
-    ("softmax=adaptive_temperature", "softmax.coefficients=5"),
     ("softmax=adaptive_temperature", "softmax.coefficients=[a,b]"),
     ("softmax=adaptive_temperature", "softmax.coefficients=null"),
     ("softmax=adaptive_temperature", "softmax.min_entropy=nan"),
