@@ -37,8 +37,8 @@ SPEED = re.compile(r"per_second|seconds")
 LOCKS = re.compile(r"\.lock$")
 OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
     r"roundround( [\w-]+)?: interrupted by SIG(INT|TERM)$|max retrieval: accuracy|(in )?(per )?cent$|items "
-    r"|[ \u2500\u2501]+$|paper: |softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|evaluated "
-    r"|the paper"
+    r"|[ \u2500\u2501]+$|paper: |softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square "
+    r"|[\d,]+/[\d,]+ evaluated|evaluated |the paper"
 )
 
 
