@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -209,6 +209,14 @@ def leave_nothing(directory: Path, file: str) -> None:
         directory.rmdir()
 
 
+def end_before_the_task(signum: int, frame: FrameType | None) -> None:
+    """End while Hydra composes, where an exception may be lost in somebody's code. Only directories are there yet."""
+    for directory, file in claimed.items():
+        with suppress(OSError):
+            leave_nothing(Path(directory), file)
+    end_at_once(signum, frame)
+
+
 @contextmanager
 def own_process_state(job: Job) -> Iterator[None]:
     """Give a job the process as it needs it, and the next job of the sweep the process as it was.
@@ -260,7 +268,7 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     claimed.clear()
     sweeps.clear()
     config_dir = None
-    handlers = on_signals(interrupt)
+    handlers = on_signals(end_before_the_task)
     try:
         check_surroundings()
         line = read_command_line(args, verb)

@@ -49,5 +49,5 @@ def test_a_signal_while_the_config_is_composed_leaves_no_directory(here: Path) -
     done = subprocess.run(
         [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (143, "roundround train: interrupted by SIGTERM\n")
+    assert (done.returncode, done.stderr) == (143, "roundround: interrupted by SIGTERM\n")
     assert list(here.glob("outputs/*/*/*")) == []

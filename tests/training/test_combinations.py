@@ -87,7 +87,7 @@ def test_the_command_trains_and_evaluates_it(
         (["softmax=temperature", "softmax.temperature=-1"], "temperature=-1"),
         (["softmax=temperature", "softmax.temperature=inf"], "temperature=inf"),
         (["softmax=learned_temperature", "softmax.temperature=0"], "temperature=0"),
-        (["softmax=adaptive_temperature", "softmax.coefficients=[nan,1]"], "coefficients=[nan, 1]"),
+        (["softmax=adaptive_temperature", "softmax.coefficients=[nan,1]"], "coefficients=[nan, 1.0]"),
         (["softmax=adaptive_temperature", "softmax.coefficients=[]"], "coefficients is empty"),
         (["softmax=adaptive_temperature", "softmax.min_beta=0.5"], "min_beta=0.5"),
         (["softmax=alpha_entmax", "softmax.alpha=0.9"], "alpha=0.9"),

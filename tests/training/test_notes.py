@@ -12,7 +12,6 @@ from helpers_manifest import CONFIG, a_manifest
 from roundround.config.models import build_decoder
 from roundround.config.options import load_option, named
 from roundround.files import write_json
-from roundround.runs.loggers.none import NoLogger
 from roundround.runs.run import Run
 from roundround.tasks.train import twin_in_sweep
 from roundround.training.notes import about_warmup, trains_as_softmax
@@ -84,5 +83,5 @@ def test_only_a_job_that_leaves_a_model_is_named_as_the_same_training(
     write_json(tmp_path / "0" / "run.json", a_manifest(status=status, trains_as_softmax=True))
     config = {**CONFIG, "softmax": {"_target_": "x.LogN"}}
     manifest = {"sweep": str(tmp_path), "trains_as_softmax": True, "config": config}
-    found = twin_in_sweep(Run(tmp_path / "1", manifest, NoLogger(), writes=True))
+    found = twin_in_sweep(Run(tmp_path / "1", manifest, writes=True))
     assert (found.name if found else None) == twin
