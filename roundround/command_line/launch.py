@@ -6,14 +6,13 @@ turn whatever goes wrong into one red line and an exit code: 1 failed, 2 wrong i
 
 from __future__ import annotations
 
-import errno
 import importlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,57 +27,17 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.complaint import complain
 from roundround.command_line.messages import EXPLAINED, explain
+from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps
 from roundround.config.options import conf_dir, config_name
 from roundround.console import print_result
-from roundround.errors import Interrupted, NotFinite, OutputError, UserError, escaped, one_line
+from roundround.errors import Interrupted, NotFinite, OutputError, UserError, one_line
 from roundround.interruption import end_at_once, interrupt, on_signals, put_back
 from roundround.runs import directories
 from roundround.runs.launcher import speaks
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
-claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
-sweeps: list[str] = []  # those of sweeps, for the last line on standard output
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
-TOO_LARGE = (errno.EFBIG,)
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
-
-
-def run_directory(outputs: object, verb: str, resume: object) -> str:
-    past = None if resume is None else given("resume", resume)
-    found = directories.run_directory(given("outputs", outputs), verb, past)
-    if resume is None:
-        claimed[found] = f"{verb}.log"
-    return found
-
-
-def sweep_directory(outputs: object, verb: str, resume: object) -> str:
-    if resume is not None:
-        raise UserError("resume= continues one run; leave out -m")
-    found = directories.sweep_directory(given("outputs", outputs), verb)
-    claimed[found] = "multirun.yaml"
-    sweeps.append(found)
-    return found
-
-
-def given(key: str, value: object) -> str:
-    """A folder from the command line. UserError for an empty one, and for one that is no line of standard output."""
-    if not isinstance(value, str | int | float | None):
-        raise UserError(f"{key}={value}: give one folder")
-    text = "" if value is None else str(value)
-    if not text.strip():
-        raise UserError(f"{key}= is empty; give a folder")
-    if escaped(text) != text:
-        raise UserError(f"{key}={text}: control characters in the name of a folder")
-    return text
-
-
-# At import, because a launcher's worker resolves the config before it calls the job. The cache makes Hydra, which asks
-# for the directory several times, get the same one.
-OmegaConf.register_new_resolver("run_directory", run_directory, use_cache=True, replace=True)
-OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=True, replace=True)
 
 
 def value_or_raise(job: JobReturn) -> Any:
@@ -104,9 +63,7 @@ class Job:
     config_dir: str | None
 
     def __call__(self, cfg: DictConfig) -> Any:
-        claimed.pop(
-            HydraConfig.get().runtime.output_dir, None
-        )  # from here on the job's own: a failed one keeps its log
+        claimed.pop(HydraConfig.get().runtime.output_dir, None)  # from here on the job's own
         with own_process_state(self):
             code = self.run(cfg)
         if code != 1:  # a failed one keeps its log
@@ -182,38 +139,14 @@ def typed_overrides() -> list[str]:
     return overrides
 
 
-def of_the_place(error: OSError, directory: Path) -> str | None:
-    """A line about a disk that is full or a path that cannot be; None where the error is another."""
-    place = error.filename or directory
-    if error.errno in NO_SPACE:
-        return f"no space left on the disk of {place}; free some, or give outputs=DIR"
-    if error.errno in TOO_LARGE:
-        return f"{place}: {error.strerror}; raise the limit of ulimit -f"
-    if error.errno in WRONG_PLACE and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return None
-
-
 def interrupted(verb: str, stop: Interrupted | KeyboardInterrupt) -> int:
     signum = stop.signum if isinstance(stop, Interrupted) else signal.SIGINT
     return complain(verb, f"interrupted by {signal.Signals(signum).name}", 128 + signum)
 
 
-def leave_nothing(directory: Path, file: str) -> None:
-    """Remove a directory in which nothing was written but this file, such as the log of a refused job.
-
-    Never the current folder, which is the user's own: hydra.run.dir=. asks for it.
-    """
-    if directory.is_dir() and directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
-        (directory / file).unlink(missing_ok=True)
-        directory.rmdir()
-
-
 def end_before_the_task(signum: int, frame: FrameType | None) -> None:
     """End while Hydra composes, where an exception may be lost in somebody's code. Only directories are there yet."""
-    for directory, file in claimed.items():
-        with suppress(OSError):
-            leave_nothing(Path(directory), file)
+    leave_no_claimed()
     end_at_once(signum, frame)
 
 
@@ -291,8 +224,7 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     finally:
         put_back(handlers)
         sys.argv = argv
-        for directory, file in claimed.items():
-            leave_nothing(Path(directory), file)
+        leave_no_claimed()
         if full is None:
             del os.environ["HYDRA_FULL_ERROR"]
         else:

@@ -59,8 +59,6 @@ class Decoder(nn.Module):
         for name, value in (("norm_eps", norm_eps), ("initializer_range", initializer_range)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}={value} must be a finite number, 0 or above")
-        if n_layers > MOST_LAYERS:
-            raise ValueError(f"n_layers={n_layers} must be at most {MOST_LAYERS}")
         head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim)
         shapes = [
             AttentionShape(
@@ -156,10 +154,12 @@ class Decoder(nn.Module):
 
 
 def check_sizes(**sizes: int) -> None:
-    """Raises ValueError for the first size below 1."""
+    """Raises ValueError for the first size below 1, and for layers that would take hours to construct."""
     for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
+        if name == "n_layers" and value > MOST_LAYERS:
+            raise ValueError(f"n_layers={value} must be at most {MOST_LAYERS}")
 
 
 def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None) -> int:

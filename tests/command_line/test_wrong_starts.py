@@ -10,7 +10,7 @@ import pytest
 from conftest import Done, assert_refused
 
 from roundround.command_line.arguments import read_command_line
-from roundround.command_line.launch import of_the_place
+from roundround.command_line.places import of_the_place
 from roundround.errors import UserError
 
 
