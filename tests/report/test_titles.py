@@ -19,6 +19,9 @@ def test_a_figure_takes_any_title(tmp_path: Path) -> None:
     set_title(figure, ODD)
     svg, _ = save(figure, tmp_path, "odd")
     ElementTree.parse(svg)
+    (shown,) = figure.texts
+    assert shown.get_text().replace("\n", " ") == ODD.replace("\x1b", " ").replace("\ud800", " ").strip()
+    assert not shown.get_parse_math()
 
 
 def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,166 @@
+"""What trained models of max retrieval are asked: fit a temperature, measure every size, tabulate and draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from roundround.config.build import build
+from roundround.config.schema import MaxRetrievalConfig
+from roundround.console import print_status, print_table
+from roundround.errors import UserError
+from roundround.files import write_atomically
+from roundround.report import max_retrieval_figures as figures
+from roundround.report import max_retrieval_tables as report
+from roundround.retrieval import fitting
+from roundround.retrieval.evaluation import attention_by_priority, evaluate
+from roundround.retrieval.model import MaxRetrieval, head_shape
+from roundround.retrieval.sets import FITTING, TEST, sets_of_size
+from roundround.runs.device import pick_device
+from roundround.runs.run import Run
+from roundround.softmax.adaptive_temperature import AdaptiveTemperature
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.softmax import Softmax
+from roundround.training.display import Display
+
+HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
+
+
+def report_on(
+    run: Run,
+    config: MaxRetrievalConfig,
+    seeds: list[int],
+    model: MaxRetrieval,
+    softmaxes: dict[str, AttentionSoftmax],
+) -> None:
+    """Fit a temperature where one is asked for, evaluate, tabulate and draw."""
+    models = {seed: model.only(place) for place, seed in enumerate(seeds)}
+    points = None
+    if "fitted" in softmaxes:
+        try:
+            points, softmaxes["fitted"] = fit_temperature(run, config, models)
+        except ValueError as error:  # half an hour of training is not lost for that
+            print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
+            softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
+    measured = measure(run, config, models, softmaxes)
+    tabulate(run, config, measured)
+    if run.writes:
+        draw(config, models, softmaxes, measured, points, run.directory / "figures")
+
+
+def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
+    """The normaliser of this name, at inference; UserError for one that this head cannot feed, or another baseline."""
+    node = config.normalisers[name]
+    if replaced:
+        node = OmegaConf.merge(node, replaced)
+        assert isinstance(node, DictConfig)
+    shape = head_shape(config.model.width, config.max_items)
+    softmax: AttentionSoftmax = build(node, AttentionSoftmax, shape).eval().to(pick_device(config.device))
+    if name == report.BASELINE and not isinstance(softmax, Softmax):
+        raise UserError(f"normalisers.{name} is the baseline and what is trained with; give others another name")
+    if type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
+        raise UserError(
+            f"normalisers.{name} reads parameters off each token, which this head does not learn; leave it out"
+        )
+    return softmax
+
+
+def fit_temperature(
+    run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval]
+) -> tuple[torch.Tensor, AttentionSoftmax]:
+    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found.
+
+    Raises ValueError where there are too few points.
+    """
+    found = []
+    for n in config.fit_sizes:
+        for seed, model in models.items():
+            sets = sets_of_size(seed, n=n, n_sets=fitting.most_sets(n), n_classes=model.n_classes, stream=FITTING)
+            found.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
+    points = torch.cat(found)
+    coefficients = [float(f"{c:.6g}") for c in fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())]
+    shown = ",".join(map(str, coefficients))
+    node = OmegaConf.merge(config.normalisers.fitted, {"coefficients": coefficients})
+    path = run.directory / "conf" / "softmax" / "fitted.yaml"
+    if run.writes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = f"# roundround train --config-dir {run.directory / 'conf'} softmax=fitted\n"
+        write_atomically(
+            path, f"{head}# Adaptive temperature fitted to {len(points):,} inputs.\n{OmegaConf.to_yaml(node)}"
+        )
+        run.note(fit={"coefficients": coefficients, "inputs": len(points), "sizes": config.fit_sizes})
+        print_status(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature softmax.coefficients=[{shown}]")
+    return points, softmax_of(config, "fitted", coefficients=coefficients)
+
+
+def measure(
+    run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval], softmaxes: dict[str, AttentionSoftmax]
+) -> report.Measured:
+    """Every size, seed and normaliser."""
+    measured = report.Measured(list(models), config.test_sizes)
+    display = Display(sum(config.test_sizes) * len(models), 0, shown=run.writes, unit="evaluated")
+    done = 0
+    try:
+        for n in config.test_sizes:
+            for seed, model in models.items():
+                sets = sets_of_size(seed, n=n, n_sets=config.test_sets, n_classes=model.n_classes, stream=TEST)
+                measured.put(seed, n, *evaluate(model, softmaxes, sets))
+                display.advance(done := done + n)
+            means = {name: measured.mean_accuracy(name, n) for name in softmaxes}
+            display.metrics(done, f"{n:,} items: {', '.join(f'{name} {mean:.1f} %' for name, mean in means.items())}")
+            run.log(config.max_steps + n, n=n, **{f"accuracy_{name}": mean for name, mean in means.items()})
+    finally:
+        display.close()
+    return measured
+
+
+def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) -> None:
+    """Write the results, and show the table."""
+    largest = measured.sizes[-1]
+    headline = {f"{name}_{largest}": measured.mean_accuracy(name, largest) for name in measured.values}
+    apart = report.distances(measured)
+    records = measured.records()
+    if apart is not None:
+        headline |= {"baseline_from_paper": apart[0].value, "gains_from_paper": apart[1].value}
+        for metric, distance in zip(("baseline_from_paper", "gains_from_paper"), apart, strict=True):
+            records.append({"metric": metric, "value": distance.value, "low": distance.low, "high": distance.high})
+    run.results(records, **headline)
+    notes = report.notes(measured, config.fit_sizes)
+    if run.writes:
+        lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
+        write_atomically(run.directory / "table.md", "".join(lines))
+        terminal = Console(stderr=True)
+        width = terminal.width if terminal.is_terminal else 120
+        tables = report.tables(measured, title="max retrieval: accuracy in per cent", width=width)
+        print_table(*tables, width=width)
+        for note in notes:
+            print_status(note)
+
+
+def draw(
+    config: MaxRetrievalConfig,
+    models: dict[int, MaxRetrieval],
+    softmaxes: dict[str, AttentionSoftmax],
+    measured: report.Measured,
+    points: torch.Tensor | None,
+    folder: Path,
+) -> None:
+    """Every figure of the run; heat maps of the first seed, plain and adaptive."""
+    figures.accuracy(measured, folder)
+    figures.dispersion(measured, folder)
+    shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
+    seed, model = next(iter(models.items()))
+    frames = {}
+    for n in measured.sizes:
+        sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes, stream=TEST)
+        frames[n] = attention_by_priority(model, shown, sets, **HEAT_MAP)
+    for name in shown:
+        figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder)
+    if points is not None:
+        polynomial = softmaxes["fitted"]
+        assert isinstance(polynomial, AdaptiveTemperature)
+        figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes, folder)
