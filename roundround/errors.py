@@ -47,12 +47,12 @@ def one_line(error: BaseException) -> str:
     return printable(" ".join(str(error).split()) or type(error).__name__)
 
 
-def printable(text: str) -> str:
+def printable(text: str, longest: int = LONGEST) -> str:
     """Text of anybody's as one bounded line: escaped, and of a longer one the middle is left out."""
     text = escaped(text)
-    if len(text) <= LONGEST:
+    if len(text) <= longest:
         return text
-    half = (LONGEST - 5) // 2
+    half = (longest - 5) // 2
     return f"{text[:half]} ... {text[-half:]}"
 
 

@@ -5,7 +5,6 @@ The sizes that a config.json names are compared before anything of that size is 
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
-from roundround.errors import UserError, one_line
+from roundround.errors import UserError, one_line, printable
+from roundround.files import home_expanded, parse_json
 from roundround.model.decoder import MOST_LAYERS
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -37,12 +37,11 @@ class Header:
 
 def folder_named(text: str) -> Path:
     """A path as typed, ~ included. UserError where the system cannot even look it up."""
+    folder = home_expanded(text, "the model")
     try:
-        folder = Path(text).expanduser()
         folder.is_dir()
-    except (OSError, RuntimeError) as error:  # nobody's home is a RuntimeError
-        why = error.strerror if isinstance(error, OSError) else one_line(error)
-        raise UserError(f"{text if len(text) < 80 else text[:80] + '...'} names no folder: {why}") from error
+    except OSError as error:
+        raise UserError(f"{printable(text, 80)} names no folder: {error.strerror}") from error
     return folder
 
 
@@ -51,8 +50,8 @@ def read_json(path: Path) -> Any:
     if not path.is_file():  # a pipe would be waited for
         raise UserError(f"{path.parent} has no {path.name}; it is no checkpoint of Hugging Face's")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 

@@ -7,7 +7,6 @@ state.json           step, losses, the optimizer's numbers, sha256 of the two fi
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from roundround.files import sha256, usual_mode, write_json
+from roundround.files import parse_json, sha256, usual_mode, write_json
 
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 
@@ -60,8 +59,8 @@ def read_tensors(path: Path, sha256_of_writer: str) -> dict[str, Tensor]:
 def read_numbers(path: Path, step: int) -> dict[str, Any]:
     """A state.json with all that `write` puts there. Raises ValueError where it is not that of this step."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        state = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError("it is not valid json") from error
     if not isinstance(state, dict):
         raise ValueError("it is no json object")

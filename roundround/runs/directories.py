@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import stat
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError, one_line
-from roundround.files import home_expanded
+from roundround.files import home_expanded, parse_json
 from roundround.runs.launcher import launched_from_outside, rank
 from roundround.runs.leftovers import MANIFEST, hold, sweep
 from roundround.runs.manifest import fault, time_of
@@ -133,10 +132,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     try:
-        manifest = json.loads(text_of(path))
+        manifest = parse_json(text_of(path))
     except OSError as error:
         raise UserError(f"{directory} is not a run directory: {why_unreadable(directory, error)}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
     wrong = fault(manifest)
     if wrong is not None:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from textwrap import shorten
 from typing import Any
+
+from roundround.errors import printable
 
 DEEPEST = 32  # levels of nesting; a config has five
 MOST_TOKENS = 2**31
@@ -144,7 +145,7 @@ def brief(value: Any) -> str:
     """A value in a few printable characters."""
     if isinstance(value, dict | list):
         return f"{'an empty' if not value else 'a'} {'mapping' if isinstance(value, dict) else 'list'}"
-    return "null" if value is None else shorten(ascii(value), 40, placeholder="...")
+    return "null" if value is None else printable(repr(value), 40)
 
 
 def deeper_than(value: Any, limit: int) -> bool:

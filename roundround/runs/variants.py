@@ -14,12 +14,11 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from roundround.config.recorded import foreign_targets, overridden
 from roundround.console import print_status
-from roundround.errors import UserError
+from roundround.errors import UserError, printable
 from roundround.files import sha256
 
 FOLDER = "variants"
@@ -209,7 +208,7 @@ def first_difference(before: list[str], after: list[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    return f"'{shorten(text, 60, placeholder=' ...')}'"
+    return f"'{printable(text, 60)}'"
 
 
 def same_code(before: str, after: str) -> bool:

@@ -33,8 +33,9 @@ from roundround.report import dispersion_tables, evaluation, perplexity
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.directories import find_run
 from roundround.runs.loggers.base import Logger
+from roundround.runs.opening import opened
 from roundround.runs.rebuilt import TrainedRun
-from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 
 TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths

@@ -26,8 +26,9 @@ from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
 from roundround.runs.directories import find_run
 from roundround.runs.loggers.base import Logger
+from roundround.runs.opening import opened
 from roundround.runs.rebuilt import TrainedRun
-from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
 
 if TYPE_CHECKING:

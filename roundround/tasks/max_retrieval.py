@@ -24,7 +24,8 @@ from roundround.runs import checkpoints
 from roundround.runs.device import describe_device, pick_device, without_denormals
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.base import Logger
-from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation, Run
 from roundround.runs.variants import taken_over, tell_changes
 from roundround.runs.weights import check_optimizer, load_into
 from roundround.softmax.base import AttentionSoftmax

@@ -27,7 +27,8 @@ from roundround.runs.device import describe_device
 from roundround.runs.directories import jobs_of_sweep
 from roundround.runs.launcher import launched_from_outside
 from roundround.runs.loggers.base import Logger
-from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation, Run
 from roundround.runs.start import Start, starting_point
 from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback

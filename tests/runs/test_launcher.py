@@ -23,7 +23,8 @@ from roundround.files import write_json
 from roundround.runs import launcher, variants
 from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
 from roundround.runs.loggers.none import NoLogger
-from roundround.runs.run import Invocation, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation
 
 # what launchers set, for the second of two processes
 TORCHRUN = {
@@ -222,7 +223,7 @@ def test_the_first_rank_alone_tells_of_changes_and_asks_git(
     rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("roundround.runs.run.git_state", lambda: (asked.append(rank), None))
+    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: (asked.append(rank), None))
     monkeypatch.setattr(variants, "refuse_changed", lambda *args: ["my.Class has a new comment"])
     set_all(monkeypatch, {**TORCHRUN, "RANK": rank})
     for name in ("new", "old"):

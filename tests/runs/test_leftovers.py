@@ -19,7 +19,8 @@ from roundround.errors import UserError
 from roundround.runs.directories import claim, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
-from roundround.runs.run import Invocation, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation
 
 NOON = datetime(2026, 1, 31, 12, 0, 0)
 KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewhere"}}
@@ -28,7 +29,7 @@ KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewher
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr("roundround.runs.run.git_state", lambda: ({"commit": "c", "dirty": True}, "the patch"))
+    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: ({"commit": "c", "dirty": True}, "the patch"))
 
 
 def work(directory: Path, logger: Logger | None = None, known: Mapping[str, Any] | None = KNOWN) -> None:
@@ -123,7 +124,7 @@ def test_a_run_that_cannot_be_written_is_one_line(
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise PermissionError(13, "Permission denied", str(run / ".run.json.x"))
 
-    where = {"mkstemp": "roundround.files.tempfile.mkstemp", "acquire": "roundround.runs.run.FileLock.acquire"}
+    where = {"mkstemp": "roundround.files.tempfile.mkstemp", "acquire": "roundround.runs.opening.FileLock.acquire"}
     monkeypatch.setattr(where[call], refuse)
     with pytest.raises(UserError, match=r"cannot write to .*/\.run\.json\.x: Permission denied"):
         work(run)

@@ -65,7 +65,7 @@ FOREIGN = {
     ),
     "nested more than 32 deep": nested(40),
     "not valid json": "[" * 100_000,
-    "not valid json (Exceeds the limit": '{"seed": ' + "9" * 5000 + "}",
+    "not valid json (a number has more than": '{"seed": ' + "9" * 5000 + "}",
     "not valid json ('utf-8' codec": b"\xff\xfe{}",
 }
 

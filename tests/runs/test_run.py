@@ -32,7 +32,8 @@ from roundround.runs.directories import claim, find_run, read_manifest, run_dire
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.loggers.wandb import WandB, has_login
-from roundround.runs.run import Invocation, Run, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation, Run
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ def test_a_run_refused_after_it_went_on_says_why(directory: Path) -> None:
 
 
 def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("roundround.runs.run.rank", lambda: 1)
+    monkeypatch.setattr("roundround.runs.opening.rank", lambda: 1)
     logger = Recorder()
     with opening(directory, logger) as run:
         run.note(device="an abacus")
@@ -305,7 +306,8 @@ CHILD = """
 import sys
 from pathlib import Path
 from roundround.runs.loggers.none import NoLogger
-from roundround.runs.run import Invocation, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation
 invocation = Invocation(verb="probe", directory=Path(sys.argv[1]), overrides=[], choices={})
 with opened(invocation, config={}, logger=NoLogger()) as run:
     run.log(1, loss=2.0)
@@ -612,7 +614,7 @@ def test_git_is_asked_once_when_a_run_begins_and_never_when_it_goes_on(
     checkout: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, ask = [], provenance.git_state
-    monkeypatch.setattr("roundround.runs.run.git_state", lambda: asked.append(1) or ask())
+    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: asked.append(1) or ask())
     ended_by(directory, KeyboardInterrupt())
     assert len(asked) == 1
     with opening(directory):
@@ -680,7 +682,8 @@ import sys
 from pathlib import Path
 from roundround.errors import Interrupted
 from roundround.runs.loggers.wandb import WandB
-from roundround.runs.run import Invocation, opened
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation
 invocation = Invocation(verb="probe", directory=Path("run"), overrides=[], choices={})
 for last in (False, True):
     logger = WandB(project="project", entity=None, group=None, tags=["tag"])

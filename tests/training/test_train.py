@@ -323,7 +323,7 @@ def test_a_finished_run_resumed_is_still_finished(train: Callable[..., Done], ro
 
 
 def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
-    from roundround.runs.run import locked
+    from roundround.runs.opening import locked
 
     run = train().directory
     with locked(run):
