@@ -11,8 +11,8 @@ may be killed between a folder and its links. The newest folder's state.json kno
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from roundround.files import flush_folder, folder_in_one_step
 from roundround.runs.checkpoint_files import STATE, TRAINER, WEIGHTS, join_optimizer, read_numbers, read_tensors, write
 
 STEP, LINKS = "step-", ("last", "best")
+NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
 KEPT = 2  # beside the best
 
 
@@ -80,8 +81,13 @@ def recover(checkpoints: Path) -> None:
 
 
 def point(checkpoints: Path, name: str, folder: Path | None) -> None:
-    """Make `checkpoints/<name>` a link to the folder, in one step; without one there is no link."""
+    """Make `checkpoints/<name>` a link to the folder, in one step; without one there is no link.
+
+    Raises UserError where a folder has that name: what copies a run may have followed the link.
+    """
     link, temporary = checkpoints / name, checkpoints / f".{name}"
+    if link.is_dir() and not link.is_symlink():
+        raise UserError(f"{link} is a folder where a link was, as copying leaves it; delete it: the checkpoint stays")
     if folder is None:
         link.unlink(missing_ok=True)
         return
@@ -112,15 +118,13 @@ def folder_of(step: int) -> str:
 
 
 def step_of(folder: Path) -> int:
-    """The step in a folder's name; one that has none comes last, where it is refused and not passed over."""
-    digits = folder.name.removeprefix(STEP)
-    return int(digits) if digits.isdecimal() else sys.maxsize
+    return int(folder.name.removeprefix(STEP))
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """The folders of whole checkpoints, oldest first; not what a link leads to."""
-    found = [folder for folder in checkpoints.glob(f"{STEP}*") if folder.is_dir() and not folder.is_symlink()]
-    return sorted(found, key=step_of)
+    """The folders of whole checkpoints, oldest first; not what a link leads to, nor copies of a person's own naming."""
+    found = [folder for folder in checkpoints.glob(f"{STEP}*") if NAME.fullmatch(folder.name)]
+    return sorted((folder for folder in found if folder.is_dir() and not folder.is_symlink()), key=step_of)
 
 
 def newest(checkpoints: Path) -> Path | None:
@@ -145,12 +149,12 @@ def find(run: Path, name: str) -> Path:
     Raises UserError where there is none of that name inside the run.
     """
     checkpoints = run / "checkpoints"
-    there = steps(checkpoints)
     if name in LINKS:
         refuse_foreign_link(checkpoints / name)
         folder = best(checkpoints) if name == "best" else newest(checkpoints)
     else:
         folder = checkpoints / name
+    there = steps(checkpoints)  # after the newest: a run beside us may have written it just now
     if folder not in there:
         names = ", ".join(path.name for path in there)
         raise UserError(f"{run} has no checkpoint '{name}'" + (f" (there are: {names})" if there else ""))

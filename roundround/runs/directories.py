@@ -15,7 +15,7 @@ from typing import Any
 from roundround.errors import UserError, one_line
 from roundround.files import home_expanded, parse_json
 from roundround.runs.launcher import launched_from_outside, rank
-from roundround.runs.leftovers import MANIFEST, hold, sweep
+from roundround.runs.leftovers import MANIFEST, hold, refuse_links, sweep
 from roundround.runs.manifest import fault, time_of
 
 SCRATCH = "roundround-rank-"
@@ -33,10 +33,11 @@ def run_directory(outputs: str, verb: str, resume: str | None) -> str:
         found = read_manifest(directory)["verb"]
         if found != verb:  # said before Hydra writes its log there
             raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
+        refuse_links(directory)
         return str(directory)
     if rank() != 0:
         return tempfile.mkdtemp(prefix=SCRATCH)
-    return str(claim(Path(outputs) / verb, datetime.now()))
+    return str(claim(runs_of(outputs, verb), datetime.now()))
 
 
 def remove_scratch(directory: Path) -> None:
@@ -50,7 +51,7 @@ def sweep_directory(outputs: str, verb: str) -> str:
     launched = launched_from_outside()
     if launched is not None and "SUBMITIT_EXECUTOR" not in os.environ:
         raise UserError(f"{launched.launcher} starts the processes of one run; leave out -m, or start a run at a time")
-    return str(claim(Path(outputs) / verb, datetime.now(), suffix="-sweep"))
+    return str(claim(runs_of(outputs, verb), datetime.now(), suffix="-sweep"))
 
 
 def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
@@ -58,7 +59,7 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 
     Directories that earlier launches left behind before they began are swept.
     """
-    day = home_expanded(str(parent), "outputs").absolute() / now.strftime("%Y-%m-%d")
+    day = parent.absolute() / now.strftime("%Y-%m-%d")
     try:
         day.mkdir(parents=True, exist_ok=True)
         for n in range(1, 10_000):
@@ -85,11 +86,17 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool) -> Path:
         path = path_of(reference)
         read_manifest(path)
         return path
-    found = [(time_of(manifest["started"]), path) for path, manifest in all_runs(Path(outputs) / verb, verb, done=done)]
+    folder = runs_of(outputs, verb)
+    found = [(time_of(manifest["started"]), path) for path, manifest in all_runs(folder, verb, done=done)]
     if not found:
         kind = "finished " if done else ""
-        raise UserError(f"no {kind}{verb} run under {Path(outputs) / verb}; start one with: roundround {verb}")
+        raise UserError(f"no {kind}{verb} run under {folder}; start one with: roundround {verb}")
     return max(found)[1]
+
+
+def runs_of(outputs: str, verb: str) -> Path:
+    """The folder of a verb's runs. UserError where `outputs` names a user whose home is not known."""
+    return home_expanded(outputs, "outputs") / verb
 
 
 def path_of(reference: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,10 +16,10 @@ from roundround.files import leftovers
 MANIFEST, LOCK, METRICS, RESULTS = "run.json", ".lock", "metrics.jsonl", "results.json"
 FILES = (MANIFEST, METRICS, RESULTS, "code.patch", "tokenizer.json", "table.md", "fitted.yaml")  # written atomically
 FOLDERS = ("checkpoints", "figures", "variants", "conf")
-BEFORE_MANIFEST = {LOCK, "code.patch"}
+BEFORE_MANIFEST = {LOCK, "code.patch", "multirun.yaml"}
 DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d-\d\d-\d\d(-sweep)?(-\d+)?")
 DAYS_SWEPT = 3  # the latest that are there
-SECONDS_TO_BEGIN = 600  # far more than lie between a directory and the hold on it
+SECONDS_TO_BEGIN = 24 * 3600  # a corpus may take hours to tokenise, on another machine, where the hold is not seen
 held: list[int] = []  # the hold on the directory that this process claimed last; it falls with the process
 
 
@@ -52,6 +53,16 @@ def check_kinds(directory: Path) -> None:
             raise UserError(f"{path} is not a folder; move it away to resume the run")
 
 
+def refuse_links(directory: Path) -> None:
+    """Raises UserError for a link that leads out of a run: a resume would write there. W&B makes some in its folder."""
+    inside = directory.resolve()
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in [*folders, *files]):
+            if path.is_symlink() and not path.resolve().is_relative_to(inside):
+                raise UserError(f"{path} is a link that leads out of the run; put what it leads to in its place")
+        folders[:] = [name for name in folders if name != "wandb"]
+
+
 # -- directories that were claimed and never begun
 
 
@@ -68,7 +79,7 @@ def sweep(parent: Path) -> None:
     """Remove the directories under `parent` (the runs of a verb) whose process ended before it wrote a manifest.
 
     Only those named as `claim` names them, which hold nothing but a lock, a log of no error and what is written before
-    the manifest, which have not changed for ten minutes, and which no living process holds.
+    the manifest, which have not changed for a day, and which no living process holds.
     """
     days = sorted(day for day in parent.iterdir() if DAY.fullmatch(day.name) and not day.is_symlink())
     for day in days[-DAYS_SWEPT:]:
@@ -83,12 +94,23 @@ def remove_unbegun(directory: Path, log_name: str) -> None:
     if (directory / MANIFEST).exists() or time.time() - directory.stat().st_mtime < SECONDS_TO_BEGIN:
         return
     with suppress(OSError), unheld(directory) as free:
-        files = list(directory.iterdir())
-        ours = {directory / name for name in BEFORE_MANIFEST} | set(leftovers(directory, FILES))
-        if free and all(path in ours or (path.name == log_name and tells_no_error(path)) for path in files):
-            for path in files:
-                path.unlink()
-            directory.rmdir()
+        if free and is_unbegun(directory, log_name):
+            shutil.rmtree(directory)
+
+
+def is_unbegun(directory: Path, log_name: str) -> bool:
+    """Whether a directory, of a run or of a sweep, holds only what is written before a manifest."""
+    temporary = leftovers(directory, FILES)
+    return all(path in temporary or comes_before(path, log_name) for path in directory.iterdir())
+
+
+def comes_before(path: Path, log_name: str) -> bool:
+    """Whether a manifest is written after this: a file, copies of the user's classes, or a job of a sweep."""
+    if path.is_symlink():
+        return False
+    if path.is_dir():
+        return path.name == "variants" or (path.name.isdecimal() and is_unbegun(path, log_name))
+    return path.name in BEFORE_MANIFEST or (path.name == log_name and tells_no_error(path))
 
 
 def tells_no_error(log: Path) -> bool:

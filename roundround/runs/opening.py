@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -19,10 +21,12 @@ from roundround.files import write_atomically
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.launcher import rank
-from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, recover
+from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
+
+OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +43,16 @@ def opened(
     is writing there, or where a class from outside is another now.
     """
     directory, writes = invocation.directory, rank() == 0
+    before = set(os.listdir(directory)) if writes else set()
     with locked(directory) if writes else nullcontext():
         fresh = not (directory / MANIFEST).exists()
+        if fresh and before & OF_A_RUN:
+            raise UserError(
+                f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder"
+            )
         git, patch = git_state() if fresh and writes else (None, None)
         manifest = new_manifest(invocation, config, git) if fresh else read_manifest(directory)
-        run, before = Run(directory, manifest, writes=writes), dict(manifest)
+        run, earlier = Run(directory, manifest, writes=writes), dict(manifest)
         if not fresh:
             for line in variants.refuse_changed(directory, manifest):
                 if writes:
@@ -51,19 +60,19 @@ def opened(
             manifest |= {"resumed": now(), "ended": None, "status": "running"}
         manifest |= known or {}
         if writes:
-            record_start(run, patch, fresh=fresh)
+            record_start(run, patch, before if fresh else None)
         try:
             if writes:
                 start_logger(run, logger)
             yield run
             end(run, "done")
         except UserError as error:
-            if fresh and not (directory / METRICS).exists():
-                withdraw(run)
-            elif not fresh and not run.has_logged:
-                put_back(run, before)
-            else:
+            if run.has_logged:
                 end(run, f"failed: {one_line(error)}")
+            elif fresh:
+                withdraw(run, before)
+            else:
+                restore(run, earlier)
             raise
         except (Interrupted, KeyboardInterrupt):
             end(run, "interrupted")
@@ -75,14 +84,15 @@ def opened(
         print_result(str(directory))
 
 
-def record_start(run: Run, patch: str | None, *, fresh: bool) -> None:
+def record_start(run: Run, patch: str | None, before: set[str] | None) -> None:
     """Write what is known before anything starts: the manifest last, since with it the run is there.
 
-    A directory that a killed process left is put right first. Where writing fails, a new run leaves nothing.
+    before: what lay in the directory of a new run; None where a run is gone on with, and what a killed process left is
+    put right first. Where writing fails, a new run leaves nothing.
     """
     try:
         with refusal_as_user_error(run.directory):
-            if fresh:
+            if before is not None:
                 run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
             else:
                 recover(run.directory)
@@ -90,8 +100,8 @@ def record_start(run: Run, patch: str | None, *, fresh: bool) -> None:
                 write_atomically(run.directory / "code.patch", patch)
             run.note()
     except BaseException:
-        if fresh:
-            withdraw(run)
+        if before is not None:
+            withdraw(run, before)
         raise
 
 
@@ -103,38 +113,46 @@ def start_logger(run: Run, logger: Logger) -> None:
 
 
 def end(run: Run, status: str) -> None:
-    """Write how the run ended; where even that fails, say so and keep the error that matters."""
-    if not run.writes:
-        return
-    try:
-        run.note(status=status, ended=now())
-        run.logger.finish(run.manifest)
-    except Exception as error:
-        known = status != "done" and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        log.log(  # where the disk is full, that is what ends the run too
-            logging.DEBUG if known else logging.WARNING, "the end of the run could not be recorded: %s", one_line(error)
-        )
-
-
-def withdraw(run: Run) -> None:
-    """Remove a run that never began, and only files that a run writes: the folder may be the user's own."""
-    import shutil
-
-    if not run.writes:
-        return
-    run.logger.finish({**run.manifest, "status": "refused"})
-    for name in (MANIFEST, "code.patch", "tokenizer.json", LOCK):
-        (run.directory / name).unlink(missing_ok=True)
-    variants.remove(run.manifest, run.directory)
-    shutil.rmtree(run.directory / "wandb", ignore_errors=True)
-
-
-def put_back(run: Run, manifest: dict[str, Any]) -> None:
-    """Leave a run that was to be resumed, and was refused, with the manifest that it had."""
-    run.manifest = {**manifest, **{name: run.manifest[name] for name in ("wandb",) if name in run.manifest}}
-    run.note()
+    """Write how the run ended."""
     if run.writes:
-        run.logger.finish(run.manifest)
+        with as_well_as_possible(run, known=status != "done"):  # where the disk is full, that is what ends the run too
+            run.note(status=status, ended=now())
+            run.logger.finish(run.manifest)
+
+
+@contextmanager
+def as_well_as_possible(run: Run, *, known: bool) -> Iterator[None]:
+    """Where even recording the end fails, say so and keep the error that matters; a full disk may be known."""
+    try:
+        yield
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        level = logging.DEBUG if full and known else logging.WARNING
+        log.log(level, "the end of the run could not be recorded: %s", one_line(error))
+
+
+def withdraw(run: Run, before: set[str]) -> None:
+    """Remove a run that never began, and only what it wrote: the folder may be the user's own, with `before` in it."""
+    if not run.writes:
+        return
+    with as_well_as_possible(run, known=True):
+        run.logger.finish({**run.manifest, "status": "refused"})
+    if "wandb" not in before:
+        shutil.rmtree(run.directory / "wandb", ignore_errors=True)
+    if variants.FOLDER not in before:
+        variants.remove(run.manifest, run.directory)
+    for name in ("tokenizer.json", "code.patch", MANIFEST, LOCK):
+        if name not in before:
+            (run.directory / name).unlink(missing_ok=True)
+
+
+def restore(run: Run, manifest: dict[str, Any]) -> None:
+    """Leave a run that was to be resumed, and was refused, with the manifest that it had."""
+    run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
+    if run.writes:
+        with as_well_as_possible(run, known=True):
+            run.note()
+            run.logger.finish(run.manifest)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:

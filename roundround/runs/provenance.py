@@ -27,7 +27,7 @@ PACKAGES = [
     "wandb",
 ]
 
-CODE = ("roundround", "conf")
+CODE, KINDS = ("roundround", "conf"), {".py", ".yaml"}  # where, and what new files of it a run takes along
 LARGEST_FILE, LARGEST_PATCH = 256 << 10, 2 << 20  # bytes of a file, or of its change, in a patch; and of the patch
 MOST_NAMED = 100  # files left out
 AS_ALWAYS = [  # whatever git's own configuration says, `git apply` must take the patch
@@ -99,7 +99,7 @@ def git_state() -> tuple[dict[str, Any] | None, str | None]:
 
 
 def uncommitted(top: Path) -> tuple[str, list[str]]:
-    """The patch from the commit to the code as it is, small new text files included; and what is left out of it.
+    """The patch from the commit to the code as it is, small new modules and configs included; and what it leaves out.
 
     A patch lies in every run and goes where runs go: files that look like secrets, and bulk, are named and not copied.
     """
@@ -121,7 +121,7 @@ def uncommitted(top: Path) -> tuple[str, list[str]]:
 
 
 def change_of(top: Path, name: str, *, is_new: bool) -> tuple[str, str]:
-    """(the patch of one file, why it is left out); one of them is empty. Nothing of a file left out is read."""
+    """(the patch of one file, why it is left out); one of them is empty."""
     path = top / name
     if looks_secret(name):
         return "", "its name looks like that of a secret"
@@ -129,6 +129,8 @@ def change_of(top: Path, name: str, *, is_new: bool) -> tuple[str, str]:
         return "", "it is new and no regular file"
     if path.is_file() and not path.is_symlink() and path.stat().st_size > LARGEST_FILE:
         return "", f"it has more than {LARGEST_FILE:,} bytes"
+    if is_new and path.suffix not in KINDS:  # a key has many names, and the package holds nothing else
+        return "", f"it is new and neither {' nor '.join(sorted(KINDS))}"
     against = ["--no-index", "--", os.devnull, name] if is_new else ["HEAD", "--", name]
     change = git("-C", str(top), "--literal-pathspecs", "diff", *AS_ALWAYS, *([] if is_new else ["--binary"]), *against)
     if change is None:

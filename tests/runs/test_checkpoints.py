@@ -134,6 +134,44 @@ def test_steps_beyond_eight_digits_are_in_order(tmp_path: Path) -> None:
     assert newest.name == "step-100000000"
 
 
+def test_a_copy_under_another_name_is_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    save(folder, 1, 1)
+    for name in ("step-00000001.bak", "step-00000001 (copy)", "step-9", "step-"):
+        shutil.copytree(folder / "step-00000001", folder / name)
+    save(folder, 2, 2)
+    checkpoints.recover(folder)
+    assert [path.name for path in checkpoints.steps(folder)] == ["step-00000001", "step-00000002"]
+    assert checkpoints.find(tmp_path, "last").name == "step-00000002"
+    assert (folder / "step-00000001.bak" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_a_folder_in_the_place_of_a_link_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
+    save(tmp_path / "checkpoints", 1, 1)
+    copied = tmp_path / "copied"
+    shutil.copytree(tmp_path / "checkpoints", copied, symlinks=False)
+    other = copied / ({"best", "last"} - {name}).pop()
+    shutil.rmtree(other)
+    before = tree(copied).keys()
+    with pytest.raises(UserError, match=f"{name} is a folder where a link was, .*; delete it"):
+        checkpoints.recover(copied)
+    assert tree(copied).keys() - {other.name} == before
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    rename = os.rename
+    monkeypatch.setattr(os, "fsync", lambda handle: events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name))
+    monkeypatch.setattr(os, "rename", lambda a, b: (events.append("renamed"), rename(a, b)))
+    save(tmp_path, 1, 1)
+    flushed = events[: events.index("renamed")]
+    assert {"model.safetensors", "trainer.safetensors", ".step-00000001"} <= set(flushed)
+    assert any(name.startswith(".state.json") for name in flushed)
+    assert "step-00000001" not in events
+    assert tmp_path.name in events[events.index("renamed") :], "and the folder that holds the new name"
+
+
 @pytest.mark.parametrize("name", ["../other/checkpoints/step-00000001", "best/..", "", ".", "step-1", "/etc", "step-*"])
 def test_a_name_never_leads_out_of_the_run(tmp_path: Path, name: str) -> None:
     for run in ("mine", "other"):

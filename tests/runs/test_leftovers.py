@@ -135,13 +135,14 @@ def test_a_run_that_cannot_be_written_is_one_line(
 # -- directories that were claimed and never begun
 
 
-def left(parent: Path, name: str, *files: str, minutes: float = 60, day: str = "2026-01-31") -> Path:
+def left(parent: Path, name: str, *files: str, hours: float = 25, day: str = "2026-01-31") -> Path:
     """A directory as a process left it some time ago."""
     directory = parent / day / name
     directory.mkdir(parents=True)
     for file in files:
+        (directory / file).parent.mkdir(parents=True, exist_ok=True)
         (directory / file).write_text("")
-    then = time.time() - 60 * minutes
+    then = time.time() - 3600 * hours
     os.utime(directory, (then, then))
     return directory
 
@@ -153,12 +154,16 @@ def test_the_next_start_sweeps_what_was_never_begun(tmp_path: Path) -> None:
         left(parent, "10-00-01", "train.log"),
         left(parent, "10-00-02-2", "train.log", ".lock", ".run.json.abcdefgh", "code.patch"),
         left(parent, "10-00-03-sweep"),
+        left(parent, "10-00-12-sweep", "multirun.yaml", "0/train.log", "1/variants/mine.py"),
+        left(parent, "10-00-13", "variants/mine.py"),
         left(parent, "10-00-04", day="2026-01-29"),
     ]
     kept = [
         left(parent, "10-00-05", "run.json"),
         left(parent, "10-00-06", "notes.txt"),
-        left(parent, "10-00-07", "train.log", minutes=5),
+        left(parent, "10-00-14-sweep", "0/train.log", "1/run.json"),
+        left(parent, "10-00-15", "mine/notes.txt"),
+        left(parent, "10-00-07", "train.log", hours=23),
         left(parent, "my-folder"),
         left(parent, "10-00-08", day="data"),
         left(parent, "10-00-09", "eval.log"),

@@ -140,7 +140,8 @@ def test_the_names_of_this_project_are_no_secrets() -> None:
 
 def test_bulk_and_what_is_no_text_is_named_with_the_reason(checkout: Path) -> None:
     write(checkout / "conf/big.bin", b"\0" * (LARGEST_FILE + 1))
-    write(checkout / "conf/small.bin", b"\0\1")
+    write(checkout / "conf/small.py", b"\0\1")
+    write(checkout / "conf/openai_key.txt", "sk-1")
     write(checkout / "roundround/latin.py", b"# caf\xe9\n")
     (checkout / "conf/link.yaml").symlink_to("/etc/hostname")
     write(checkout / "notes.md", "outside of the code, and so not even named\n")
@@ -149,7 +150,8 @@ def test_bulk_and_what_is_no_text_is_named_with_the_reason(checkout: Path) -> No
     assert patch is None
     assert left_out(state) == {
         "conf/big.bin": "it has more than 262,144 bytes",
-        "conf/small.bin": "it is new and no text",
+        "conf/small.py": "it is new and no text",
+        "conf/openai_key.txt": "it is new and neither .py nor .yaml",
         "roundround/latin.py": "it is not UTF-8",
         "conf/link.yaml": "it is new and no regular file",
         "conf/pe/rope.yaml": "its change has more than 262,144 bytes",

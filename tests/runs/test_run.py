@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import hydra
 import pytest
@@ -150,6 +151,41 @@ def test_a_run_refused_before_its_first_step_leaves_only_what_was_there(director
         task()
     assert {path.name for path in directory.iterdir()} == {"notes.txt"}
     assert logger.heard[-1] == ("finish", "refused", {})
+
+
+def test_a_run_refused_before_its_first_step_deletes_nothing_of_the_users_own(directory: Path) -> None:
+    own = ["code.patch", "wandb/offline-run-1/run.wandb", "variants/mine.py"]
+    for name in own:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text("mine")
+    with pytest.raises(UserError, match="no such corpus"), opening(directory):
+        raise UserError("no such corpus")
+    files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    assert files == set(own)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", "tokenizer.json"])
+def test_a_new_run_overwrites_nothing_of_the_users_own(directory: Path, name: str) -> None:
+    (directory / name).write_text("mine")
+    with pytest.raises(UserError, match=f"has a {name} that a run would overwrite"), opening(directory):
+        pytest.fail("it began")
+    assert (directory / name).read_text() == "mine"
+    assert names(directory) == {name}
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_logger_that_fails_at_the_end_hides_no_refusal(directory: Path, resumed: bool) -> None:
+    class Failing(NoLogger):
+        def finish(self, manifest: dict[str, Any]) -> None:
+            raise RuntimeError("the network is gone")
+
+    if resumed:
+        with opening(directory):
+            pass
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(UserError, match="no such corpus"), opening(directory, Failing()):
+        raise UserError("no such corpus")
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
 def test_a_run_goes_on_where_it_lies_as_it_began(directory: Path) -> None:
@@ -515,6 +551,32 @@ def test_a_folder_that_is_no_run_is_a_user_error(tmp_path: Path, text: str | Non
         find_run(str(tmp_path), "outputs", "train", done=True)
 
 
+def test_outputs_in_the_home_folder_are_where_last_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    begun = Path(run_directory("~/runs", "train", None))
+    assert begun.is_relative_to(tmp_path / "runs")
+    write_json(begun / "run.json", a_manifest(status="done"))
+    assert find_run("last", "~/runs", "train", done=True) == begun
+
+
+@pytest.mark.parametrize("name", ["train.log", "checkpoints", "figures/curve.svg", "wandb"])
+def test_a_run_with_a_link_that_leads_out_of_it_is_not_resumed(tmp_path: Path, name: str) -> None:
+    run = leave_run(tmp_path / "run", "2026-01-02T23:00:00.000000+00:00")
+    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (run / "checkpoints" / "last").symlink_to("step-00000001")
+    (run / "wandb").mkdir()
+    (run / "wandb" / "debug.log").symlink_to("/tmp/wandb.log")
+    assert run_directory("outputs", "train", str(run)) == str(run)
+    path = run / name
+    if path.is_dir():
+        path.rename(tmp_path / "elsewhere")
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name} is a link that leads out of the run"):
+        run_directory("outputs", "train", str(run))
+    assert find_run(str(run), "outputs", "train", done=True) == run, "it may be read"
+
+
 def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         read_manifest(tmp_path / "nowhere")
@@ -768,6 +830,27 @@ def axes(file: Path) -> dict[str, str]:
     """Which metric W&B draws each metric against."""
     metrics = [record.metric for record in records(file) if record.HasField("metric")]
     return {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
+
+
+def test_an_empty_variable_of_wandb_counts_as_one_that_is_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = MagicMock()
+    monkeypatch.setattr("roundround.runs.loggers.wandb.begun", begin)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_API_KEY", "NETRC"):
+        monkeypatch.setenv(name, "")
+    WandB(project="project", entity=None, group=None, tags=[]).start(tmp_path, a_manifest())
+    assert begin.call_args.args[1] == "offline"
+    assert [name for name in os.environ if name.startswith("WANDB") and not os.environ[name]] == []
+
+
+def test_no_home_is_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NETRC", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    assert not has_login()
 
 
 @pytest.mark.parametrize(

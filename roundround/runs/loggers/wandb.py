@@ -32,6 +32,8 @@ class WandB(Logger):
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
 
+        for name in [name for name, value in os.environ.items() if name.startswith("WANDB_") and not value.strip()]:
+            del os.environ[name]  # as if it were not set; wandb refuses an empty mode
         earlier = manifest.get("wandb") or {}
         sweep = manifest.get("sweep")
         options: dict[str, Any] = {
@@ -108,9 +110,9 @@ def has_login() -> bool:
 
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = host_of(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
-    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    host = host_of(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
     try:
+        path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
         return netrc.netrc(path).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, RuntimeError, netrc.NetrcParseError):  # RuntimeError: nobody's home
         return False
