@@ -9,12 +9,12 @@ INSTALLED := $(VENV)/installed
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (6 to 7 minutes on two cores, no network, no GPU)"
-	@echo "make test-all   that, the tests that take long (compiled runs), and make mutants"
-	@echo "make test-faults  two thousand wrong invocations, kills at every change of the disk, strange places (minutes)"
+	@echo "make test-all   that, make test-faults, the tests that take long (compiled runs), and make mutants"
+	@echo "make test-faults  2,500 invocations, wrong and right, kills at every change of the disk, strange places (15 minutes)"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
-	@echo "make readme  run every command of README.md and docs/probing.md as printed, without a network (about 15 minutes)"
+	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about 20 minutes)"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 
@@ -33,7 +33,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-test-all: test mutants
+test-all: test test-faults mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 test-faults: $(INSTALLED)
@@ -56,7 +56,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/render.py site
 
 readme: $(INSTALLED)
-	$(BIN)/python tests/readme_commands.py README.md docs/probing.md
+	$(BIN)/python tests/readme_commands.py README.md docs/probing.md docs/export.md docs/max_retrieval.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

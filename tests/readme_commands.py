@@ -1,6 +1,6 @@
-"""Run the commands of README.md, or of other pages, each as printed and in order: readme_commands.py [PAGE ...]
+"""Run the commands of pages, each as printed and in order: readme_commands.py PAGE ...
 
-A command is a line of a fenced block that begins with `$ `, with its continuation lines; its output follows. They run
+What follows `$ ` needs nothing but an installation; `last` means a run of the commands before. A command is a line of a fenced block that begins with `$ `, with its continuation lines; its output follows. They run
 in a new folder with an empty home, with the clone's files beside them, W&B offline, and no network where the system
 allows `unshare -rn`. Every exit code must be 0, or 2 where the printed output is an error; every printed line must come
 out, whatever its numbers. A command whose comment says `kill -9` is killed after its first checkpoint.
@@ -106,12 +106,12 @@ def main(pages: list[str]) -> int:
         print(f"the network is {'cut off' if possible else 'still there: this system allows no unshare -rn'}")
         return subprocess.call([*(WITHOUT_NETWORK if possible else []), sys.executable, __file__, *pages])
     n_wrong = 0
-    for page in pages or [str(ROOT / "README.md")]:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            (folder / "home").mkdir()
-            for needed in NEEDED:
-                (folder / needed).symlink_to(ROOT / needed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "home").mkdir()
+        for needed in NEEDED:
+            (folder / needed).symlink_to(ROOT / needed)
+        for page in pages:
             for command in commands(Path(page).read_text(encoding="utf-8")):
                 began = time.monotonic()
                 wrong = check(command, folder)

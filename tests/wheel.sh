@@ -7,7 +7,9 @@ empty=$(mktemp -d)
 trap 'rm -rf "$empty"' EXIT
 "${PYTHON:-python3}" -m venv "$empty/venv"
 "$empty/venv/bin/python" -m pip install --quiet --constraint "$constraints" "$wheel"
-"$empty/venv/bin/python" -c 'from importlib.resources import files; assert (files("roundround") / "py.typed").is_file()'
+"$empty/venv/bin/python" -c 'from importlib.resources import files
+for name in ("py.typed", "pretrained/stories260k/LICENSE", "pretrained/stories260k/SOURCE.md"):
+    assert (files("roundround") / name).is_file(), name'
 mkdir "$empty/work"
 cd "$empty/work"
 export ROUNDROUND_CACHE="$empty/cache"
@@ -18,6 +20,6 @@ directory=$("$empty/venv/bin/roundround" train model.d_model=16 model.d_mlp=24 m
 test -f "$directory/checkpoints/best/model.safetensors"
 "$empty/venv/bin/roundround" eval run=last length=128,256 max_tokens=1024 logger=none | tail -1 >eval.txt
 test -f "$(cat eval.txt)/figures/perplexity.svg"
-"$empty/venv/bin/roundround" eval model=stories260k logger=none | tail -1 >own.txt
+HF_HUB_OFFLINE=1 "$empty/venv/bin/roundround" eval model=stories260k logger=none | tail -1 >own.txt
 test -f "$(cat own.txt)/figures/perplexity.svg"
 echo "the wheel works from an empty directory"
