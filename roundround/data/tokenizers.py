@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
-from roundround.files import check_is_file, home_expanded
+from roundround.files import home_expanded, read_text
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
@@ -180,8 +180,7 @@ class Saved(TokenizerRecipe):
 
     def __init__(self, path: Path, end_of_document: int) -> None:
         try:
-            check_is_file(path)
-            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            tokenizer = Tokenizer.from_str(read_text(path))
             check_ids(tokenizer, end_of_document)
             self._vocabulary = open_vocabulary(tokenizer, end_of_document)
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
 from roundround.errors import UserError, one_line, printable
-from roundround.files import home_expanded, parse_json
+from roundround.files import home_expanded, parse_json, read_text
 from roundround.model.decoder import MOST_LAYERS
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
     if not path.is_file():  # a pipe would be waited for
         raise UserError(f"{path.parent} has no {path.name}; it is no checkpoint of Hugging Face's")
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_text(path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 

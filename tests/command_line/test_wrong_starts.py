@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,7 +114,9 @@ def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     assert full.startswith("no space left on the disk of run;")
 
 
-@pytest.mark.parametrize("words", ["No space left on device", "I/O error: No space left on device (os error 28)"])
+@pytest.mark.parametrize(
+    "words", ["No space left on device", "I/O error: No space left on device (os error 28)", os.strerror(errno.EDQUOT)]
+)
 def test_an_export_names_its_own_full_disk(words: str) -> None:
     from roundround.tasks.export import refused_where_full
 
