@@ -17,6 +17,7 @@ from roundround.data.corpora import fingerprint, first_line
 from roundround.data.network import hub_is_reachable
 from roundround.errors import UserError
 from roundround.files import home_expanded, read_text
+from roundround.packaged import model_path
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
@@ -108,7 +109,9 @@ class BPE(TokenizerRecipe):
 
 @final
 class HuggingFace(TokenizerRecipe):
-    """The tokenizer of a model on the hub or in a folder; its end-of-sequence token ends a document.
+    """The tokenizer of a model on the hub, in a folder or in the package (`package:NAME`).
+
+    Its end-of-sequence token ends a document.
 
     Files in the local cache are taken as they are; code from a repository is never run.
     """
@@ -134,7 +137,7 @@ class HuggingFace(TokenizerRecipe):
         """From a folder or the local cache, else from the hub. UserError."""
         from transformers import AutoTokenizer
 
-        folder = home_expanded(self.name, "tokenizer.name")
+        folder = home_expanded(model_path(self.name), "tokenizer.name")
         is_folder = os.path.isdir(folder)  # False as well for a name too long for a path
         name = str(folder) if is_folder else self.name
         try:
