@@ -105,7 +105,8 @@ def card_of(manifest: dict[str, Any], name: str, checkpoint: str, state: dict[st
     """What the model card tells; the loss is the one measured at the checkpoint's own step."""
     from roundround.hf.export.card import Card
 
-    measured = [m["nats_per_token"] for m in (state["best"], state["validated"]) if m["step"] == state["step"]]
+    known = [state[name] for name in ("best", "validated") if name in state]
+    measured = [m["nats_per_token"] for m in known if m["step"] == state["step"]]
     token_loss = measured[0] if measured else None
     return Card(
         name=name,

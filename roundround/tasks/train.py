@@ -214,7 +214,9 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     """Write the results of a finished run: its best held-out loss in three units, and what it cost."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
-    best = checkpoints.read_state(folder)["best"]
+    best = checkpoints.read_state(folder).get("best")
+    if best is None:  # where a run was resumed at its last step, nothing was measured now
+        raise UserError(f"{folder} has no held-out loss, which every checkpoint of this verb has; start a new run")
     token_loss, length = best["nats_per_token"], config.model.train_length
     n_targets = validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens)[:, 1:].numel()
     values = {
