@@ -36,6 +36,7 @@ WITHOUT_VALUE = {
     "--run": "-r",
     "--multirun": "-m",
 }
+MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
 
 MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
@@ -99,6 +100,9 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
             flags += [name, given]
         else:
             raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
+    given_modes = [mode for mode in MODES if mode in flags]
+    if len(given_modes) > 1:
+        raise UserError(f"Only one of {', '.join(given_modes)} can be given")
     return overrides, flags
 
 
@@ -149,10 +153,12 @@ def parse(override: str) -> Override:
 
 def quote_odd(override: str, config_dir: str | None = None) -> str:
     """The override as it is where Hydra can lex it, else with its value in quotes (paths with ~ = ( ) or accents)."""
+    key, equals, value = override.partition("=")
+    if equals and not key.strip("+~ "):
+        raise UserError(f"'{override}' names no key; write key=value")
     try:
         parsed = parse(override)
     except HydraException as error:
-        key, equals, value = override.partition("=")
         if not equals:
             raise UserError(f"'{override}' is no override; write key=value") from error
         if value[:1] in ("[", "{", "'", '"'):
@@ -161,15 +167,14 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
-    twisted = any(not is_plain(name) for name in override.partition("=")[2].split(","))
+    twisted = any(not is_plain(name) for name in value.split(","))
     choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
     if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
-    if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
-        key, _, value = override.partition("=")
-        if parsed.value() != value and value[:1] not in ("'", '"'):
-            return f"{key}='{value}'" if "'" not in value else override
+    typed = isinstance(parsed.value(), str) and parsed.input_line is not None
+    if "\\" in override and typed and parsed.value() != value and value[:1] not in ("'", '"'):
+        return f"{key}='{value}'" if "'" not in value else override
     return override
 
 

@@ -44,7 +44,7 @@ def given(key: str, value: object) -> str:
     if not text.strip():
         raise UserError(f"{key}= is empty; give a folder")
     if escaped(text) != text:
-        raise UserError(f"{key}={text}: control characters in the name of a folder")
+        raise UserError(f"{key}={text}: control characters, or bytes that are not UTF-8, in the name of a folder")
     return text
 
 

@@ -47,8 +47,8 @@ class Pretrained:
     branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
     float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
     for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
-    that are not safetensors, which can run code too. default_data: the option of `data=` that a verb reads with this
-    model where none is given; null for the verb's own.
+    that are not safetensors, which can run code too. default_data: the option of `data=`, one of roundround's, that a
+    verb reads with this model where none is given; null for the verb's own.
     """
 
     def __init__(

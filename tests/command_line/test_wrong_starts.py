@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Done, assert_refused
 
+from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.places import of_the_place
 from roundround.errors import UserError
@@ -21,6 +22,9 @@ from roundround.errors import UserError
         (["pe=\x1b[31mx"], ["no pe=\\x1b[31mx"]),
         (["pe=" + "x" * 100_000], ["File name too long"]),
         (["y" * 100_000], ["write key=value"]),
+        (["=5"], ["'=5' names no key; write key=value"]),
+        (["+=5"], ["'+=5' names no key"]),
+        (["outputs=a\udcff"], ["not UTF-8"]),
         (["seed=${oc.env:NOPE}"], ["NOPE"]),
         (["seed=${nope:1}"], ["nope"]),
         (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
@@ -71,6 +75,16 @@ def test_a_yaml_that_cannot_be_composed_is_one_line(
     done = train("--config-dir", "mine", "pe=x")
     assert_refused(done, part)
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_fault_of_ours_is_not_the_users(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(launch, "read_command_line", fail)
+    done = train()
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert "failed: KeyError: 'ours' (HYDRA_FULL_ERROR=1 shows the traceback)" in done.err
 
 
 def test_a_module_that_ends_the_process_has_failed(train: Callable[..., Done]) -> None:
