@@ -220,11 +220,11 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     except Exception as error:
         if full == "1":
             raise
-        line = explain(error, config_dir)
-        if line is not None:
-            return complain(verb, line, 2)
-        line = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-        return complain(verb, line, 1)
+        explained = explain(error, config_dir)
+        if explained is not None:
+            return complain(verb, explained, 2)
+        fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
+        return complain(verb, fault, 1)
     finally:
         put_back(handlers)
         sys.argv = argv

@@ -11,13 +11,13 @@ from conftest import Done, assert_refused
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from roundround.command_line.arguments import (
-    bracket_lists,
     expand_aliases,
     quote_odd,
     read_command_line,
     split_flags,
 )
 from roundround.command_line.completion import complete_override
+from roundround.command_line.sweeps import bracket_lists
 from roundround.errors import UserError
 
 
@@ -135,7 +135,7 @@ def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.M
     def broken(*args: object) -> None:
         raise AssertionError("schema config source must be last")
 
-    monkeypatch.setattr("roundround.command_line.arguments.compose", broken)
+    monkeypatch.setattr("roundround.command_line.sweeps.compose", broken)
     with pytest.raises(AssertionError):
         bracket_lists(["length=128,256"], "eval", None)
 

@@ -24,8 +24,9 @@ from roundround.data import tokenising
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
 from roundround.data.entry import write_meta
 from roundround.data.token_bytes import bytes_of_tokens
-from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe, Vocabulary, open_vocabulary
+from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.data.vocabulary import Vocabulary, open_vocabulary
 from roundround.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
