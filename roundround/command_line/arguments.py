@@ -158,6 +158,8 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
     twisted = any(not is_plain(name) for name in value.split(","))
     choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
+    if not named and parsed.key_or_group.split("/")[0] == "hydra":
+        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option of Hydra's")
     if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed

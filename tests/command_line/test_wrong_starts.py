@@ -36,6 +36,8 @@ from roundround.errors import UserError
         (["-m", "seed=range(0)"], ["seed=range(0) is a sweep over no value"]),
         (["-m", "pe=glob(zz*)"], ["sweep over no value"]),
         (["--cfg", "job", "-m"], ["Only one of"]),
+        (["hydra=5"], ["hydra takes the name of one option of Hydra's"]),
+        (["hydra/launcher=null"], ["hydra/launcher takes the name of one option"]),
         (["pe=rope.yaml"], ["pe takes the name of one option"]),
         (["pe=rope,./nope"], ["pe takes the name of one option"]),
     ],
