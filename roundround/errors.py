@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend, and what makes any text fit to be printed."""
+"""The errors that cross rooms, each with its exit code, and what makes any text fit to be printed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 600  # characters of a line for a person
-# control characters, bidirectional marks and overrides, line separators, halves of characters
-OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# control characters, bidirectional marks and overrides, line separators, halves of characters, what is never one
+OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 class UserError(Exception):
@@ -57,5 +57,5 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes such as \\x1b for what a terminal would obey or could not encode."""
+    """The text with escapes such as \\x1b for what a terminal would obey or could not encode, nor a figure hold."""
     return OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
@@ -13,7 +12,7 @@ from roundround.data.corpora import Corpus, compiled, fingerprint, reading
 from roundround.data.rows import READERS, read_rows
 from roundround.data.split import MARGIN, decoded, split_stream
 from roundround.errors import UserError
-from roundround.files import home_expanded, sha256
+from roundround.files import check_is_file, home_expanded, sha256
 
 PLAIN = (".txt", ".text", ".md")
 ENDINGS = (*PLAIN, *READERS)
@@ -91,25 +90,17 @@ def _expand(entry: str) -> list[Path]:
     if not path.is_dir() and os.path.lexists(path):
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"{path}: ending '{path.suffix}' is not supported (supported: {', '.join(ENDINGS)})")
-        if _n_bytes(path) == 0:
+        if check_is_file(path).st_size == 0:
             raise UserError(f"{path} is empty; name a file with text in data.path")
         return [path]
     matches = [path] if path.is_dir() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     if not matches:
         raise UserError(f"data.path: no file, folder or glob match at '{entry}'")
     files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
-    usable = [file for file in files if file.suffix.lower() in ENDINGS and _n_bytes(file) > 0]
+    usable = [file for file in files if file.suffix.lower() in ENDINGS and check_is_file(file).st_size > 0]
     if not usable:
         raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
     return usable
-
-
-def _n_bytes(path: Path) -> int:
-    """The size of a file. UserError where it is something whose bytes have no end or come but once; OSError."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path} is a pipe, socket or device, not a file; name other text in data.path")
-    return found.st_size
 
 
 def _below(folder: Path) -> list[Path]:

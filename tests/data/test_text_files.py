@@ -244,7 +244,7 @@ def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
     write(tmp_path / "folder" / "sub" / "a.txt", "a text")
     make(tmp_path / "folder" / "sub" / "b.txt")
     for path in ("folder/sub/b.txt", "folder", "folder/**/*.txt"):
-        with pytest.raises(UserError, match=r"sub/b.txt.*(cannot be read|is a pipe, socket or device)"):
+        with pytest.raises(UserError, match=r"sub/b.txt.*cannot be read"):
             corpus(tmp_path / path).identity()
 
 

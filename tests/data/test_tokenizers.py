@@ -14,7 +14,8 @@ from conftest import STORIES
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
-from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, Vocabulary, byte_characters
+from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, byte_characters
+from roundround.data.vocabulary import Vocabulary
 from roundround.errors import Interrupted, UserError
 
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50

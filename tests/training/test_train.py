@@ -231,6 +231,20 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert len(list(here.glob("outputs/train/*/*"))) == 1
 
 
+def test_a_finished_run_without_its_loss_is_one_line(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    directory = train("trainer.max_steps=1").directory
+    path = directory / "checkpoints" / "last" / "state.json"
+    state = json.loads(path.read_text())
+    del state["best"], state["validated"]
+    path.write_text(json.dumps(state))
+    resumed = roundround("train", f"resume={directory}", "logger=none")
+    assert (resumed.code, resumed.out) == (2, "")
+    assert "step-00000001 has no held-out loss" in resumed.err.splitlines()[-1]
+    assert json.loads((directory / "run.json").read_text())["status"] == "done"
+
+
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
