@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from case import SECRET, Case
+from case import Case
+from left import SECRET
 from damage import COMMAND, GONE, LONG_INTEGER, NESTED, in_json
 
 VERBS = {

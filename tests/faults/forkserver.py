@@ -46,7 +46,7 @@ class Forkserver:
     def __enter__(self) -> Forkserver:
         self.server = subprocess.Popen(
             [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent"},
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""},
         )  # fmt: skip
         return self
 
