@@ -1,7 +1,7 @@
 """A wrong invocation, and the rules by which its answer is judged.
 
-The rules: the right exit code; on standard error one readable line for each failure, and beside what is told while all
-is well no line that the case does not name; no traceback, no hang, no control characters; nothing left behind or changed;
+The rules: the right exit code; on standard error one readable line of a failure, and beside what is told while all is
+well no line that the case does not name; no traceback, no hang, no control characters; nothing left behind or changed;
 nothing executed that lay among the data; the secrets of the environment neither shown nor written.
 """
 
@@ -38,7 +38,11 @@ STATUS = re.compile(
             r"starting from the weights of ",
             r"resume with: roundround ",
             r"Launching \d+ jobs",
-            r"\s*#\d+ :",
+            r"[ \u2500-\u257f]",  # of a table, or a job of a sweep; no error begins with a space
+            r"max retrieval: accuracy",
+            r"evaluated \d",
+            r"exported to ",
+            r"windows begin with",
             r"the same [\d,]+ targets",
             r"pe=.*: a stock LlamaForCausalLM",
             r"loaded in a clean process",
@@ -65,9 +69,9 @@ class Case:
     names: run and maxkey-run (finished runs), llama (a Hugging Face folder), cache (the token cache, which the command
     then uses). prepare: changes the folder; may return other arguments. shell: a line of bash in which "$@" is the
     command. says: what the answer must hold. notes: with exit code 0, the lines beside the usual progress, each a
-    pattern of what it says; no others may come. afterwards: with exit code 0, what is wrong in the folder. leaves: files may stay, because the command may have begun, or wrote into
-    what was there. ordinary_user: without root's right to open any file. colours: on a terminal. patience: seconds
-    until it counts as a hang.
+    pattern of what it says; no others may come. afterwards: with exit code 0, what is wrong in the folder. leaves:
+    files may stay or change, because the command may have begun, or wrote into what was there. ordinary_user: without
+    root's right to open any file. colours: on a terminal. patience: seconds until it counts as a hang.
     """
 
     name: str

@@ -50,13 +50,17 @@ def unlike_a_sound_cache(folder: Path, originals: Originals, *, verb: str) -> li
     """What differs from what the sound cache gives: the tokens, and the run or its score."""
     (sound,) = (path.parent for path in originals.original("cache").glob("*/meta.json"))
     made = folder / "cache" / sound.name
-    faults = [f"{path.name} is another" for path in sound.iterdir() if (made / path.name).read_bytes() != path.read_bytes()]
+    faults = [
+        f"{path.name} is another" for path in sound.iterdir() if (made / path.name).read_bytes() != path.read_bytes()
+    ]
     (new,), run = runs_in(folder), originals.original("run")
     if verb == "train":
         files = [path.relative_to(run) for path in run.rglob("*") if path.is_symlink() or path.is_file()]
         return faults + [f"{name} differs" for name in files if content(new / name) != content(run / name)]
     scores = [score_of(path) for path in (new, run)]
-    return faults if abs(scores[0] / scores[1] - 1) < 1e-6 else [*faults, f"scores {scores[0]} where {scores[1]} is right"]
+    return (
+        faults if abs(scores[0] / scores[1] - 1) < 1e-6 else [*faults, f"scores {scores[0]} where {scores[1]} is right"]
+    )
 
 
 def score_of(run: Path) -> float:

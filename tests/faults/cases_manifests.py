@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from case import Case
-from left import SECRET
 from damage import COMMAND, GONE, LONG_INTEGER, NESTED, in_json
+from left import SECRET
 
 VERBS = {
     "resume": ("run", ["train", "resume=run", "logger=none"]),

@@ -89,7 +89,8 @@ NAMED = {
     "+trainer.max_epochs=2": "trainer.max_steps", "--config-dir=/nope": "there is no such folder",
 }  # fmt: skip
 NAMED_BY_OTHERS = {
-    "trian": "Did you mean 'train'?", "eval run=nope": "nope is not a run directory: it does not exist",
+    "trian": "Did you mean 'train'?",
+    "eval run=nope": "nope is not a run directory: it does not exist",
     "export run=nope to=x": "nope is not a run directory: it does not exist",
 }
 

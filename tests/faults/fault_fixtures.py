@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from forkserver import ROOT, Forkserver
 from originals import Originals
+from stopping import Bench
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,12 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def originals(server: Forkserver, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Originals:
     return Originals(server, env, tmp_path_factory.mktemp("originals"))
+
+
+@pytest.fixture(scope="session")
+def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Each command tokenises anew, into the folder that it works in: a kill on the way there counts as well."""
+    return Bench(server, env, tmp_path_factory.mktemp("streams"), cache="cache")
 
 
 @pytest.fixture

@@ -44,14 +44,27 @@ def state_of(path: Path) -> tuple[str, int, str]:
     if stat.S_ISLNK(about.st_mode):
         return "link", 0, os.readlink(path)
     if stat.S_ISREG(about.st_mode):
-        return "file", stat.S_IMODE(about.st_mode), content_of(path, about.st_size)
+        return "file", stat.S_IMODE(about.st_mode), content_of(path)
     return "device", stat.S_IMODE(about.st_mode), str(stat.S_IFMT(about.st_mode))
 
 
-def content_of(path: Path, size: int) -> str:
+def content_of(path: Path, size: int | None = None) -> str:
+    """The size of a file and the hash of what it holds; of its first `size` bytes, where that is given."""
+    size = path.stat().st_size if size is None else size
     if size > READ_WHOLE or not os.access(path, os.R_OK):
         return f"{size} bytes"
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return f"{size} bytes {hashlib.sha256(file.read(size)).hexdigest()}"
+
+
+def has_grown(path: Path, before: tuple[str, int, str]) -> bool:
+    """Whether a log has only got more lines: of a run that was refused, its log keeps why, with the traceback."""
+    kind, _, content = before
+    return (
+        path.suffix == ".log"
+        and kind == "file" == state_of(path)[0]
+        and (content_of(path, int(content.split()[0])) == content)
+    )
 
 
 def about_the_files(folder: Path, before: Snapshot, code: int, *, leaves: bool, secret: bool) -> list[str]:
@@ -62,13 +75,14 @@ def about_the_files(folder: Path, before: Snapshot, code: int, *, leaves: bool, 
     after = snapshot(folder)
     new = sorted(after.keys() - before.keys())
     changed = sorted(path for path, state in before.items() if after.get(path) != state)
+    spoilt = [path for path in changed if path not in after or not has_grown(folder / path, before[path])]
     found = []
     if any(CANARY in path for path in new) or (ROOT / CANARY).exists():
         found.append("something among the data was executed")
     if code == 2 and not leaves:
         left = [path for path in new if not ALLOWED.fullmatch(path)]
         found += [f"left {left[:4]}"] if left else []
-        found += [f"changed {changed[:4]}"] if changed else []
+        found += [f"changed {spoilt[:4]}"] if spoilt else []
     if code >= 0:
         temporary = [path for path in new if TEMPORARY.search(path)]
         found += [f"temporary files left: {temporary[:4]}"] if temporary else []
