@@ -45,7 +45,7 @@ STATUS = re.compile(
             r"windows begin with",
             r"documents are joined by ",
             r"uniform is |wavelength: |heads: |\d+ texts, ",  # below the tables of a probe
-            r"mean of \d+ seeds|root mean square distance |\w+ = \w+: the same in every measure",
+            r"mean of \d+ seeds|per cent, one seed; |root mean square distance |\w+ = \w+: the same in every measure",
             r"the same [\d,]+ targets",
             r"pe=.*: a stock LlamaForCausalLM",
             r"loaded in a clean process",

@@ -140,7 +140,7 @@ DAMAGES: dict[str, Damage] = {
         for dtype in ("object", "float32", "uint32", "int16", "int64", "nope", "O8", "", 5, None, [["a", "u2"]])
     },
     "dtype object, and sizes that fit": objects,
-    **{f"no key {key}": meta(**{key: GONE}) for key in ("dtype", "train", "held_out", "n_vocab", "end_of_document")},
+    **{f"no key {key}": meta(**{key: GONE}) for key in ("train", "held_out", "n_vocab", "end_of_document")},
     "no key corpus_hash": meta(corpus_hash=GONE),
     "no key documents": meta(train__documents=GONE),
     "n_vocab text": meta(n_vocab="x"),

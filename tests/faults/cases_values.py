@@ -249,8 +249,8 @@ CASES = [
     *of_values("values of the data", TRAIN, DATA),
     *of_words("values of the data", WITHOUT_DATA, HUB_WORDS),
     *of_values("values of the data", WITHOUT_DATA, {"data": CORPORA}),
-    *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
     *of_words("good values", TRAIN, GOOD, codes=(0,)),
+    *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
     *of_words("good values", TRAIN, INFERENCE_ONLY, codes=(0,), notes=["acts at inference only"]),
     *EITHER,
 ]

@@ -83,7 +83,8 @@ MEANT_BY_OTHERS = {
 }  # fmt: skip
 # what is wrong with a word that has no right one: none of these words stands in the input
 NAMED = {
-    "optim.lr=abc": "a number", "data.path=nope.txt": "data.path: no file, folder or glob match at",
+    "optim.lr=abc": "could not be converted to Float",
+    "data.path=nope.txt": "data.path: no file, folder or glob match at",
     "resume=nope": "nope is not a run directory: it does not exist", "init=hf:nope": "there is no such folder",
     "pe.p=2": "must lie between 0", "seed=-1": "must lie between 0 and 2^32 - 1",
     "+trainer.max_epochs=2": "trainer.max_steps", "--config-dir=/nope": "there is no such folder",

@@ -79,6 +79,13 @@ class Count:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note whether a test tries the package: the suite's checks of itself have neither the mark nor a case."""
+    call = getattr(item, "callspec", None)
+    if item.get_closest_marker("faults") or (call is not None and "case" in call.params):
+        item.user_properties.append(("fault", True))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The counts by kind of fault, as docs/reliability.md shows them."""
     counts, total = counted(terminalreporter.stats), Count()
@@ -111,8 +118,7 @@ def counted(stats: Mapping[str, Sequence[object]]) -> dict[str, Count]:
 
 
 def is_fault(report: pytest.TestReport) -> bool:
-    """Whether a test tries the package: the suite's checks of itself have neither the mark nor a kind."""
-    return "faults/" in report.nodeid and ("faults" in report.keywords or ": " in parameter_of(report))
+    return any(name == "fault" for name, _ in report.user_properties)
 
 
 def parameter_of(report: pytest.TestReport) -> str:
