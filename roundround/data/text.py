@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,11 @@ def _n_bytes(path: Path) -> int:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise UserError(f"{path} is a pipe, socket or device, not a file; name other text in data.path")
+    if 0 < (disk := shutil.disk_usage(path).total) < found.st_size:  # holes: days of zeros; 0 where nobody knows
+        raise UserError(
+            f"{path} has {found.st_size:,} bytes and its whole disk {disk:,}: it is mostly holes; "
+            "name other text in data.path"
+        )
     return found.st_size
 
 
