@@ -99,7 +99,7 @@ WANDBS = [
     of_wandb("a key that is too short", codes=EITHER, WANDB_API_KEY="short"),
     of_wandb("a secret key", codes=(0,), WANDB_API_KEY=SECRET + "0" * 24),
     of_wandb("a project of slashes", "logger.project='a/b\\?'"),
-    of_wandb("a project of nothing", "logger.project=''", says="logger.project"),
+    of_wandb("a project of nothing", "logger.project=''", says="must be a name of 1 to 128 characters"),
     of_wandb("a project of 300 letters", "logger.project=" + "x" * 300),
     of_wandb("a project of control characters", "logger.project='a\x1b[31mb'", codes=EITHER),
     of_wandb("tags a number", "logger.tags=5", codes=EITHER),
