@@ -21,7 +21,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     begun = [choice for choice in names if len(name) > 2 and choice.startswith(name)]
     beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
     misspelt = [beginnings[part] for part in difflib.get_close_matches(name, beginnings, n=1, cutoff=0.75)]
-    near = difflib.get_close_matches(name, names, n=1) or begun or misspelt
+    near = begun or difflib.get_close_matches(name, names, n=1) or misspelt  # smollm -> smollm2-135m, not small
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
 from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
-from roundround.errors import UserError, nearest, one_line
+from roundround.errors import UserError, nearest, one_line, printable
 
 WITH_VALUE = {
     "--cfg": "-c",
@@ -147,6 +147,8 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         raise UserError(f"'{override}' names no key; write key=value")
     try:
         parsed = parse(override)
+    except ValueError as error:  # Python's limit for the digits of a whole number
+        raise UserError(f"{key}={printable(value, 40)}: a number has more than 4,300 digits") from error
     except HydraException as error:
         if not equals:
             raise UserError(f"'{override}' is no override; write key=value") from error
