@@ -204,8 +204,8 @@ def lines_so_far(path: Path) -> int:
     ("signum", "code", "status"),
     [
         (signal.SIGTERM, 143, "interrupted"),
-        (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGKILL, -9, "running"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -9, "running", marks=pytest.mark.slow),
     ],
 )
 def test_a_stopped_run_goes_on_bit_for_bit(
@@ -341,15 +341,9 @@ def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Cal
 
     run = train().directory
     with locked(run):
-        code = "from roundround.cli import app; import sys; app(sys.argv[1:])"
-        done = subprocess.run(
-            [sys.executable, "-c", code, "train", f"resume={run}", "logger=none"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert "another process" in done.stderr
+        refused = roundround("train", f"resume={run}", "logger=none")
+    assert refused.code == 2
+    assert "another process" in refused.err
 
 
 # -- what goes wrong
