@@ -17,6 +17,8 @@ from case import STATUS
 from forkserver import Ended, Forkserver
 from originals import SMALL
 
+from roundround.runs.leftovers import SECONDS_TO_BEGIN
+
 RUNS = "outputs/*/*/*"  # run directories, from the folder that a command works in
 TRAIN = ["train", *SMALL]
 EVAL = ["length=32", "max_tokens=64", "logger=none"]
@@ -93,11 +95,11 @@ def runs_in(folder: Path) -> list[Path]:
 def next_command(args: Sequence[str], folder: Path) -> list[str]:
     """What somebody types after a stop: resume the run, or the same again where none has begun.
 
-    That is an hour later: a younger directory without a manifest may be one of a run that is starting.
+    That is long after: a younger directory without a manifest may be one of a run that is starting.
     """
     for path in folder.glob(RUNS):
         if not (path / "run.json").exists():
-            os.utime(path, (time.time() - 3600,) * 2)
+            os.utime(path, (time.time() - 2 * SECONDS_TO_BEGIN,) * 2)
     runs = runs_in(folder)
     return [args[0], f"resume={runs[-1]}", "logger=none"] if runs else list(args)
 
