@@ -105,8 +105,13 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
 def expand_sugar(args: list[str], verb: str) -> list[str]:
     """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
 
-    Raises UserError where a name is missing.
+    A bare word of theory, such as `rope.thm_6_1`, is `claim=rope.thm_6_1`. Raises UserError where a name is missing.
     """
+    if verb == "theory":
+        return [
+            f"claim={arg}" if re.fullmatch(r"[\w.]+", arg) and not is_value(args, place) else arg
+            for place, arg in enumerate(args)
+        ]
     if verb != "max-retrieval":
         return args
     expanded, names, rest = [], ["softmax"], iter(args)
@@ -122,6 +127,12 @@ def expand_sugar(args: list[str], verb: str) -> list[str]:
             raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
         names += [name for name in given if name not in names]
     return [*expanded, f"evaluate=[{','.join(names)}]"] if len(names) > 1 else expanded
+
+
+def is_value(args: list[str], place: int) -> bool:
+    """Whether the word at this place is the value of the flag before it."""
+    before = args[place - 1] if place else ""
+    return before in WITH_VALUE or before in WITH_VALUE.values()
 
 
 def flag_value(flags: list[str], name: str) -> str | None:

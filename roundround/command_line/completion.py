@@ -14,6 +14,7 @@ from roundround.command_line.arguments import (
 )
 from roundround.command_line.composition import compose, config_loader
 from roundround.command_line.messages import EXPLAINED
+from roundround.theory import names
 
 
 def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]:
@@ -31,6 +32,10 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         flag = prefix.removesuffix("=") or (words[-1] if words else "")
         if flag == "--temp" and verb == "max-retrieval":
             return names_of_normalisers(incomplete)
+        if verb == "theory" and (prefix == "claim=" or not (prefix or "=" in incomplete)):
+            found = [name for name in names() if name.startswith(incomplete)]
+            if found and (prefix or incomplete):
+                return found
         if flag in FLAG_CHOICES:
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):
