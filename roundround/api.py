@@ -16,7 +16,7 @@ from torch import nn
 
 from roundround.attention.keys import AttentionShape
 from roundround.config.options import named
-from roundround.data.tokenizers import Vocabulary
+from roundround.data.vocabulary import Vocabulary
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding

@@ -81,11 +81,13 @@ def list_choices(
     config_dir: Annotated[Optional[str], typer.Option("--config-dir", "-cd", help="Your own conf folder.")] = None,  # noqa: UP045
 ) -> None:
     from roundround.command_line.catalogue import print_group, print_groups
+    from roundround.config.options import checked_config_dir
 
+    own = checked_config_dir(config_dir)
     if group is None:
         print_groups()
     else:
-        print_group(group, config_dir)
+        print_group(group, own)
 
 
 @app.command("help", help="This page, or the page of a verb.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 import warnings
 from collections.abc import Iterator
@@ -58,7 +59,8 @@ class Stream(io.FileIO):
     """Standard output or standard error as a file that may fail without taking the run with it.
 
     A reader that has gone, as in `| head -1`, has what it wanted. What is told on standard error (`needed` False) is
-    lost where it cannot be written; standard output raises OutputError, once.
+    lost where it cannot be written; standard output raises OutputError, once. Another process may have made a pipe
+    that both write to one that does not block: standard output then waits for its reader.
     """
 
     def __init__(self, number: int, *, needed: bool) -> None:
@@ -69,7 +71,11 @@ class Stream(io.FileIO):
         if self.lost:
             return len(data)
         try:
-            return super().write(data)
+            written = super().write(data)
+            while written is None and self.needed:
+                select.select([], [self], [])
+                written = super().write(data)
+            return len(data) if written is None else written
         except OSError as error:
             self.lost = True
             if self.needed and not isinstance(error, BrokenPipeError):

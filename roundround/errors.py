@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend, and what makes any text fit to be printed."""
+"""The errors that cross rooms, each with its exit code, and what makes any text fit to be printed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 600  # characters of a line for a person
-# control characters, bidirectional marks and overrides, line separators, halves of characters
-OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# control characters, bidirectional marks and overrides, line separators, halves of characters, what is never one
+OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 class UserError(Exception):
@@ -21,7 +21,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     begun = [choice for choice in names if len(name) > 2 and choice.startswith(name)]
     beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
     misspelt = [beginnings[part] for part in difflib.get_close_matches(name, beginnings, n=1, cutoff=0.75)]
-    near = difflib.get_close_matches(name, names, n=1) or begun or misspelt
+    near = begun or difflib.get_close_matches(name, names, n=1) or misspelt  # smollm -> smollm2-135m, not small
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 
@@ -61,5 +61,5 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with escapes such as \\x1b for what a terminal would obey or could not encode."""
+    """The text with escapes such as \\x1b for what a terminal would obey or could not encode, nor a figure hold."""
     return OBEYED.sub(lambda found: found.group().encode("unicode_escape").decode(), text)

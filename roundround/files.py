@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever kills their writer; their hashes; json and paths that a user gave."""
+"""Files that appear whole or not at all, whatever kills their writer; their hashes; what a user gave to be read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,13 @@ from typing import Any
 
 from roundround.errors import UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
+LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
+
+
+class UnfitToRead(OSError):
+    """What would be waited for without end, or fill the memory, if it were read like a file."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -107,10 +114,30 @@ def current_umask() -> int:
     return mask
 
 
-def check_is_file(path: Path) -> None:
-    """Raises OSError for what is there and no file: a pipe would be waited for without end."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a file", str(path))
+def check_is_file(path: Path) -> os.stat_result:
+    """The status of a regular file. UnfitToRead for a pipe, a device or a folder; OSError where nothing is there."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UnfitToRead(errno.EINVAL, "it is not a regular file", str(path))
+    return status
+
+
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """The text of a regular file of at most `largest` bytes.
+
+    UnfitToRead for anything else, OSError where it cannot be read, UnicodeDecodeError where it is not UTF-8.
+    """
+    n_bytes = check_is_file(path).st_size
+    if n_bytes > largest:
+        raise UnfitToRead(errno.EFBIG, f"it has {n_bytes:,} bytes, and up to {largest:,} are read", str(path))
+    return path.read_text(encoding="utf-8")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk is full: by its number, or in the words of a library that hides it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in FULL
+    return any(words in str(error) for number in FULL for words in (os.strerror(number), f"(os error {number})"))
 
 
 def sha256(*paths: Path) -> str:

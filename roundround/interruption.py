@@ -16,17 +16,24 @@ from typing import Any
 
 from roundround.errors import Interrupted
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Handler = Callable[[int, FrameType | None], None]
 
 
 def on_signals(handler: Handler) -> dict[int, Any]:
-    """Let SIGINT and SIGTERM call the handler; the earlier handlers, none in a thread, which cannot have its own."""
+    """Let SIGINT and SIGTERM call the handler; the earlier handlers, none in a thread, which cannot have its own.
+
+    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches the other alone. So
+    does one whose handler was not set by Python (None), which could not be put back.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}
-    return {signum: signal.signal(signum, handler) for signum in (signal.SIGINT, signal.SIGTERM)}
+    taken = [signum for signum in STOP_SIGNALS if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
+    return {signum: signal.signal(signum, handler) for signum in taken}
 
 
 def put_back(handlers: dict[int, Any]) -> None:
+    """Give the signals back to the handlers that `on_signals` replaced."""
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
 

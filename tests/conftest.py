@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find the modules of --config-dir before the contract tests read which variants there are."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # by `pytest &` in a script: runs would ignore it as well
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         given = checked_config_dir(config.getoption("--config-dir"))
     except UserError as error:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 
 CONTRACTS = ["tests/pe/test_pe_contract.py", "tests/softmax/test_softmax_contract.py"]
@@ -58,6 +59,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+@pytest.mark.slow
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
     write(tmp_path, examples())
     write(

@@ -1,24 +1,18 @@
-"""From what people type to what Hydra can read: flags anywhere, aliases, lists with commas, odd strings."""
+"""From what people type to what Hydra can read: flags anywhere, aliases, odd strings."""
 
 from __future__ import annotations
 
-import math
 import posixpath
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from roundround.command_line.composition import compose
-from roundround.command_line.messages import EXPLAINED
+from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
 from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
-from roundround.errors import UserError, nearest, one_line
+from roundround.errors import UserError, nearest, one_line, printable
 
 WITH_VALUE = {
     "--cfg": "-c",
@@ -36,8 +30,8 @@ WITHOUT_VALUE = {
     "--run": "-r",
     "--multirun": "-m",
 }
+MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
 
-MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
 
 FLAG_CHOICES = {
@@ -99,6 +93,9 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
             flags += [name, given]
         else:
             raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
+    given_modes = [mode for mode in MODES if mode in flags]
+    if len(given_modes) > 1:
+        raise UserError(f"Only one of {', '.join(given_modes)} can be given")
     return overrides, flags
 
 
@@ -154,16 +151,16 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
     return expanded
 
 
-def parse(override: str) -> Override:
-    return OverridesParser.create().parse_override(override)
-
-
 def quote_odd(override: str, config_dir: str | None = None) -> str:
     """The override as it is where Hydra can lex it, else with its value in quotes (paths with ~ = ( ) or accents)."""
+    key, equals, value = override.partition("=")
+    if equals and not key.strip("+~ "):
+        raise UserError(f"'{override}' names no key; write key=value")
     try:
         parsed = parse(override)
+    except ValueError as error:  # Python's limit for the digits of a whole number
+        raise UserError(f"{key}={printable(value, 40)}: a number has more than 4,300 digits") from error
     except HydraException as error:
-        key, equals, value = override.partition("=")
         if not equals:
             raise UserError(f"'{override}' is no override; write key=value") from error
         if value[:1] in ("[", "{", "'", '"'):
@@ -172,15 +169,16 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
         trailing = len(quoted) - len(quoted.rstrip("\\"))
         return f"{key}='{quoted}{chr(92) * trailing}'"
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
-    twisted = any(not is_plain(name) for name in override.partition("=")[2].split(","))
+    twisted = any(not is_plain(name) for name in value.split(","))
     choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)
+    if not named and parsed.key_or_group.split("/")[0] == "hydra":
+        raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option of Hydra's")
     if choices:  # Hydra fails on pe=null with a traceback, and takes pe=rope.yaml and pe=./rope for other options
         raise UserError(f"{override}: {parsed.key_or_group} takes the name of one option{nearest('', choices)}")
     # Hydra reads a backslash before some characters as an escape; a regular expression must arrive as typed
-    if "\\" in override and isinstance(parsed.value(), str) and parsed.input_line is not None:
-        key, _, value = override.partition("=")
-        if parsed.value() != value and value[:1] not in ("'", '"'):
-            return f"{key}='{value}'" if "'" not in value else override
+    typed = isinstance(parsed.value(), str) and parsed.input_line is not None
+    if "\\" in override and typed and parsed.value() != value and value[:1] not in ("'", '"'):
+        return f"{key}='{value}'" if "'" not in value else override
     return override
 
 
@@ -195,78 +193,3 @@ def check_folders(overrides: list[str]) -> None:
         key, _, value = override.partition("=")
         if key.lstrip("+") in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip("'\" "):
             raise UserError(f"{override} is empty; give a folder")
-
-
-def check_sweeps(overrides: list[str], config_dir: str | None) -> None:
-    """Raises UserError for a sweep over nothing, which would launch nothing, and for one that never ends."""
-    n_jobs = 1
-    for override in overrides:
-        n_values = n_swept(parse(override), config_dir)
-        if n_values == 0:
-            raise UserError(f"{override} is a sweep over no value")
-        n_jobs *= n_values
-    if n_jobs > MOST_JOBS:
-        raise UserError(f"this sweep has {n_jobs:,} runs, and one may have {MOST_JOBS:,}")
-
-
-def n_swept(override: Override, config_dir: str | None) -> int:
-    """Over how many values an override sweeps; 1 where it is none."""
-    value: Any = override.value()
-    if isinstance(value, ChoiceSweep):
-        return len(value.list)
-    if isinstance(value, Glob):
-        return len(value.filter(list(options_of(override.key_or_group, config_dir))))
-    if isinstance(value, RangeSweep):
-        if not value.step or value.start is None or value.stop is None:
-            raise UserError(f"{override.input_line}: a range has a start, a stop and a step that is not 0")
-        return max(0, math.ceil((value.stop - value.start) / value.step))
-    return 1
-
-
-def bracket_lists(overrides: list[str], name: str, config_dir: str | None) -> list[str]:
-    """`length=128,256` becomes `length=[128,256]` where the config of this name has a list; elsewhere it is a sweep."""
-    with_commas = {override for override in overrides if has_plain_commas(override)}
-    if not with_commas:
-        return overrides
-    config = defaults_without(with_commas, overrides, name, config_dir)
-    return [
-        bracketed(override) if override in with_commas and is_list(config, override) else override
-        for override in overrides
-    ]
-
-
-def has_plain_commas(override: str) -> bool:
-    try:
-        value = parse(override).value()
-    except HydraException:
-        return False
-    return isinstance(value, ChoiceSweep) and value.simple_form
-
-
-def bracketed(override: str) -> str:
-    key, _, value = override.partition("=")
-    return f"{key}=[{value}]"
-
-
-def is_list(config: DictConfig | None, override: str) -> bool:
-    key = parse(override).key_or_group.replace("/", ".")
-    return config is not None and isinstance(OmegaConf.select(config, key), ListConfig)
-
-
-def defaults_without(
-    left_out: Iterable[str], overrides: list[str], name: str, config_dir: str | None
-) -> DictConfig | None:
-    """The config that the other overrides give, None where they are wrong (Hydra will say so better)."""
-    keys = {override.partition("=")[0] for override in left_out}
-    others = [o for o in overrides if o.partition("=")[0] not in keys and not is_sweep(o)]
-    try:
-        return compose(name, others, config_dir)
-    except EXPLAINED:  # what is wrong here is wrong again in the real run, which reports it
-        return None
-
-
-def is_sweep(override: str) -> bool:
-    try:
-        return bool(parse(override).is_sweep_override())
-    except HydraException:
-        return True

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.command_line.yamls import check_conf_folder, read_yaml
-from roundround.config.options import checked_config_dir, conf_dir, options_of
+from roundround.config.options import conf_dir, options_of
 from roundround.console import print_result, print_table
 from roundround.errors import UserError, nearest
 
@@ -114,13 +114,12 @@ def print_groups() -> None:
 
 
 def print_group(group: str, config_dir: str | None) -> None:
-    """Print the table of a group on standard output. UserError for a group or a folder that there is not."""
+    """Print the table of a group on standard output. UserError for a group that there is not."""
     from rich import box
     from rich.table import Table
 
-    own = checked_config_dir(config_dir)
-    if own is not None:
-        check_conf_folder(own)
+    if config_dir is not None:
+        check_conf_folder(config_dir)
     if group not in group_names():
         raise UserError(f"no group '{group}'{nearest(group, group_names())}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)
@@ -128,6 +127,6 @@ def print_group(group: str, config_dir: str | None) -> None:
     table.add_column("idea", ratio=3, overflow="fold")
     table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
     table.add_column("parameters", ratio=2, overflow="fold")
-    for entry in entries(group, own):
+    for entry in entries(group, config_dir):
         table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
     print_table(table, on_output=True)

@@ -9,11 +9,11 @@ from roundround.command_line.arguments import (
     SHORT_NORMALISERS,
     WITH_VALUE,
     WITHOUT_VALUE,
-    is_sweep,
     read_command_line,
 )
 from roundround.command_line.composition import compose, config_loader
 from roundround.command_line.messages import EXPLAINED
+from roundround.command_line.sweeps import is_sweep
 from roundround.theory import names
 
 

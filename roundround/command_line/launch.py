@@ -84,7 +84,7 @@ class Job:
         except EXPLAINED as error:
             log.debug("refused", exc_info=error)
             leave_nothing(directory, log_name)
-            return complain(self.verb, explain(error, self.config_dir), 2)
+            return complain(self.verb, explain(error, self.config_dir) or one_line(error), 2)
         except (OutputError, Refuted) as error:
             return complain(self.verb, f"{one_line(error)}; see {directory}", 1)
         except OSError as error:
@@ -220,7 +220,11 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     except Exception as error:
         if full == "1":
             raise
-        return complain(verb, explain(error, config_dir), 1 if sweeps and not isinstance(error, EXPLAINED) else 2)
+        explained = explain(error, config_dir)
+        if explained is not None:
+            return complain(verb, explained, 2)
+        fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
+        return complain(verb, fault, 1)
     finally:
         put_back(handlers)
         sys.argv = argv

@@ -20,8 +20,11 @@ NO_KEYS = ("_target_", "kind", "hydra")  # of a config, that nobody types
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # the user's to mend, said in one line
 
 
-def explain(error: BaseException, config_dir: str | None) -> str:
-    """One line about an error raised while the config was composed, with the user's own conf folder or none."""
+def explain(error: BaseException, config_dir: str | None) -> str | None:
+    """One line about an error raised while the config was composed, with the user's own conf folder or none.
+
+    None where the error is not wrong input, but a fault of ours or of a library's.
+    """
     chain = causes(error)
     for link in chain:
         if isinstance(link, UserError):  # raised inside one of our resolvers
@@ -46,7 +49,7 @@ def explain(error: BaseException, config_dir: str | None) -> str:
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else one_line(error)
     if not isinstance(error, EXPLAINED):
-        return f"{type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
+        return None
     return without_advice(one_line(error))
 
 

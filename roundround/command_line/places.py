@@ -9,12 +9,12 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from roundround.errors import UserError, escaped
+from roundround.files import is_full
 from roundround.runs import directories
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
 sweeps: list[str] = []  # those of sweeps, for the last line on standard output
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 TOO_LARGE = (errno.EFBIG,)
 
@@ -44,7 +44,7 @@ def given(key: str, value: object) -> str:
     if not text.strip():
         raise UserError(f"{key}= is empty; give a folder")
     if escaped(text) != text:
-        raise UserError(f"{key}={text}: control characters in the name of a folder")
+        raise UserError(f"{key}={text}: control characters, or bytes that are not UTF-8, in the name of a folder")
     return text
 
 
@@ -74,7 +74,7 @@ def leave_nothing(directory: Path, file: str) -> None:
 def of_the_place(error: OSError, directory: Path) -> str | None:
     """A line about a disk that is full or a path that cannot be; None where the error is another."""
     place = error.filename or directory
-    if error.errno in NO_SPACE:
+    if is_full(error):
         return f"no space left on the disk of {place}; free some, or give outputs=DIR"
     if error.errno in TOO_LARGE:
         return f"{place}: {error.strerror}; raise the limit of ulimit -f"

@@ -9,14 +9,16 @@ import yaml
 
 from roundround.config.options import conf_dir, options_in
 from roundround.errors import UserError, one_line
+from roundround.files import UnfitToRead, read_text
 
 MOST_VALUES = 1_000_000
+LARGEST = 16 << 20  # bytes; most have a hundred
 
 
 def read_yaml(path: Path) -> tuple[str, Any]:
     """A yaml's text and its values. UserError for one that cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, LARGEST)
         refuse_too_large(path, text)
         return text, yaml.safe_load(text)
     except OSError as error:
@@ -32,12 +34,17 @@ def read_yaml(path: Path) -> tuple[str, Any]:
 
 
 def check_conf_folder(config_dir: str) -> None:
-    """UserError for a yaml in the folder that is larger than its text: only those with aliases can be."""
+    """UserError for a yaml in the folder that Hydra would wait for, or that fills the memory.
+
+    One with aliases can be larger than its text.
+    """
     for path in own_yamls(config_dir):
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path, LARGEST)
             if "&" in text and "*" in text:
                 refuse_too_large(path, text)
+        except UnfitToRead as error:
+            raise UserError(f"{path}: {error.strerror}") from error
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             continue  # said where the file is used
 

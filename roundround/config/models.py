@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from roundround.config.build import build, maker
-from roundround.config.options import load_option
+from roundround.config.options import load_option, options_of
 from roundround.console import print_status
 from roundround.errors import UserError, one_line
 from roundround.model.decoder import Decoder
@@ -63,12 +63,17 @@ def planned(make: Callable[[], M]) -> M:
 def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
     """Put the text that goes with a pretrained model into a config without `data`; the choice that this makes.
 
-    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is.
+    otherwise: the option of `data=` for a model that none goes with; None leaves the config as it is. UserError for
+    an option that roundround does not have: those of --config-dir are only known to Hydra.
     """
     node = OmegaConf.select(cfg, "model")  # a group that is null has no key
     name = None if node is None else OmegaConf.select(node, "default_data") or otherwise
     if name is None or OmegaConf.select(cfg, "data") is not None:
         return {}
+    if name not in options_of("data"):  # an own one has not been composed, and may need other keys to be
+        raise UserError(
+            f"model.default_data is '{name}', and it can name an option of roundround's alone; give data=DATA"
+        )
     OmegaConf.update(cfg, "data", load_option("data", name), force_add=True)
     return {"data": name}
 

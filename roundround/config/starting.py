@@ -29,12 +29,14 @@ def config_of_run(
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
+    brought = {"pe.theta"} if own.get("init") is not None and not keys & {"pe.theta", "experiment"} else set()
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
         and (everything or any(key == k or key.startswith(k + ".") for k in keys))
+        and key not in brought  # the checkpoint's own, as `config_from_checkpoint` takes it
         and not any(key == name or key.startswith(name + ".") for name in free)
     ]
     if changed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from roundround.errors import UserError
+from roundround.files import is_full
 
 log = logging.getLogger(__name__)
 
 MOVE = "ROUNDROUND_CACHE=FOLDER moves the cache"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -45,7 +44,7 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
+        if is_full(error):
             raise UserError(f"no space left for tokens in {folder}: free some, or {MOVE}") from error
         raise UserError(f"tokens cannot be written in {folder} ({error.strerror}): {MOVE}") from error
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,12 +25,11 @@ from numpy.typing import NDArray
 from roundround.data.corpora import fingerprint
 from roundround.data.token_bytes import BYTES
 from roundround.errors import one_line
-from roundround.files import parse_json, write_atomically
+from roundround.files import check_is_file, parse_json, read_text, write_atomically
 
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
 LARGE = 1 << 25  # bytes of an array that is not read whole at every opening
-LARGEST_JSON = 1 << 30  # bytes; the tokenizer.json of a million tokens has less than a tenth
 BLOCK = 1 << 22
 
 
@@ -67,16 +65,16 @@ def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
 def write_meta(folder: Path, meta: dict[str, Any]) -> None:
     """Writes meta.json of a folder that has its other files."""
     write_atomically(folder / "meta.json", json.dumps(meta | {"sha256_of_this": fingerprint(**meta)}, indent=1))
-    _write_stamps(folder)
+    _write_stamps(folder, _stamps(folder))
 
 
 def read_entry(folder: Path) -> Entry:
     """The entry, checked; Damaged where anything in it is not as it was written, or is not there."""
     with checking():
-        meta = parse_json(_text(folder / "meta.json"))
+        meta = parse_json(read_text(folder / "meta.json"))
         if meta.pop("sha256_of_this") != fingerprint(**meta):
             raise Damaged("meta.json was changed")
-        tokenizer_json = _text(folder / "tokenizer.json")
+        tokenizer_json = read_text(folder / "tokenizer.json")
         if hashlib.sha256(tokenizer_json.encode()).hexdigest() != meta["tokenizer_hash"]:
             raise Damaged("tokenizer.json was changed")
         return Entry(meta=meta, tokenizer_json=tokenizer_json, arrays=_arrays(folder, meta))
@@ -84,20 +82,20 @@ def read_entry(folder: Path) -> Entry:
 
 def _arrays(folder: Path, meta: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """The arrays, mapped, after a look at those that may have changed since they were read last."""
-    stamps, arrays, large_ones_read = _read_stamps(folder), {}, False
+    before, arrays, large_ones_read = _read_stamps(folder), {}, False
+    stamps = _stamps(folder)
     for name in FILES:
         path, dtype = folder / f"{name}.bin", BYTES if name == "held_out_bytes" else dtype_of_ids(meta["n_vocab"])
-        n_tokens, stamp = meta[name.removesuffix("_bytes")]["tokens"], _stamp(path)
-        n_bytes = stamp[0]
+        n_tokens, n_bytes = meta[name.removesuffix("_bytes")]["tokens"], stamps[name][0]
         if n_bytes != n_tokens * dtype.itemsize:
             raise Damaged(f"{path.name} has {n_bytes:,} bytes")
-        if n_bytes < LARGE or stamps.get(name) != stamp:
+        if n_bytes < LARGE or before.get(name) != stamps[name]:
             _check_contents(path, dtype, meta["sha256"][name], meta["n_vocab"] if name in SPLITS else None)
             large_ones_read |= n_bytes >= LARGE
         # an empty file cannot be mapped
         arrays[name] = np.memmap(path, dtype=dtype, mode="r") if n_tokens else np.empty(0, dtype)
     if large_ones_read:
-        _write_stamps(folder)
+        _write_stamps(folder, stamps)
     return arrays
 
 
@@ -112,32 +110,33 @@ def _check_contents(path: Path, dtype: np.dtype[Any], sha256: str, n_vocab: int 
         raise Damaged(f"{path.name} has other bytes than were written")
 
 
-def _text(path: Path) -> str:
-    if _stamp(path)[0] > LARGEST_JSON:
-        raise Damaged(f"{path.name} is too large")
-    return path.read_text(encoding="utf-8")
-
-
 def _stamp(path: Path) -> list[int]:
-    """What changes with any writing: size, both times in ns, inode. Damaged where it is no file, such as a pipe."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise Damaged(f"{path.name} is no file")
+    """What changes with any writing: size, both times in ns, inode. OSError where it is no file, such as a pipe."""
+    found = check_is_file(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def _write_stamps(folder: Path) -> None:
-    """Remembers large arrays as read; in a cache that cannot be written they are read at each opening."""
-    stamps = {name: stamp for name in FILES if (stamp := _stamp(folder / f"{name}.bin"))[0] >= LARGE}
-    if stamps:
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    """The stamps of the arrays. OSError where one is no file."""
+    return {name: _stamp(folder / f"{name}.bin") for name in FILES}
+
+
+def _write_stamps(folder: Path, stamps: dict[str, list[int]]) -> None:
+    """Remembers large arrays as read; in a cache that cannot be written they are read at each opening.
+
+    The stamps were taken before the arrays were read: later ones could be those of other bytes.
+    """
+    large = {name: stamp for name, stamp in stamps.items() if stamp[0] >= LARGE}
+    if large:
         with suppress(OSError):
-            write_atomically(folder / "stamps.json", json.dumps(stamps))
+            write_atomically(folder / "stamps.json", json.dumps(large))
 
 
 def _read_stamps(folder: Path) -> dict[str, list[int]]:
     """The stamps that are older than the file they stand in: where times are coarse, others may hide a change."""
     try:
-        stamps, (*_, written, _inode) = parse_json(_text(folder / "stamps.json")), _stamp(folder / "stamps.json")
+        stamps = parse_json(read_text(folder / "stamps.json"))
+        *_, written, _inode = _stamp(folder / "stamps.json")
         return {name: stamp for name, stamp in stamps.items() if stamp[2] < written}
-    except (OSError, ValueError, TypeError, AttributeError, IndexError, Damaged):
+    except (OSError, ValueError, TypeError, AttributeError, IndexError):
         return {}

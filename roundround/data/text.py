@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
@@ -13,7 +13,7 @@ from roundround.data.corpora import Corpus, compiled, fingerprint, reading
 from roundround.data.rows import READERS, read_rows
 from roundround.data.split import MARGIN, decoded, split_stream
 from roundround.errors import UserError
-from roundround.files import home_expanded, sha256
+from roundround.files import check_is_file, home_expanded, sha256
 
 PLAIN = (".txt", ".text", ".md")
 ENDINGS = (*PLAIN, *READERS)
@@ -105,11 +105,13 @@ def _expand(entry: str) -> list[Path]:
 
 
 def _n_bytes(path: Path) -> int:
-    """The size of a file. UserError where it is something whose bytes have no end or come but once; OSError."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path} is a pipe, socket or device, not a file; name other text in data.path")
-    return found.st_size
+    """The size of a file. UserError where its whole disk is smaller; OSError, also where it is no file."""
+    n_bytes = check_is_file(path).st_size
+    if 0 < (disk := shutil.disk_usage(path).total) < n_bytes:  # holes: days of zeros; 0 where nobody knows
+        raise UserError(
+            f"{path} has {n_bytes:,} bytes and its whole disk {disk:,}: it is mostly holes; name another text"
+        )
+    return n_bytes
 
 
 def _below(folder: Path) -> list[Path]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from roundround.data.corpora import Corpus, reading
 from roundround.data.entry import FILES, dtype_of_ids
 from roundround.data.token_bytes import bytes_of_tokens
-from roundround.data.tokenizers import TokenizerRecipe, content_hash
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.vocabulary import content_hash
 from roundround.errors import UserError
 from roundround.files import write_atomically
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -15,36 +13,20 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from roundround.data.corpora import fingerprint, first_line
 from roundround.data.network import hub_is_reachable
+from roundround.data.vocabulary import (
+    LARGEST_VOCABULARY,
+    Vocabulary,
+    check_ids,
+    content_identity,
+    open_vocabulary,
+    vocabulary_of,
+)
 from roundround.errors import UserError
-from roundround.files import check_is_file, home_expanded
+from roundround.files import home_expanded, read_text
+from roundround.packaged import model_path
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
-MOST_TOKENS = 2**20  # the largest vocabularies in use have 250 thousand to a million
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer with the id of the token that closes every document.
-
-    Special tokens are never read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters.
-    """
-
-    tokenizer: Tokenizer
-    end_of_document: int
-
-    @property
-    def size(self) -> int:
-        """One more than the largest id, in case a vocabulary has holes."""
-        return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without any special token."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
-        return self.tokenizer.decode(list(ids))
 
 
 class TokenizerRecipe(ABC):
@@ -84,8 +66,10 @@ class BPE(TokenizerRecipe):
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
         if vocab_size <= N_BYTES:
             raise ValueError(f"vocab_size is {vocab_size}: at least {N_BYTES + 1} is allowed (bytes, end of document)")
-        if vocab_size > MOST_TOKENS:  # the trainer takes memory for all of them before it reads a text
-            raise ValueError(f"vocab_size is {vocab_size}: up to {MOST_TOKENS:,} is allowed, for which memory is taken")
+        if vocab_size > LARGEST_VOCABULARY:  # the trainer takes memory for all of them before it reads a text
+            raise ValueError(
+                f"vocab_size is {vocab_size}: up to {LARGEST_VOCABULARY:,} is allowed, for which memory is taken"
+            )
         if max_train_bytes < 1:
             raise ValueError(f"max_train_bytes is {max_train_bytes}: a whole number from 1 is allowed")
         self.vocab_size, self.max_train_bytes = vocab_size, max_train_bytes
@@ -108,7 +92,9 @@ class BPE(TokenizerRecipe):
 
 @final
 class HuggingFace(TokenizerRecipe):
-    """The tokenizer of a model on the hub or in a folder; its end-of-sequence token ends a document.
+    """The tokenizer of a model on the hub, in a folder or in the package (`package:NAME`).
+
+    Its end-of-sequence token ends a document.
 
     Files in the local cache are taken as they are; code from a repository is never run.
     """
@@ -134,7 +120,7 @@ class HuggingFace(TokenizerRecipe):
         """From a folder or the local cache, else from the hub. UserError."""
         from transformers import AutoTokenizer
 
-        folder = home_expanded(self.name, "tokenizer.name")
+        folder = home_expanded(model_path(self.name), "tokenizer.name")
         is_folder = os.path.isdir(folder)  # False as well for a name too long for a path
         name = str(folder) if is_folder else self.name
         try:
@@ -180,8 +166,7 @@ class Saved(TokenizerRecipe):
 
     def __init__(self, path: Path, end_of_document: int) -> None:
         try:
-            check_is_file(path)
-            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+            tokenizer = Tokenizer.from_str(read_text(path))
             check_ids(tokenizer, end_of_document)
             self._vocabulary = open_vocabulary(tokenizer, end_of_document)
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
@@ -192,57 +177,6 @@ class Saved(TokenizerRecipe):
 
     def build(self, texts: Iterable[str]) -> Vocabulary:
         return self._vocabulary
-
-
-def vocabulary_of(tokenizer: Any, name: str, end_of_document: int | None = None) -> Vocabulary:
-    """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document, or the one given.
-
-    Raises UserError where it has no fast form, or none of these tokens.
-    """
-    from transformers import PreTrainedTokenizerFast
-
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise UserError(f"tokenizer '{name}' has no fast form (tokenizer.json); choose another tokenizer.name")
-    end = tokenizer.eos_token_id if end_of_document is None else end_of_document
-    if end is None:
-        raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
-    try:
-        check_ids(tokenizer.backend_tokenizer, end)
-    except ValueError as error:
-        raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
-    return open_vocabulary(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end)
-
-
-def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
-    """ValueError where an id is far beyond the number of tokens, or no token ends a document.
-
-    The library writes a tokenizer as json by going through all ids up to the largest, with a list as long: an id of
-    4,000,000,000 in a file of a kilobyte takes 16 GiB and ends the process. An embedding has as many rows.
-    """
-    ids = tokenizer.get_vocab(with_added_tokens=True).values()
-    allowed = max(MOST_TOKENS, 2 * len(ids))
-    if max(ids, default=0) >= allowed:
-        raise ValueError(f"it has the id {max(ids):,} with {len(ids):,} tokens; ids below {allowed:,} are allowed")
-    if tokenizer.id_to_token(end_of_document) is None:
-        raise ValueError(f"it has no token {end_of_document}, which is to end a document")
-
-
-def open_vocabulary(tokenizer: Tokenizer, end_of_document: int) -> Vocabulary:
-    """The vocabulary as it is used: nothing cut, nothing padded, no special token read out of a text."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # not saved in tokenizer.json, so set at each loading
-    return Vocabulary(tokenizer, end_of_document)
-
-
-def content_hash(tokenizer: Tokenizer) -> str:
-    """sha256 (hex) of the tokenizer's json."""
-    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-
-
-def content_identity(vocabulary: Vocabulary) -> str:
-    """The identity of a tokenizer that is there already: where it came from does not matter."""
-    return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document)
 
 
 def byte_characters() -> list[str]:

@@ -22,7 +22,8 @@ from roundround.data.corpora import Corpus, fingerprint, reading
 from roundround.data.disk import MOVE, claimed, remove, writing
 from roundround.data.entry import SPLITS, Damaged, checking, read_entry, write_meta
 from roundround.data.tokenising import tokenizer_threads, write_tokens
-from roundround.data.tokenizers import TokenizerRecipe, open_vocabulary
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.vocabulary import open_vocabulary
 from roundround.errors import UserError
 from roundround.files import flush_folder, folder_in_one_step, home_expanded
 

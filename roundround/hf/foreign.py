@@ -16,14 +16,18 @@ from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
 from roundround.errors import UserError, one_line, printable
-from roundround.files import home_expanded, parse_json
+from roundround.files import home_expanded, parse_json, read_text
 from roundround.model.decoder import MOST_LAYERS
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SOON_BUILT, SOON_FILLED = 100, 2**26  # layers and numbers that cost a second: what is missing is named better then
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # as families of models call them
-ROWS = ("vocab_size", "intermediate_size")  # of matrices with `hidden_size` columns
+# as families of models call them
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYERS_OF_TWO_PARTS = ("decoder_layers", "encoder_layers", "num_decoder_layers")
+COLUMNS = ("hidden_size", "n_embd", "d_model")
+ROWS = ("vocab_size", "intermediate_size")  # of matrices with so many columns
+MASKS = ("attn.bias", "attention.bias", "masked_bias")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,7 @@ def read_json(path: Path) -> Any:
     if not path.is_file():  # a pipe would be waited for
         raise UserError(f"{path.parent} has no {path.name}; it is no checkpoint of Hugging Face's")
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_text(path))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
@@ -91,6 +95,21 @@ def read_header(files: Sequence[Path]) -> Header:
     return Header(n_tensors=n_tensors, n_elements=n_elements, n_bytes=sum(file.stat().st_size for file in files))
 
 
+def causal_masks(files: Sequence[Path]) -> set[str]:
+    """The masks that transformers once saved beside the weights: square tables, and the number for what is masked.
+
+    A real bias of an attention, of which the name could be the same, is a row.
+    """
+    found = set()
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            for name in filter(lambda name: name.endswith(MASKS), opened.keys()):
+                shape = opened.get_slice(name).get_shape()
+                if len(shape) == 0 or shape[-1:] == shape[-2:-1]:
+                    found.add(name)
+    return found
+
+
 def check_config(config: Any, path: Path, header: Header | None) -> None:
     """UserError where config.json names sizes that no weights of this header have, or two values for one setting."""
     parts = [config, *config.values()] if isinstance(config, Mapping) else []
@@ -103,15 +122,15 @@ def check_config(config: Any, path: Path, header: Header | None) -> None:
 def check_sizes(part: Mapping[str, Any], path: Path, header: Header | None) -> None:
     """A layer has at least a tensor, and an element, packed by a quantisation, at least half a byte."""
     most = MOST_LAYERS if header is None else min(max(header.n_tensors, SOON_BUILT), MOST_LAYERS)
-    for name, n_layers in whole(part, LAYERS).items():
+    for name, n_layers in whole(part, LAYERS + LAYERS_OF_TWO_PARTS).items():
         if n_layers > most:
             raise UserError(f"{path}: {name} is {n_layers}, and the weights are of {most:,} layers at the most")
     if header is None:
         return
-    n_columns = whole(part, ("hidden_size",)).get("hidden_size", 1)
+    columns, n_columns = next(iter(whole(part, COLUMNS).items()), (COLUMNS[0], 1))
     for name, n_rows in whole(part, ROWS).items():
         if n_rows * n_columns > max(2 * header.n_bytes, SOON_FILLED):
-            matrix = f"{name} is {n_rows}, with hidden_size {n_columns} a matrix larger than all weights together"
+            matrix = f"{name} is {n_rows}, with {columns} {n_columns} a matrix larger than all weights together"
             raise UserError(f"{path}: {matrix}, which have {header.n_elements:,} numbers")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +21,7 @@ from roundround.hf.foreign import check_config, folder_named, quiet, read_header
 from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
 from roundround.memory import check_fits
 from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.packaged import PREFIX as PACKAGED
 from roundround.packaged import packaged_models
 
 PREFIX = "hf:"
@@ -27,9 +29,14 @@ PREFIX = "hf:"
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaCheckpoint:
-    """A checkpoint in `folder`. nodes: its config. sha256: of its weight files, one after the other."""
+    """A checkpoint in `folder`. nodes: its config. sha256: of its weight files, one after the other.
+
+    reference, tokenizer: what names the folder, and its tokenizer, anywhere and in a later version of the package.
+    """
 
     folder: Path
+    reference: str
+    tokenizer: str
     nodes: DecoderNodes
     weights: dict[str, Tensor]
     sha256: str
@@ -55,28 +62,36 @@ class LlamaCheckpoint:
             raise UserError(f"{self.folder} {what} {some_of(names)}")
 
 
+def checkpoint_folder(reference: object) -> Path:
+    """The absolute folder that `hf:DIR` means, or NAME or `package:NAME` of a packaged model.
+
+    Raises UserError for anything else; whether there is such a folder is not asked.
+    """
+    packaged, given = packaged_models(), str(reference)  # not checked yet: init=5 is a number
+    name = given.removeprefix(PACKAGED)
+    if name in packaged:
+        return packaged[name]
+    if not given.startswith(PREFIX) or given == PREFIX:
+        names = " or ".join(packaged)
+        raise UserError(f"init={given} must be {PREFIX}DIR, the folder of a Llama-type checkpoint, or {names}")
+    return folder_named(given.removeprefix(PREFIX)).absolute()
+
+
 def read_checkpoint(reference: str) -> LlamaCheckpoint:
-    """The checkpoint that `hf:DIR`, or the name of a packaged model, means.
+    """The checkpoint that a reference means (`checkpoint_folder`).
 
     Raises UserError where there is none, or one that the decoder cannot represent.
     """
-    packaged, given = packaged_models(), str(reference)  # not checked yet: init=5 is a number
-    if given not in packaged and (not given.startswith(PREFIX) or given == PREFIX):
-        names = " or ".join(packaged)
-        raise UserError(f"init={given} must be {PREFIX}DIR, the folder of a Llama-type checkpoint, or {names}")
-    folder = packaged[given] if given in packaged else folder_named(given.removeprefix(PREFIX)).absolute()
+    folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
-    config = read_config(folder)
+    path, raw = folder / "config.json", read_llama_json(folder / "config.json")
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
-    try:
-        nodes = decoder_nodes(config)
-    except (UserError, ValueError) as error:
-        raise UserError(f"{folder}/config.json: {one_line(error)}") from error
     files = weight_files(folder)
     header = read_header(files)
-    check_config(read_json(folder / "config.json"), folder / "config.json", header)
+    check_config(raw, path, header)
+    config, nodes = described(raw, path)
     check_fits(4 * header.n_elements, torch.device("cpu"), f"{folder} in float32", "start from a smaller checkpoint")
     weights: dict[str, Tensor] = {}
     for file in files:
@@ -86,21 +101,32 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
             raise UserError(f"{file} is damaged or cut short: {one_line(error)}") from error
     tied = bool(config.tie_word_embeddings)
     return LlamaCheckpoint(
-        folder=folder, nodes=nodes, weights=decoder_weights(weights, tied=tied), sha256=sha256(*files)
+        folder=folder,
+        reference=reference if travels else f"{PREFIX}{folder}",
+        tokenizer=f"{PACKAGED}{folder.name}" if travels else str(folder),
+        nodes=nodes,
+        weights=decoder_weights(weights, tied=tied),
+        sha256=sha256(*files),
     )
 
 
-def read_config(folder: Path) -> LlamaConfig:
-    """config.json as Llama's configuration, whatever version of transformers wrote it. UserError."""
-    path = folder / "config.json"
+def read_llama_json(path: Path) -> dict[str, Any]:
+    """The values of config.json. UserError where they are not of a Llama-type model, or of one in other numbers."""
     raw = read_json(path)
     kind = raw.get("model_type") if isinstance(raw, dict) else None
     if kind != "llama":
         raise UserError(f"{path}: model_type is {kind}, and the decoder can start from llama alone")
     if "quantization_config" in raw:
         raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
+    assert isinstance(raw, dict)
+    return raw
+
+
+def described(raw: dict[str, Any], path: Path) -> tuple[LlamaConfig, DecoderNodes]:
+    """Llama's configuration, whatever version of transformers wrote it, and the decoder's nodes. UserError."""
     try:
         with quiet():
-            return LlamaConfig(**raw)
+            config = LlamaConfig(**raw)
+        return config, decoder_nodes(config)
     except Exception as error:  # transformers has many ways to refuse a value
         raise UserError(f"{path}: {one_line(error)}") from error

@@ -24,6 +24,7 @@ from roundround.hf.foreign import (
     INDEX,
     PICKLED,
     WEIGHTS,
+    causal_masks,
     check_config,
     folder_named,
     quiet,
@@ -46,8 +47,8 @@ class Pretrained:
     branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
     float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
     for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
-    that are not safetensors, which can run code too. default_data: the option of `data=` that a verb reads with this
-    model where none is given; null for the verb's own.
+    that are not safetensors, which can run code too. default_data: the option of `data=`, one of roundround's, that a
+    verb reads with this model where none is given; null for the verb's own.
     """
 
     def __init__(
@@ -120,8 +121,9 @@ class Pretrained:
             raise UserError(
                 f"{self.path} lacks {len(names)} of its weights, such as {names[0]}; the checkpoint is not whole"
             )
-        if found["unexpected_keys"]:  # transformers has left out tables that old files keep, such as inv_freq
-            names = sorted(found["unexpected_keys"])
+        unexpected = set(found["unexpected_keys"])  # transformers has left out some old tables, such as inv_freq
+        names = sorted(unexpected - causal_masks(self.safetensors())) if unexpected else []
+        if names:
             raise UserError(
                 f"{self.path} has {len(names)} weights that {type(model).__name__} has no place for: {some_of(names)}; "
                 "to leave them out on purpose load the model in Python and give it to rr.probe"
@@ -130,15 +132,21 @@ class Pretrained:
 
     def check_sizes(self, device: torch.device) -> None:
         """UserError where config.json cannot belong to the weights, or they are more than the device holds."""
-        config = cached_file(self.path, "config.json", **self.options())
-        path = Path(str(config))
-        there = any((path.parent / name).is_file() for name in (WEIGHTS, INDEX))  # a download comes later
-        header = read_header(weight_files(path.parent)) if there else None
+        path, files = self.config_file(), self.safetensors()
+        header = read_header(files) if files else None
         check_config(read_json(path), path, header)
         if header is not None and not self.offload:
             size = DTYPES[self.dtype]
             n_bytes = header.n_elements * size.itemsize if isinstance(size, torch.dtype) else header.n_bytes
             check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
+
+    def config_file(self) -> Path:
+        return Path(str(cached_file(self.path, "config.json", **self.options())))
+
+    def safetensors(self) -> list[Path]:
+        """The weights as far as they are on this machine: none before a download, and where they are pickled."""
+        folder = self.config_file().parent
+        return weight_files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else []
 
     def options(self) -> dict[str, Any]:
         return {

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from roundround.errors import escaped
+
 LETTER = 0.095  # inches: the mean width of a letter of a title
 BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#8a8a8a", "#e8eef6"
 
@@ -32,8 +34,8 @@ def colour_map(name: str) -> Any:
 def set_title(figure: Any, text: str) -> None:
     """The title above all panels, in as many lines as the width of the figure takes."""
     n_letters = int(figure.get_size_inches()[0] / LETTER)
-    printable = "".join(c if c.isprintable() else " " for c in text)  # names of somebody else's run may stand in it
-    figure.suptitle("\n".join(textwrap.wrap(printable, max(16, n_letters))), parse_math=False)
+    lines = textwrap.wrap(escaped(text), max(16, n_letters))  # names of somebody else's run may stand in it
+    figure.suptitle("\n".join(lines), parse_math=False)
 
 
 def number_columns(axis: Any, n: int, label: str) -> None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from roundround.files import parse_json, sha256, usual_mode, write_json
+from roundround.files import is_full, parse_json, read_text, sha256, usual_mode, write_json
 
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 
@@ -38,7 +38,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
-        if "No space left" in str(error) or "os error 28" in str(error):
+        if is_full(error):
             raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
         raise
     usual_mode(path)
@@ -59,7 +59,7 @@ def read_tensors(path: Path, sha256_of_writer: str) -> dict[str, Tensor]:
 def read_numbers(path: Path, step: int) -> dict[str, Any]:
     """A state.json with all that `write` puts there. Raises ValueError where it is not that of this step."""
     try:
-        state = parse_json(path.read_text(encoding="utf-8"))
+        state = parse_json(read_text(path))
     except ValueError as error:
         raise ValueError("it is not valid json") from error
     if not isinstance(state, dict):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import stat
 import tempfile
 from contextlib import suppress
 from datetime import datetime
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError, one_line
-from roundround.files import home_expanded, parse_json
+from roundround.files import home_expanded, parse_json, read_text
 from roundround.runs.launcher import launched_from_outside, rank
 from roundround.runs.leftovers import MANIFEST, hold, refuse_links, sweep
 from roundround.runs.manifest import fault, time_of
@@ -139,7 +137,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     try:
-        manifest = parse_json(text_of(path))
+        manifest = parse_json(read_text(path, LARGEST))
     except OSError as error:
         raise UserError(f"{directory} is not a run directory: {why_unreadable(directory, error)}") from error
     except ValueError as error:
@@ -149,16 +147,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a manifest of roundround: {wrong}")
     assert isinstance(manifest, dict)
     return manifest
-
-
-def text_of(path: Path) -> str:
-    """The text of a regular file of a manifest's size. OSError, or ValueError, for anything else: a pipe would hang."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    if status.st_size > LARGEST:
-        raise ValueError(f"{status.st_size:,} bytes are more than a manifest has")
-    return path.read_text(encoding="utf-8")
 
 
 def why_unreadable(directory: Path, error: OSError) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ from filelock import FileLock, Timeout
 from roundround import __version__
 from roundround.console import print_result, print_status
 from roundround.errors import Interrupted, UserError, one_line
-from roundround.files import write_atomically
+from roundround.files import is_full, write_atomically
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.launcher import rank
@@ -126,8 +125,7 @@ def as_well_as_possible(run: Run, *, known: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        level = logging.DEBUG if full and known else logging.WARNING
+        level = logging.DEBUG if known and is_full(error) else logging.WARNING
         log.log(level, "the end of the run could not be recorded: %s", one_line(error))
 
 
@@ -207,7 +205,7 @@ def refusal_as_user_error(directory: Path) -> Iterator[None]:
     except Timeout:  # an OSError too
         raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise
         reason = error.strerror or one_line(error)
         raise UserError(f"cannot write to {error.filename or directory}: {reason}") from error

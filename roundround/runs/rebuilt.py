@@ -11,8 +11,9 @@ from roundround.config.build import build
 from roundround.config.models import build_decoder, planned
 from roundround.config.recorded import own_config
 from roundround.data.corpora import Corpus
-from roundround.data.tokenizers import Saved, TokenizerRecipe, Vocabulary
+from roundround.data.tokenizers import Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.data.vocabulary import Vocabulary
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from omegaconf import DictConfig
 
-from roundround.config.build import build
+from roundround.config.build import build, literal
 from roundround.config.models import build_decoder
 from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
@@ -134,13 +134,13 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
     if cfg.init is None:
         return cfg, FromSeed(choices)
     from roundround.hf.llama import target  # transformers takes seconds to import
-    from roundround.hf.llama_checkpoint import PREFIX, read_checkpoint
+    from roundround.hf.llama_checkpoint import read_checkpoint
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(invocation.overrides)
-    tokenizer = {"_target_": target(HuggingFace), "name": str(checkpoint.folder)}
+    tokenizer = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
     nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
-    brought = nodes | {"init": f"{PREFIX}{checkpoint.folder}"}
+    brought = nodes | {"init": checkpoint.reference}
     cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)
     return cfg, FromLlama(checkpoint, choices)
 
@@ -151,6 +151,8 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromIt
         raise UserError("resume= continues one run; leave out -m")
     directory = invocation.directory
     manifest = read_manifest(directory)
+    if cfg.init is not None:
+        cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb, free=FREE_ON_RESUME)
     init = cfg.get("init")
     began: Start = FromSeed({})
@@ -164,6 +166,15 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromIt
                 f"{began.checkpoint.folder} is no longer the checkpoint that {directory} began from; start a new run"
             )
     return cfg, FromItsPast(directory, manifest, began, began_elsewhere=init is not None)
+
+
+def recorded_reference(given: object, recorded: object) -> object:
+    """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
+    from roundround.hf.llama_checkpoint import checkpoint_folder
+
+    if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():
+        return given
+    return recorded
 
 
 def with_rows(data: TokenData, n_vocab: int, origin: str) -> TokenData:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,32 @@ from roundround.softmax.base import RunsInBlocks
 TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """A model and the text that it is measured on.
+
+    choices: the option of each config group, as results name it. train_length: tokens of the context that the model
+    was trained on. seed, run: of a run trained here. first_token: the text of the token in front of every window.
+    """
+
+    model: nn.Module
+    data: TokenData
+    device: torch.device
+    choices: dict[str, str]
+    train_length: int
+    seed: int | None = None
+    run: str | None = None
+    first_token: str | None = None
+
+    def reading(self) -> dict[str, str | None]:
+        """How the text is read, which every result names: a loss depends on it."""
+        return {"first_token": self.first_token, "joining_token": self.data.joining_token}
+
+    def title(self) -> str:
+        choices = self.choices
+        return printable(f"{choices.get('model')}, pe={choices.get('pe')}, softmax={choices.get('softmax')}")
+
+
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
     given = invocation.given | give_default_data(cfg, otherwise="pydoc")
@@ -64,15 +91,21 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     decoder = trained.decoder(config.checkpoint).to(device)
     check_lengths(config, decoder, choices)
     data = trained.held_out_text()
-    seed = trained.config.seed
-    facts = {"seed": seed, "run": str(source), "first_token": None, "joining_token": data.joining_token}
-    with opened_run(cfg, config, invocation, device, choices, facts, data) as run:
+    evaluated = Evaluated(
+        model=decoder,
+        data=data,
+        device=device,
+        choices=choices,
+        train_length=int(trained.config.model.train_length),
+        seed=trained.config.seed,
+        run=str(source),
+    )
+    with opened_run(cfg, config, invocation, evaluated) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
             print_status(
                 "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
             )
-        train_length = int(trained.config.model.train_length)
-        score_and_report(run, config, decoder, data, device, choices, train_length, seed)
+        score_and_report(run, config, evaluated)
 
 
 def run_to_evaluate(config: EvalConfig) -> Path:
@@ -96,48 +129,37 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         with warnings_as_lines(RunsInBlocks):
             first = chosen_first_token(config, probed, data, device)
-        name = None if first is None else data.tokenizer.id_to_token(first)
-        facts = {"seed": None, "run": None, "first_token": name, "joining_token": data.joining_token}
-        model = AfterFirstToken(probed, first)
-        with opened_run(cfg, config, invocation, device, choices, facts, data) as run:
-            score_and_report(run, config, model, data, device, choices, probed.longest, None)
+        evaluated = Evaluated(
+            model=AfterFirstToken(probed, first),
+            data=data,
+            device=device,
+            choices=choices,
+            train_length=probed.longest,
+            first_token=None if first is None else data.tokenizer.id_to_token(first),
+        )
+        with opened_run(cfg, config, invocation, evaluated) as run:
+            score_and_report(run, config, evaluated)
 
 
 @contextmanager
-def opened_run(
-    cfg: DictConfig,
-    config: EvalConfig,
-    invocation: Invocation,
-    device: torch.device,
-    choices: dict[str, str],
-    facts: dict[str, Any],
-    data: TokenData,
-) -> Iterator[Run]:
+def opened_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, evaluated: Evaluated) -> Iterator[Run]:
     """The run directory, with what is known before the first number."""
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
+        data = evaluated.data
         hashes = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-        run.note(choices=choices, device=describe_device(device), data=hashes, **facts)
+        facts = {"seed": evaluated.seed, "run": evaluated.run, **evaluated.reading()}
+        run.note(choices=evaluated.choices, device=describe_device(evaluated.device), data=hashes, **facts)
         yield run
 
 
-def score_and_report(
-    run: Run,
-    config: EvalConfig,
-    model: nn.Module,
-    data: TokenData,
-    device: torch.device,
-    choices: dict[str, str],
-    train_length: int,
-    seed: int | None,
-) -> None:
+def score_and_report(run: Run, config: EvalConfig, evaluated: Evaluated) -> None:
     with warnings_as_lines(RunsInBlocks):
-        losses, dispersions = measure(config, model, data, device)
-    read = {name: run.manifest[name] for name in ("first_token", "joining_token")} | {"stride": config.stride}
-    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed, **read}
-    more = dispersion_tables.records(dispersions, common)
-    report(run, train_length, losses, data, choices, common, more=more, table=config.table)
+        losses, dispersions = measure(config, evaluated)
+    options = {name: evaluated.choices.get(name) for name in ("pe", "softmax")}
+    common = {**options, "seed": evaluated.seed, **evaluated.reading(), "stride": config.stride}
+    report(run, evaluated, losses, common, more=dispersion_tables.records(dispersions, common), table=config.table)
     if dispersions and run.writes:
-        report_dispersion(run, dispersions, choices, table=config.table)
+        report_dispersion(run, evaluated, dispersions, table=config.table)
 
 
 def check_lengths(config: EvalConfig, decoder: Decoder, choices: dict[str, str]) -> None:
@@ -193,13 +215,12 @@ def score_windows(
     )
 
 
-def measure(
-    config: EvalConfig, model: nn.Module, data: TokenData, device: torch.device
-) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
+def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
     """Losses at each length, and where asked for the dispersion of the attention that led to them.
 
     The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
     """
+    model, data = evaluated.model, evaluated.data
     losses, dispersions = {}, {}
     for length in sorted(set(config.length)):
         windows = evaluation_windows(
@@ -211,7 +232,7 @@ def measure(
         )
         n_before = model.n_before if isinstance(model, AfterFirstToken) else 0
         with watched(model, n_before + length) if config.dispersion else nullcontext() as seen:
-            losses[length] = score_windows(model, windows, config, data, device)
+            losses[length] = score_windows(model, windows, config, data, evaluated.device)
         if seen is not None:
             dispersions[length] = seen
     return losses, dispersions
@@ -219,17 +240,16 @@ def measure(
 
 def report(
     run: Run,
-    train_length: int,
+    evaluated: Evaluated,
     losses: dict[int, PositionLoss],
-    data: TokenData,
-    choices: dict[str, str],
     common: dict[str, Any],
     *,
     more: list[dict[str, Any]],
     table: str,
 ) -> None:
     """Write results, with `more` of them, and the figure, and show the table."""
-    n_bytes = evaluation.scored_bytes(losses, data)
+    train_length, title = evaluated.train_length, evaluated.title()
+    n_bytes = evaluation.scored_bytes(losses, evaluated.data)
     by_length = {length: evaluation.values(loss, n_bytes) for length, loss in losses.items()}
     for length, values in by_length.items():
         run.log(length, length=length, **values)
@@ -240,26 +260,21 @@ def report(
     if run.writes:
         curves = {length: loss.by_position for length, loss in losses.items()}
         write_json(run.directory / "loss_by_position.json", curves)
-        perplexity.draw(losses, train_length=train_length, title=title(choices), folder=run.directory / "figures")
-        heading = f"held-out text, {title(choices)}"
-        shown = evaluation.table(by_length, train_length=train_length, title=heading)
+        perplexity.draw(losses, train_length=train_length, title=title, folder=run.directory / "figures")
+        shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
         print_table(shown, on_output=table == "stdout")
-        for line in evaluation.scope(losses, data):
+        for line in evaluation.scope(losses, evaluated.data):
             print_status(line)
 
 
-def report_dispersion(run: Run, dispersions: dict[int, Dispersion], choices: dict[str, str], *, table: str) -> None:
+def report_dispersion(run: Run, evaluated: Evaluated, dispersions: dict[int, Dispersion], *, table: str) -> None:
     """Keep dispersion by the number of visible keys, draw the longest context and show the table."""
     write_json(run.directory / "dispersion.json", dispersion_tables.by_visible_keys(dispersions))
     longest = max(dispersions)
     folder = run.directory / "figures"
-    dispersion_tables.draw(dispersions[longest], length=longest, title=title(choices), folder=folder)
+    dispersion_tables.draw(dispersions[longest], length=longest, title=evaluated.title(), folder=folder)
     shown = dispersion_tables.table(dispersions, title="dispersion: the lowest and the highest head of each layer")
     print_table(shown, on_output=table == "stdout")
     warning = dispersion_tables.warning(dispersions)
     if warning is not None:
         print_status(warning)
-
-
-def title(choices: dict[str, str]) -> str:
-    return printable(f"{choices.get('model')}, pe={choices.get('pe')}, softmax={choices.get('softmax')}")

@@ -18,7 +18,7 @@ from roundround.config.schema import ExportConfig, checked
 from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import validation_windows
 from roundround.errors import UserError
-from roundround.files import home_expanded
+from roundround.files import home_expanded, is_full
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.model.scoring import perplexity
 from roundround.pe.base import PositionalEncoding
@@ -105,7 +105,8 @@ def card_of(manifest: dict[str, Any], name: str, checkpoint: str, state: dict[st
     """What the model card tells; the loss is the one measured at the checkpoint's own step."""
     from roundround.hf.export.card import Card
 
-    measured = [m["nats_per_token"] for m in (state["best"], state["validated"]) if m["step"] == state["step"]]
+    known = [state[name] for name in ("best", "validated") if name in state]
+    measured = [m["nats_per_token"] for m in known if m["step"] == state["step"]]
     token_loss = measured[0] if measured else None
     return Card(
         name=name,
@@ -123,7 +124,7 @@ def refused_where_full(destination: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "No space left on device" not in str(error):
+        if not is_full(error):
             raise
         raise UserError(f"no space left on the disk of {destination}; free some, or give another to=DIR") from error
 

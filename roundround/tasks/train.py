@@ -85,36 +85,14 @@ def fit(
     run: Run, config: TrainConfig, data: TokenData, optimizer: OptimizerFactory, schedule: Schedule, start: Start
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
-    n_steps, n_micro = config.trainer.max_steps, config.trainer.accumulate_grad_batches
+    n_steps = config.trainer.max_steps
     torch.manual_seed(config.seed)
     decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
     resumed = start.load_into(decoder)
     first_step = resumed.state["step"] if resumed else 0
-    length = config.model.train_length
-    windows = validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens)
-    callback = TrainingCallback(
-        run,
-        windows=windows,
-        tokens_per_step=config.batch_size * length,
-        log_every=config.trainer.log_every_n_steps,
-        validate_every=config.validate_every,
-        checkpoint_every=config.checkpoint_every,
-        resumed=resumed,
-    )
+    callback = callback_of(run, config, data, resumed)
     trainer = trainer_of(config, run, callback, n_steps - first_step)
-    device, n_shares = trainer.strategy.root_device, n_micro * trainer.world_size
-    check_batch_fits(config.batch_size, config.model, n_shares=n_shares, device=device)
-    batches = TrainingWindows(
-        data.train,
-        seed=config.seed,
-        length=length,
-        batch_size=config.batch_size,
-        n_micro_batches=n_micro,
-        rank=trainer.global_rank,
-        world_size=trainer.world_size,
-        first_step=first_step,
-        n_steps=n_steps - first_step,
-    )
+    batches = batches_of(config, data, trainer, first_step)
     module = LanguageModel(decoder, optimizer=optimizer, schedule=schedule, first_step=first_step, n_steps=n_steps)
     announce(run, data, decoder, trainer, first_step, start)
     give_notes(run, config, data, decoder, schedule)
@@ -131,6 +109,39 @@ def fit(
             print_status(f"resume with: roundround train resume={run.directory}")
         raise
     run.note(seconds_of_training=callback.training_seconds)
+
+
+def callback_of(
+    run: Run, config: TrainConfig, data: TokenData, resumed: checkpoints.Checkpoint | None
+) -> TrainingCallback:
+    """What is done between two steps, at the intervals of the config."""
+    length = config.model.train_length
+    return TrainingCallback(
+        run,
+        windows=validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens),
+        tokens_per_step=config.batch_size * length,
+        log_every=config.trainer.log_every_n_steps,
+        validate_every=config.validate_every,
+        checkpoint_every=config.checkpoint_every,
+        resumed=resumed,
+    )
+
+
+def batches_of(config: TrainConfig, data: TokenData, trainer: lightning.Trainer, first_step: int) -> TrainingWindows:
+    """This process's share of the batches from a step to the last. UserError where one does not fit into the memory."""
+    n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
+    check_batch_fits(config.batch_size, config.model, n_shares=n_micro * trainer.world_size, device=device)
+    return TrainingWindows(
+        data.train,
+        seed=config.seed,
+        length=config.model.train_length,
+        batch_size=config.batch_size,
+        n_micro_batches=n_micro,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+        first_step=first_step,
+        n_steps=config.trainer.max_steps - first_step,
+    )
 
 
 def announce(
@@ -214,7 +225,9 @@ def report(run: Run, config: TrainConfig, data: TokenData) -> None:
     """Write the results of a finished run: its best held-out loss in three units, and what it cost."""
     folder = checkpoints.newest(run.directory / "checkpoints")
     assert folder is not None, "a finished run has a checkpoint"
-    best = checkpoints.read_state(folder)["best"]
+    best = checkpoints.read_state(folder).get("best")
+    if best is None:  # where a run was resumed at its last step, nothing was measured now
+        raise UserError(f"{folder} has no held-out loss, which every checkpoint of this verb has; start a new run")
     token_loss, length = best["nats_per_token"], config.model.train_length
     n_targets = validation_windows(data.held_out, length=length, max_tokens=config.validation_tokens)[:, 1:].numel()
     values = {

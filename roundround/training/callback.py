@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from roundround.errors import Interrupted
+from roundround.interruption import STOP_SIGNALS
 from roundround.model.scoring import perplexity, score
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
 from roundround.runs.weights import check_optimizer
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.module import LanguageModel, learning_rate, loss_scaler
-from roundround.training.stop_signal import STOP_SIGNALS
 
 STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16

@@ -26,10 +26,11 @@ def about_softmax(decoder: Decoder, name: str, twin: Path | None, *, as_softmax:
 
     as_softmax: what `trains_as_softmax` says of the decoder.
     """
+    at_inference = as_softmax and not isinstance(decoder.layers[0].self_attn.softmax, Softmax)
     if twin is not None:
-        return f"softmax={name}: the same training as job {twin.name} of this sweep; to eval, give softmax= instead"
-    first = decoder.layers[0].self_attn.softmax
-    if isinstance(first, Softmax) or not as_softmax:
+        same = f"the same training as job {twin.name} of this sweep"
+        return f"softmax={name}: {same}; to eval, give softmax= instead" if at_inference else same
+    if not at_inference:
         return None
     return f"softmax={name} acts at inference only: this training is that of softmax=softmax"
 

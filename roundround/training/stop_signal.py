@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from types import FrameType
 from typing import Any
 
 from roundround.errors import Interrupted
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from roundround.interruption import on_signals, put_back
 
 
 class StopSignal:
@@ -21,8 +18,7 @@ class StopSignal:
 
     def start(self) -> None:
         """Take over the signals, where this is the main thread."""
-        if threading.current_thread() is threading.main_thread():
-            self.handlers = {s: signal.signal(s, self.ask) for s in STOP_SIGNALS}
+        self.handlers = on_signals(self.ask)
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
         if self.asked is not None:
@@ -31,6 +27,5 @@ class StopSignal:
 
     def close(self) -> None:
         """Give the signals back."""
-        for signum, handler in self.handlers.items():
-            signal.signal(signum, handler)
+        put_back(self.handlers)
         self.handlers = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +11,13 @@ from conftest import Done, assert_refused
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from roundround.command_line.arguments import (
-    bracket_lists,
     expand_aliases,
     quote_odd,
     read_command_line,
     split_flags,
 )
 from roundround.command_line.completion import complete_override
+from roundround.command_line.sweeps import bracket_lists
 from roundround.errors import UserError
 
 
@@ -134,7 +135,7 @@ def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.M
     def broken(*args: object) -> None:
         raise AssertionError("schema config source must be last")
 
-    monkeypatch.setattr("roundround.command_line.arguments.compose", broken)
+    monkeypatch.setattr("roundround.command_line.sweeps.compose", broken)
     with pytest.raises(AssertionError):
         bracket_lists(["length=128,256"], "eval", None)
 
@@ -220,7 +221,14 @@ def test_a_list_of_options_names_a_broken_file(
 
 
 def test_a_conf_folder_that_is_not_there_is_refused_by_list_too(roundround: Callable[..., Done]) -> None:
-    assert_refused(roundround("list", "pe", "--config-dir", "nowhere"), "nowhere: there is no such folder")
+    for words in (["list"], ["list", "pe"]):
+        assert_refused(roundround(*words, "--config-dir", "nowhere"), "nowhere: there is no such folder")
+
+
+def test_a_pipe_among_the_yamls_is_named_and_never_waited_for(mine: Path, roundround: Callable[..., Done]) -> None:
+    os.mkfifo(mine / "pe" / "pipe.yaml")
+    for words in (["list", "pe"], ["train", "pe=rope"]):
+        assert_refused(roundround(*words, "--config-dir", "mine"), "pipe.yaml: it is not a regular file")
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from roundround.interruption import interrupt, on_signals, put_back
+from roundround.training.stop_signal import StopSignal
 
 STOPPED = """
 import os, sys
@@ -51,3 +55,29 @@ def test_a_signal_while_the_config_is_composed_leaves_no_directory(here: Path) -
     )
     assert (done.returncode, done.stderr) == (143, "roundround: interrupted by SIGTERM\n")
     assert list(here.glob("outputs/*/*/*")) == []
+
+
+@pytest.fixture
+def ctrl_c_ignored() -> Iterator[None]:
+    """As a shell without job control starts a command in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_ignored")
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    handlers, stop = on_signals(interrupt), StopSignal()
+    stop.start()
+    try:
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == stop.ask
+    finally:
+        stop.close()
+        assert signal.getsignal(signal.SIGTERM) == interrupt
+        put_back(handlers)
+
+
+def test_a_handler_that_python_did_not_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    assert on_signals(interrupt) == {}

@@ -6,8 +6,9 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,33 @@ def test_a_reader_that_has_gone_is_no_error(needed: bool) -> None:
 
 def test_what_is_told_on_a_full_device_is_lost() -> None:
     assert Stream(os.open("/dev/full", os.O_WRONLY), needed=False).write(b"abc") == 3
+
+
+def full_pipe() -> tuple[int, int]:
+    """The two ends of a pipe that does not block and takes no more."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4096))
+    return reading, writing
+
+
+def test_what_is_told_in_front_of_a_slow_reader_is_lost() -> None:
+    _, writing = full_pipe()
+    with io.TextIOWrapper(io.BufferedWriter(Stream(writing, needed=False))) as stream:
+        print("told", file=stream, flush=True)
+
+
+def test_standard_output_waits_for_a_slow_reader() -> None:
+    reading, writing = full_pipe()
+    got: list[bytes] = []
+    reader = threading.Timer(0.05, lambda: got.extend(os.read(reading, 1 << 20) for _ in range(2)))
+    reader.start()
+    with io.TextIOWrapper(io.BufferedWriter(Stream(writing, needed=True))) as stream:
+        print("result", file=stream, flush=True)
+    reader.join()
+    assert got[-1] == b"result\n"
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import Done, assert_refused
 
+from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.places import of_the_place
 from roundround.errors import UserError
@@ -20,6 +22,9 @@ from roundround.errors import UserError
         (["pe=\x1b[31mx"], ["no pe=\\x1b[31mx"]),
         (["pe=" + "x" * 100_000], ["File name too long"]),
         (["y" * 100_000], ["write key=value"]),
+        (["=5"], ["'=5' names no key; write key=value"]),
+        (["+=5"], ["'+=5' names no key"]),
+        (["outputs=a\udcff"], ["not UTF-8"]),
         (["seed=${oc.env:NOPE}"], ["NOPE"]),
         (["seed=${nope:1}"], ["nope"]),
         (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
@@ -31,6 +36,8 @@ from roundround.errors import UserError
         (["-m", "seed=range(0)"], ["seed=range(0) is a sweep over no value"]),
         (["-m", "pe=glob(zz*)"], ["sweep over no value"]),
         (["--cfg", "job", "-m"], ["Only one of"]),
+        (["hydra=5"], ["hydra takes the name of one option of Hydra's"]),
+        (["hydra/launcher=null"], ["hydra/launcher takes the name of one option"]),
         (["pe=rope.yaml"], ["pe takes the name of one option"]),
         (["pe=rope,./nope"], ["pe takes the name of one option"]),
     ],
@@ -70,6 +77,16 @@ def test_a_yaml_that_cannot_be_composed_is_one_line(
     done = train("--config-dir", "mine", "pe=x")
     assert_refused(done, part)
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_fault_of_ours_is_not_the_users(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(launch, "read_command_line", fail)
+    done = train()
+    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert "failed: KeyError: 'ours' (HYDRA_FULL_ERROR=1 shows the traceback)" in done.err
 
 
 def test_a_module_that_ends_the_process_has_failed(train: Callable[..., Done]) -> None:
@@ -113,7 +130,9 @@ def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
     assert full.startswith("no space left on the disk of run;")
 
 
-@pytest.mark.parametrize("words", ["No space left on device", "I/O error: No space left on device (os error 28)"])
+@pytest.mark.parametrize(
+    "words", ["No space left on device", "I/O error: No space left on device (os error 28)", os.strerror(errno.EDQUOT)]
+)
 def test_an_export_names_its_own_full_disk(words: str) -> None:
     from roundround.tasks.export import refused_where_full
 

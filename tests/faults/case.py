@@ -1,8 +1,8 @@
 """A wrong invocation, and the rules by which its answer is judged.
 
-The rules: the exit code of wrong input; one readable line on standard error beside what is told while all is well; no
-traceback, no hang, no control characters; nothing left behind; nothing executed that lay among the data; the secrets of
-the environment neither shown nor written.
+The rules: the right exit code; on standard error one readable line of a failure, and beside what is told while all is
+well no line that the case does not name; no traceback, no hang, no control characters; nothing left behind or changed;
+nothing executed that lay among the data; the secrets of the environment neither shown nor written.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from forkserver import ROOT, Ended, limit_memory
+from forkserver import Ended
+from left import SECRET, about_the_files, give_back_rights, snapshot
 from originals import Originals
+from whole_process import COMMAND, in_a_process
 
-CANARY = "EXECUTED"  # a file of this name appears where something among the data was executed
-SECRET = "open-sesame-8361"  # a value of the environment that nobody may see
 LONGEST_LINE = 700  # characters of an error that somebody still reads
 # what the verbs tell while all is well
 STATUS = re.compile(
@@ -39,17 +38,24 @@ STATUS = re.compile(
             r"starting from the weights of ",
             r"resume with: roundround ",
             r"Launching \d+ jobs",
-            r"\s*#\d+ :",
+            r"[ \u2500-\u257f]",  # of a table, or a job of a sweep; no error begins with a space
+            r"max retrieval: accuracy",
+            r"evaluated \d",
+            r"exported to ",
+            r"windows begin with",
+            r"documents are joined by ",
+            r"uniform is |wavelength: |heads: |\d+ texts, ",  # below the tables of a probe
+            r"mean of \d+ seeds|per cent, one seed; |root mean square distance |\w+ = \w+: the same in every measure",
             r"the same [\d,]+ targets",
             r"pe=.*: a stock LlamaForCausalLM",
             r"loaded in a clean process",
             r"documents have ",
             r"\w+ has no exact fused form: ",
             r"the learning rate warms up during ",
-            r"the tokens in \S+ are ",
         ]
     )
 )
+OF_HYDRA = ("Error executing job", "HYDRA_FULL_ERROR")  # its own words for an error, which nobody may have to read
 # what is read before or while modules are imported, so that a forked command would not see it
 READ_EARLY = {
     "HOME", "LANG", "LC_ALL", "PATH", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONCOERCECLOCALE", "PYTHONWARNINGS",
@@ -65,9 +71,10 @@ class Case:
     name: "kind: what"; the counts go by kind. codes: the right exit codes. given: what lies in the folder, under these
     names: run and maxkey-run (finished runs), llama (a Hugging Face folder), cache (the token cache, which the command
     then uses). prepare: changes the folder; may return other arguments. shell: a line of bash in which "$@" is the
-    command. says: what the answer must hold. leaves: files may stay, because the command may have begun, or wrote into
-    what was there. ordinary_user: without root's right to open any file. colours: on a terminal. patience: seconds
-    until it counts as a hang.
+    command. says: what the answer must hold. notes: with exit code 0, the lines beside the usual progress, each a
+    pattern of what it says; no others may come. afterwards: with exit code 0, what is wrong in the folder. leaves:
+    files may stay or change, because the command may have begun, or wrote into what was there. ordinary_user: without
+    root's right to open any file. colours: on a terminal. patience: seconds until it counts as a hang.
     """
 
     name: str
@@ -78,6 +85,8 @@ class Case:
     env: Mapping[str, str | None] = field(default_factory=dict)
     shell: str | None = None
     says: str = ""
+    notes: Sequence[str] = ()
+    afterwards: Callable[[Path, Originals], Sequence[str]] | None = None
     leaves: bool = False
     ordinary_user: bool = False
     colours: bool = False
@@ -119,39 +128,34 @@ def faults_of(case: Case, folder: Path, streams: Path, originals: Originals) -> 
         extra["ROUNDROUND_CACHE"] = str(folder / "cache")
     if case.prepare is not None:
         args = list(case.prepare(folder) or args)
-    there = files_in(folder)
+    before = snapshot(folder)
     env = {name: value for name, value in {**originals.env, **extra}.items() if value is not None}
     if case.forked:
         ended = originals.server.run(args, folder, streams, env=env, timeout=case.patience)
     else:
-        ended = in_a_process(case, args, folder, env)
+        ended = as_a_shell_would(case, args, folder, env)
     give_back_rights(folder)
-    return [*about_the_end(case, ended), *about_the_text(case, ended), *about_the_files(case, ended, folder, there)]
+    secret = any(SECRET in value for value in env.values())
+    files = about_the_files(folder, before, ended.code, leaves=case.leaves, secret=secret)
+    found = [*about_the_end(case, ended), *about_the_text(case, ended), *files]
+    if case.afterwards is not None and ended.code == 0:
+        found += case.afterwards(folder, originals)
+    return found
 
 
-def in_a_process(case: Case, args: Sequence[str], folder: Path, env: Mapping[str, str]) -> Ended:
-    """Run a case as a shell would, imports included."""
-    command = [sys.executable, "-m", "roundround", *args]
+def as_a_shell_would(case: Case, args: Sequence[str], folder: Path, env: Mapping[str, str]) -> Ended:
+    """Run a case with its line of bash, as the user whom it names."""
+    command = [*COMMAND, *args]
     if case.shell is not None:
         command = ["bash", "-c", case.shell, "bash", *command]
     if case.ordinary_user and os.geteuid() == 0:
         rights = "-dac_override,-dac_read_search"
         command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, *command]
-    process = subprocess.Popen(
-        [os.fsencode(part) for part in command], cwd=folder, env=dict(env), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=limit_memory,
-    )  # fmt: skip
     try:
-        out, err = process.communicate(timeout=case.patience)
-        hung = False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        out, err = process.communicate()
-        hung = True
+        return in_a_process(command, folder, env=env, timeout=case.patience)
     finally:
         if case.shell is not None and "mount" in case.shell:
             subprocess.run(["umount", "-q", str(folder / "disk")], capture_output=True, check=False)
-    return Ended(process.returncode, *(text.decode(errors="replace") for text in (out, err)), hung)
 
 
 def about_the_end(case: Case, ended: Ended) -> list[str]:
@@ -163,64 +167,33 @@ def about_the_end(case: Case, ended: Ended) -> list[str]:
 
 
 def about_the_text(case: Case, ended: Ended) -> list[str]:
-    found = []
-    lines = [line for line in ended.err.splitlines() if line.strip()]
-    told = [line for line in lines if not STATUS.match(line)]
-    if "-m" in case.args:  # other jobs of a sweep may end well, and say what they found
-        told = [line for line in told if line.startswith("roundround ")]
-    if "Traceback" in ended.out + ended.err:
+    text = ended.out + ended.err
+    found = about_the_lines(case, ended)
+    if "Traceback" in text:
         found.append(f"a traceback: {ended.err[-300:]!r}")
-    if ended.code == 2 and len(told) != 1:
-        found.append(f"{len(told)} lines where one is right: {told[:4]!r}")
-    if ended.code in (1, 2) and any(len(line) > LONGEST_LINE for line in told):
-        found.append(f"a line of {max(map(len, told))} characters")
-    if not case.colours and any(is_control(character) for character in ended.out + ended.err):
+    found += [f"Hydra's own {words!r}" for words in OF_HYDRA if words in text]
+    if not case.colours and any(is_control(character) for character in text):
         found.append("control characters")
-    if case.says not in ended.out + ended.err:
-        found.append(f"{case.says!r} is not said: {ended.err[-300:]!r}")
-    if SECRET in ended.out + ended.err:
+    if case.says not in text:
+        found.append(f"{case.says!r} is not said: {text[-300:]!r}")
+    if SECRET in text:
         found.append("a secret of the environment in the output")
     return found
+
+
+def about_the_lines(case: Case, ended: Ended) -> list[str]:
+    """What is wrong with the lines on standard error beside the usual progress: one of an error, or the notes."""
+    told = [line for line in ended.err.splitlines() if line.strip() and not STATUS.match(line)]
+    if ended.code == 0:
+        right = len(told) == len(case.notes) and all(map(re.search, case.notes, told))
+        return [] if right else [f"told {told[:4]!r} where {list(case.notes)!r} is right"]
+    if ended.code not in (1, 2):
+        return []
+    found = [] if len(told) == 1 else [f"{len(told)} lines where one is right: {told[:4]!r}"]
+    longest = max(map(len, told), default=0)
+    return [*found, f"a line of {longest} characters"] if longest > LONGEST_LINE else found
 
 
 def is_control(character: str) -> bool:
     """Whether a terminal would obey it: escapes, the other direction of writing, halves of characters."""
     return not character.isprintable() and character not in "\n\t"
-
-
-def about_the_files(case: Case, ended: Ended, folder: Path, there: set[str]) -> list[str]:
-    left = sorted(files_in(folder) - there)
-    found = []
-    if any(CANARY in path for path in left) or (ROOT / CANARY).exists():
-        found.append("something among the data was executed")
-    if ended.code == 2 and left and not case.leaves:
-        found.append(f"left {left[:4]}")
-    if ended.code >= 0:
-        temporary = [path for path in left if re.search(r"(^|/)\.(?!lock$)[^/]*$", path)]
-        found += [f"temporary files left: {temporary[:4]}"] if temporary else []
-    if SECRET in case.env.values():
-        telling = [path for path in left if holds_secret(folder / path)]
-        found += [f"a secret of the environment in {telling[:4]}"] if telling else []
-    return found
-
-
-def holds_secret(path: Path) -> bool:
-    return path.is_file() and SECRET.encode() in path.read_bytes()
-
-
-def files_in(folder: Path) -> set[str]:
-    """Everything in a folder but the empty folders under outputs, the token cache and a case's own disk."""
-    found = set()
-    for parent, below, names in os.walk(folder):
-        place = Path(parent).relative_to(folder)
-        found |= {(place / name).as_posix() for name in (*below, *names)}
-    aside = r"(disk|cache)(/.*)?|outputs(/[\w-]+(/\d{4}-\d\d-\d\d)?)?"
-    return {path for path in found if not re.fullmatch(aside, path)}
-
-
-def give_back_rights(folder: Path) -> None:
-    """Make folders that a case has closed readable again."""
-    for parent, below, _ in os.walk(folder):
-        for path in (Path(parent), *(Path(parent) / name for name in below)):
-            if not path.is_symlink():
-                path.chmod(0o755)

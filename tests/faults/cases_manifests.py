@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from case import SECRET, Case
+from case import Case
 from damage import COMMAND, GONE, LONG_INTEGER, NESTED, in_json
+from left import SECRET
 
 VERBS = {
     "resume": ("run", ["train", "resume=run", "logger=none"]),

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from case import SECRET, Case
+from case import Case
+from left import SECRET
 from originals import MAXKEY, TRAIN
 
 WANDB = [word for word in TRAIN if word != "logger=none"]
 EITHER = (0, 2)
 
 
-def of_env(env: Mapping[str, str | None], codes: Sequence[int] = (0,)) -> Case:
+def of_env(env: Mapping[str, str | None], codes: Sequence[int] = (0,), notes: Sequence[str] = ()) -> Case:
     name = " ".join(f"{key}={'(unset)' if value is None else value!r}" for key, value in env.items())
-    return Case(name=f"environment: {name}", args=TRAIN, env=env, codes=codes)
+    return Case(name=f"environment: {name}", args=TRAIN, env=env, codes=codes, notes=notes)
 
 
-def of_wandb(what: str, *args: str, codes: Sequence[int] = (2,), **env: str) -> Case:
-    return Case(name=f"weights and biases: {what}", args=[*WANDB, *args], env=env, codes=codes, patience=120)
+def of_wandb(
+    what: str, *args: str, codes: Sequence[int] = (2,), says: str = "", notes: Sequence[str] = (), **env: str
+) -> Case:
+    return Case(
+        name=f"weights and biases: {what}", args=[*WANDB, *args], env=env, codes=codes, says=says, notes=notes,
+        patience=120,
+    )  # fmt: skip
 
 
 def of_shell(what: str, line: str, codes: Sequence[int], args: Sequence[str] = TRAIN, **more: object) -> Case:
@@ -27,7 +33,8 @@ def of_shell(what: str, line: str, codes: Sequence[int], args: Sequence[str] = T
 
 
 def of_disk(what: str, options: str, codes: Sequence[int], args: Sequence[str], **more: object) -> Case:
-    line = f'mkdir disk; mount -t tmpfs -o {options} t disk && "$@"; code=$?; umount disk; exit $code'
+    mounted = f'mkdir disk; mount -t tmpfs -o {options} t disk && "$@"; code=$?'
+    line = f"{mounted}; cp -a disk kept; umount disk; rmdir disk; mv kept disk; exit $code"  # so that it can be judged
     return Case(
         name=f"disks: {what}",
         args=args,
@@ -68,7 +75,7 @@ ENVIRONMENTS = [
     of_env({"COLUMNS": "0"}),
     of_env({"TERM": "dumb"}),
     of_env({"TMPDIR": "/nonexistent"}),
-    of_env({"OMP_NUM_THREADS": "abc"}),
+    of_env({"OMP_NUM_THREADS": "abc"}, notes=["libgomp: Invalid value"]),
     of_env({"PYTHONWARNINGS": "error"}),
     of_env({"PYTHONOPTIMIZE": "2"}),
     of_env({"PYTHONDEVMODE": "1"}),
@@ -82,16 +89,17 @@ ENVIRONMENTS = [
     of_env({"API_TOKEN": SECRET}),
     Case(name="environment: WANDB_MODE='foo' with logger=none", args=TRAIN, env={"WANDB_MODE": "foo"}, codes=(0,)),
 ]
-# refused before the start, or offline with a line: a word in the environment must not end a run in its middle
+# refused before the start: a word in the environment must not end a run in its middle
 WANDBS = [
-    of_wandb("WANDB_MODE=foo", codes=EITHER, WANDB_MODE="foo"),
-    of_wandb("WANDB_MODE empty", codes=EITHER, WANDB_MODE=""),
-    of_wandb("a base address of nonsense", codes=EITHER, WANDB_BASE_URL="nonsense"),
+    of_wandb("WANDB_MODE=foo", says="WANDB_MODE", WANDB_MODE="foo"),
+    # an empty variable is one that is not set: without a network, that is offline with a line
+    of_wandb("WANDB_MODE empty", codes=(0,), notes=["logging offline"], WANDB_MODE=""),
+    of_wandb("a base address of nonsense", says="nonsense", WANDB_BASE_URL="nonsense"),
     of_wandb("a folder that is none", codes=EITHER, WANDB_DIR="/dev/null"),
     of_wandb("a key that is too short", codes=EITHER, WANDB_API_KEY="short"),
     of_wandb("a secret key", codes=(0,), WANDB_API_KEY=SECRET + "0" * 24),
     of_wandb("a project of slashes", "logger.project='a/b\\?'"),
-    of_wandb("a project of nothing", "logger.project=''", codes=EITHER),
+    of_wandb("a project of nothing", "logger.project=''", says="must be a name of 1 to 128 characters"),
     of_wandb("a project of 300 letters", "logger.project=" + "x" * 300),
     of_wandb("a project of control characters", "logger.project='a\x1b[31mb'", codes=EITHER),
     of_wandb("tags a number", "logger.tags=5", codes=EITHER),
@@ -106,14 +114,14 @@ STREAMS = [
     of_shell("stderr closed", '"$@" 2>&-', (0,)),
     of_shell("both closed", '"$@" >&- 2>&-', (0, 1)),
     of_shell("stdin closed", '"$@" <&-', (0,)),
-    of_shell("stdout full", '"$@" >/dev/full', (1,)),
-    of_shell("stderr full", '"$@" 2>/dev/full', (0, 1)),
-    of_shell("stdout into head", '"$@" | head -1; exit ${PIPESTATUS[0]}', (0,)),
+    of_shell("stdout full", '"$@" >/dev/full', (1,), says="standard output cannot be written"),
+    of_shell("stderr full", '"$@" 2>/dev/full', (0,)),
+    of_shell("stdout into head", '"$@" | head -1; exit ${PIPESTATUS[0]}', (0,), args=["list"]),
     of_shell("stdout into a reader who has left", '"$@" | true; exit ${PIPESTATUS[0]}', (0,)),
-    of_shell("both into head", '"$@" 2>&1 | head -1; exit ${PIPESTATUS[0]}', (0, 1)),
+    of_shell("both into head", '"$@" 2>&1 | head -1; exit ${PIPESTATUS[0]}', (0,)),
     of_shell("16 open files", 'ulimit -n 16; "$@"', (0, 1, 2)),
     of_shell("40 open files", 'ulimit -n 40; "$@"', (0, 1, 2)),
-    of_shell("files of one block", 'ulimit -f 1; "$@"', (1, 2)),
+    of_shell("files of one block", 'ulimit -f 1; "$@"', (2,)),
     of_shell("1 GB of memory", 'ulimit -v 1000000; "$@"', (0, 1, 2)),  # some builds of torch fit in
     of_shell("a small stack", 'ulimit -s 256; "$@"', (0, 1, 2)),
     of_shell("umask 077", 'umask 077; "$@"', (0,)),
@@ -131,7 +139,10 @@ SHORT_STREAMS = [
     case
     for args in SHORT
     for case in (
-        of_shell(f"stdout full, {' '.join(args)}", '"$@" >/dev/full', (1,), args=args),
+        of_shell(
+            f"stdout full, {' '.join(args)}", '"$@" >/dev/full', (1,), args=args,
+            says="standard output cannot be written",
+        ),
         of_shell(
             f"stdout into a reader who has left, {' '.join(args)}", '"$@" | true; exit ${PIPESTATUS[0]}', (0,),
             args=args,
@@ -144,15 +155,16 @@ SHORT_STREAMS = [
     )
 ]  # fmt: skip
 DISKS = [
+    # a run that has begun stays, and says in its run.json how it ended
     *[
-        of_disk(f"{size}k for outputs", f"size={size}k", EITHER, [*TRAIN, "outputs=disk"])
+        of_disk(f"{size}k for outputs", f"size={size}k", EITHER, [*TRAIN, "outputs=disk"], leaves=True)
         for size in (4, 64, 300, 1500)
     ],
     *[
         of_disk(f"{size}k for the token cache", f"size={size}k", EITHER, TRAIN, env={"ROUNDROUND_CACHE": "disk"})
         for size in (4, 64, 1500)
     ],
-    of_disk("300k for maxkey", "size=300k", (2,), [*MAXKEY, "outputs=disk"]),
+    of_disk("300k for maxkey", "size=300k", (2,), [*MAXKEY, "outputs=disk"], leaves=True),
     of_disk("20k for export", "size=20k", (2,), ["export", "run=run", "to=disk/x"], given=("run",)),
     of_disk("read-only for outputs", "ro", (2,), [*TRAIN, "outputs=disk"]),
     of_disk("read-only for the token cache", "ro", (2,), TRAIN, env={"ROUNDROUND_CACHE": "disk"}),

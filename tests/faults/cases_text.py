@@ -169,10 +169,10 @@ PLACES = [
     of_path("fifo without an ending", "fifo", lambda f: os.mkfifo(f / "fifo")),
     of_path("fifo of rows", "a.jsonl", lambda f: os.mkfifo(f / "a.jsonl")),
     of_path("fifo of parquet", "a.parquet", lambda f: os.mkfifo(f / "a.parquet")),
-    # beside a good file: left out with a word, or refused
-    of_path("fifo in a folder", "d", tree_with(lambda d: os.mkfifo(d / "a.txt")), codes=(0, 2)),
-    of_path("dead link in a folder", "d", tree_with(lambda d: (d / "a.txt").symlink_to("gone")), codes=(0, 2)),
-    of_path("looping link in a folder", "d", tree_with(lambda d: (d / "a.txt").symlink_to("a.txt")), codes=(0, 2)),
+    # a corpus that silently lacks a file would be another corpus: refused, also beside a good file
+    of_path("fifo in a folder", "d", tree_with(lambda d: os.mkfifo(d / "a.txt")), says="d/a.txt"),
+    of_path("dead link in a folder", "d", tree_with(lambda d: (d / "a.txt").symlink_to("gone")), says="d/a.txt"),
+    of_path("looping link in a folder", "d", tree_with(lambda d: (d / "a.txt").symlink_to("a.txt")), says="d/a.txt"),
     of_path("link to its own folder", "d", tree_with(lambda d: (d / "e").symlink_to(".")), codes=(0, 2)),
     of_path("empty file in a folder", "d", tree_with(lambda d: (d / "a.txt").write_text("")), codes=(0, 2)),
     of_path("noise in a folder", "d", tree_with(lambda d: (d / "a.txt").write_bytes(NOISE))),

@@ -202,10 +202,11 @@ GOOD = [
     "optim.betas=[0.8,0.99]", "optim=adam_l2", "schedule=wsd", "schedule.warmup_steps=0", "seed=4294967295",
     "batch_size=3", "validate_every=1", "checkpoint_every=1", "trainer.max_steps=1", "trainer.precision=bf16-mixed",
     "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=null", "+trainer.detect_anomaly=true",
-    "+trainer.profiler=simple", "pe.p=0", "pe.p=1", "pe=alibi", "pe=rope_500k", "softmax=top_k", "softmax=sink",
+    "+trainer.profiler=simple", "pe.p=0", "pe.p=1", "pe=alibi", "pe=rope_500k", "softmax=sink",
     "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]", "data.split_regex='\\n'",
-    ("softmax=adaptive_temperature", "softmax.coefficients=[-0.1,0.2]"), ("tokenizer=bpe", "tokenizer.vocab_size=300"),
+    ("tokenizer=bpe", "tokenizer.vocab_size=300"),
 ]  # fmt: skip
+INFERENCE_ONLY = ["softmax=top_k", ("softmax=adaptive_temperature", "softmax.coefficients=[-0.1,0.2]")]
 EITHER = [
     # a diverged run is told from one that goes on, but neither is wrong input
     Case(
@@ -248,7 +249,8 @@ CASES = [
     *of_values("values of the data", TRAIN, DATA),
     *of_words("values of the data", WITHOUT_DATA, HUB_WORDS),
     *of_values("values of the data", WITHOUT_DATA, {"data": CORPORA}),
-    *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
     *of_words("good values", TRAIN, GOOD, codes=(0,)),
+    *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
+    *of_words("good values", TRAIN, INFERENCE_ONLY, codes=(0,), notes=["acts at inference only"]),
     *EITHER,
 ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from case import SECRET, Case
+from collections.abc import Mapping
+
+from case import Case
+from left import SECRET
 from originals import TRAIN
 from tables import holding, of_values, of_words
+
+from roundround import __version__
 
 ODD = [
     "=1", "a=", "=", "a==b", "a b", "", " ", "\u00e9=1", "\x1b[31m=1", "pe=\x1b[31mx", "pe=p\nq", "pe=p\rq", "pe=\x07",
@@ -46,14 +51,18 @@ VERBS = [
     ("eval", "train"),
     ("list", "pe=rope"), ("help", "--nope"),
 ]  # fmt: skip
-GOOD_VERBS = [
-    ("--help",), ("-h",), ("--version",), ("help",), ("help", "train"), ("list",), ("list", "pe"), ("list", "softmax"),
-    ("list", "model"), ("list", "experiment"), ("list", "logger"), ("train", "--help"), ("train", "-h"),
-    ("eval", "--help"),
-    ("probe", "--help"), ("export", "--help"), ("maxkey", "--help"), ("train", "--cfg", "job"), ("train", "--cfg=job"),
-    ("train", "--cfg", "hydra"), ("train", "--cfg", "job", "--package", "pe"), ("train", "pe=alibi", "--cfg", "job"),
-    ("train", "--info", "config"), ("maxkey", "--temp", "all", "--cfg", "job"),
-]  # fmt: skip
+# and what each must say
+GOOD_VERBS = {
+    "--help": "Usage: roundround", "-h": "Usage: roundround", "--version": __version__, "help": "Usage: roundround",
+    "help train": "roundround train [KEY=VALUE ...]", "list": "softmax", "list pe": "p_rope", "list softmax": "ssmax",
+    "list model": "stories260k", "list experiment": "rope/table2", "list logger": "wandb",
+    "train --help": "roundround train [KEY=VALUE ...]", "train -h": "roundround train [KEY=VALUE ...]",
+    "eval --help": "roundround eval [KEY=VALUE ...]", "probe --help": "roundround probe [KEY=VALUE ...]",
+    "export --help": "roundround export [KEY=VALUE ...]", "maxkey --help": "roundround max-retrieval [KEY=VALUE ...]",
+    "train --cfg job": "max_steps:", "train --cfg=job": "max_steps:", "train --cfg hydra": "launcher:",
+    "train --cfg job --package pe": "theta:", "train pe=alibi --cfg job": "roundround.pe.alibi.ALiBi",
+    "train --info config": "Config search path", "maxkey --temp all --cfg job": "- all",
+}  # fmt: skip
 OF_OTHER_VERBS = [
     ("eval", "=1"), ("eval", "a b"), ("eval", "run=${oc.env:NOPE}"), ("eval", "run=\x1b[31mx"), ("eval", "nope"),
     ("probe", "=1"), ("probe", "a b"), ("probe", "model=\x1b[31mx"), ("probe", "model=a\nb"), ("probe", "texts=\x07"),
@@ -62,27 +71,44 @@ OF_OTHER_VERBS = [
     ("export", "=1"), ("export", "to=a b", "c d"), ("export", "run=\x1b[31mx", "to=there"),
     ("export", "to=${oc.env:NOPE}"),
 ]  # fmt: skip
-# a wrong word, and what the answer must name: the right one, or the thing that is not there
-NAMED = {
+# a wrong word, and the right one that the answer must offer
+MEANT = {
     "pe=prope": "p_rope", "lr=1": "optim.lr", "steps=5": "trainer.max_steps", "trainer.max_step=5": "max_steps",
-    "batchsize=5": "batch_size", "softmax=temprature": "temperature", "model.d_modle=5": "d_model",
-    "optim.lr=abc": "optim.lr",
-    "data.path=nope.txt": "nope.txt", "resume=nope": "nope", "init=hf:nope": "nope", "pe.p=2": "p=2",
-    "model=tny": "tiny",
-    "seed=-1": "seed=-1", "logger=wandbb": "wandb", "+trainer.max_epochs=2": "max_steps", "--config-dir=/nope": "/nope",
+    "batchsize=5": "batch_size", "softmax=temprature": "temperature", "model.d_modle=5": "d_model", "model=tny": "tiny",
+    "logger=wandbb": "wandb",
+}  # fmt: skip
+MEANT_BY_OTHERS = {
+    "list pes": "pe", "maxkey --temp=adaptve": "adaptive_temperature", "eval lenght=32": "length",
+    "probe texts=italien": "italian", "probe model=smollm": "smollm2-135m", "maxkey sedes=3": "seeds",
+}  # fmt: skip
+# what is wrong with a word that has no right one: none of these words stands in the input
+NAMED = {
+    "optim.lr=abc": "could not be converted to Float",
+    "data.path=nope.txt": "data.path: no file, folder or glob match at",
+    "resume=nope": "nope is not a run directory: it does not exist", "init=hf:nope": "there is no such folder",
+    "pe.p=2": "must lie between 0", "seed=-1": "must lie between 0 and 2^32 - 1",
+    "+trainer.max_epochs=2": "trainer.max_steps", "--config-dir=/nope": "there is no such folder",
 }  # fmt: skip
 NAMED_BY_OTHERS = {
-    "trian": "train", "list pes": "pe", "eval run=nope": "nope", "maxkey --temp=adaptve": "adaptive",
-    "export run=nope to=x": "nope",
-    "eval lenght=32": "length", "probe texts=italien": "italian", "probe model=smollm": "smollm2-135m",
-    "maxkey sedes=3": "seeds",
-}  # fmt: skip
+    "trian": "Did you mean 'train'?",
+    "eval run=nope": "nope is not a run directory: it does not exist",
+    "export run=nope to=x": "nope is not a run directory: it does not exist",
+}
+
+
+def offering(table: Mapping[str, str]) -> dict[str, str]:
+    """What the answer must say so that it offers the right word."""
+    return {line: f"did you mean '{right}'" for line, right in table.items()}
+
 
 CASES = [
     *of_words("odd words", TRAIN, ODD, env={"CANARY": SECRET}),
     *of_words("odd words", [], OF_OTHER_VERBS),
-    *[Case(name=f"named: {word}", args=[*TRAIN, word], says=right) for word, right in NAMED.items()],
-    *[Case(name=f"named: {line}", args=line.split(), says=right) for line, right in NAMED_BY_OTHERS.items()],
+    *[
+        Case(name=f"named: {line}", args=[*base, *line.split()], says=says)
+        for base, table in ((TRAIN, NAMED | offering(MEANT)), ([], NAMED_BY_OTHERS | offering(MEANT_BY_OTHERS)))
+        for line, says in table.items()
+    ],
     Case(name="named: the groups of list", args=["list"], says="softmax", codes=(0,)),
     *of_words("flags", TRAIN, FLAGS),
     *of_words("Hydra's own options", TRAIN, HYDRAS),
@@ -107,7 +133,7 @@ CASES = [
         prepare=lambda folder: folder.chmod(0o555),
     ),
     *of_words("verbs", [], VERBS),
-    *of_words("good verbs", [], GOOD_VERBS, codes=(0,)),
+    *[Case(name=f"good verbs: {line}", args=line.split(), says=says, codes=(0,)) for line, says in GOOD_VERBS.items()],
     # nothing asked for: the page of help may be an answer, or an error
     Case(name="verbs: nothing", codes=(0, 2)),
     # Arabic digits: Python's int reads them, and a run may

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 from forkserver import ROOT, Forkserver
 from originals import Originals
+from stopping import Bench
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ} | {
         "HOME": str(home), "HF_HOME": str(home / "hf"), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline",
         "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # with a GPU, device=cuda would be right
         "ROUNDROUND_CACHE": str(tmp_path_factory.mktemp("token-cache")),
     }  # fmt: skip
 
@@ -38,20 +39,17 @@ def originals(server: Forkserver, env: dict[str, str], tmp_path_factory: pytest.
     return Originals(server, env, tmp_path_factory.mktemp("originals"))
 
 
+@pytest.fixture(scope="session")
+def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Each command tokenises anew, into the folder that it works in: a kill on the way there counts as well."""
+    return Bench(server, env, tmp_path_factory.mktemp("streams"), cache="cache")
+
+
 @pytest.fixture
 def streams(tmp_path: Path) -> Path:
     """Where the output of a command goes: not the folder that it works in."""
     (tmp_path / "streams").mkdir()
     return tmp_path / "streams"
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The cases of one test, as the table at the end counts them."""
-
-    kind: str
-    tried: int
-    fell_short: int
 
 
 @pytest.fixture
@@ -67,31 +65,85 @@ def judge(record_property: Callable[[str, object], None]) -> Callable[[str, Mapp
     return judged
 
 
+@dataclass
+class Count:
+    """What the table at the end says of a kind of fault."""
+
+    tried: int = 0
+    right: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: Count) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note whether a test tries the package: the suite's checks of itself have neither the mark nor a case."""
+    call = getattr(item, "callspec", None)
+    if item.get_closest_marker("faults") or (call is not None and "case" in call.params):
+        item.user_properties.append(("fault", True))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The counts by kind of fault, as docs/reliability.md shows them."""
-    tried, short = Counter[str](), Counter[str]()
-    for outcome in ("passed", "failed"):
-        for tally in map(tallied, filter(is_fault, terminalreporter.stats.get(outcome, []))):
-            tried[tally.kind] += tally.tried
-            short[tally.kind] += tally.fell_short
-    if not tried:
+    counts, total = counted(terminalreporter.stats), Count()
+    if not counts:
         return
     terminalreporter.section("faults")
-    for name in sorted(tried):
-        terminalreporter.write_line(f"{name:<50} {tried[name] - short[name]:>5} of {tried[name]:>5} as they should be")
-    total = tried.total()
-    terminalreporter.write_line(f"{'all':<50} {total - short.total():>5} of {total:>5} as they should be")
+    terminalreporter.write_line(f"{'kind':<50} {'tried':>6} {'right':>6} {'skipped':>8} {'seconds':>8}")
+    for kind, count in sorted(counts.items()):
+        terminalreporter.write_line(line_of(kind, count))
+        total.add(count)
+    terminalreporter.write_line(line_of("all", total))
 
 
-def is_fault(report: object) -> bool:
-    return isinstance(report, pytest.TestReport) and "faults/" in report.nodeid and report.when == "call"
+def line_of(kind: str, count: Count) -> str:
+    return f"{kind:<50} {count.tried:>6} {count.right:>6} {count.skipped:>8} {count.seconds:>8.0f}"
 
 
-def tallied(report: pytest.TestReport) -> Tally:
-    """What a test counts for: what it says itself, or one case of a kind named by its parameter or its function."""
-    own = dict(report.user_properties).get("tally")
+def counted(stats: Mapping[str, Sequence[object]]) -> dict[str, Count]:
+    """By kind; a test whose setup or end fails falls short, like one that fails."""
+    reports: dict[str, list[pytest.TestReport]] = {}
+    for outcome in ("passed", "failed", "error", "skipped", ""):  # "": setups and ends with nothing to say
+        for report in stats.get(outcome, []):
+            if isinstance(report, pytest.TestReport) and is_fault(report):
+                reports.setdefault(report.nodeid, []).append(report)
+    counts: dict[str, Count] = {}
+    for of_test in filter(has_ended, reports.values()):
+        kind, count = count_of(of_test)
+        counts.setdefault(kind, Count()).add(count)
+    return counts
+
+
+def has_ended(reports: Sequence[pytest.TestReport]) -> bool:
+    """Whether a test was done: not one whose end nobody waited for."""
+    return any(report.when == "call" or not report.passed for report in reports)
+
+
+def is_fault(report: pytest.TestReport) -> bool:
+    return any(name == "fault" for name, _ in report.user_properties)
+
+
+def parameter_of(report: pytest.TestReport) -> str:
+    return report.nodeid.partition("::")[2].partition("[")[2]
+
+
+def count_of(reports: Sequence[pytest.TestReport]) -> tuple[str, Count]:
+    """(kind, what a test counts for): what it says itself, or one case of a kind named by its parameter or function."""
+    seconds = sum(report.duration for report in reports)
+    own = next((value for report in reports for name, value in report.user_properties if name == "tally"), None)
     if own is not None:
-        return Tally(*own)
-    function, _, parameter = report.nodeid.partition("::")[2].partition("[")
-    kind = parameter.partition(":")[0] if ":" in parameter else function.removeprefix("test_").replace("_", " ")
-    return Tally(kind, 1, int(report.failed))
+        kind, tried, short = own
+        return kind, Count(tried, tried - max(short, fallen(reports)), 0, seconds)
+    parameter = parameter_of(reports[0])
+    function = reports[0].nodeid.partition("::")[2].partition("[")[0]
+    kind = parameter.partition(":")[0] if ": " in parameter else function.removeprefix("test_").replace("_", " ")
+    if any(report.skipped for report in reports):
+        return kind, Count(skipped=1, seconds=seconds)
+    return kind, Count(1, 1 - fallen(reports), 0, seconds)
+
+
+def fallen(reports: Sequence[pytest.TestReport]) -> int:
+    return int(any(report.failed for report in reports))

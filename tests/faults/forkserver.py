@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -46,7 +47,7 @@ class Forkserver:
     def __enter__(self) -> Forkserver:
         self.server = subprocess.Popen(
             [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent"},
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""},
         )  # fmt: skip
         return self
 
@@ -65,13 +66,14 @@ class Forkserver:
         timeout: float = 60,
         signals: Sequence[tuple[float, int]] = (),
         watch: bool = False,
-        kill_before: int | None = None,
+        kill_before: int | str | None = None,
         umask: int = 0o022,
     ) -> Ended:
         """Run `roundround ARGS` in a folder; its output goes to files in the folder `streams`.
 
         signals: (seconds after its first line of Python, signal) in order. watch: list its changes to what lies below
-        the folder. kill_before: kill -9 just before the change of this number, counted from 1.
+        the folder. kill_before: kill -9 just before the change of this number, counted from 1, or the first that fits
+        this pattern.
         """
         changes = str(streams / "changes") if watch or kill_before is not None else None
         request = {
@@ -222,7 +224,7 @@ def become(request: dict[str, Any], tell: int) -> None:
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate"}
 
 
-def watch_files(log: Path, folder: str, kill_before: int | None) -> None:
+def watch_files(log: Path, folder: str, kill_before: int | str | None) -> None:
     """Write every change that this process is about to make below a folder into a log; kill it before one.
 
     What code in other languages than Python writes is not seen.
@@ -237,8 +239,9 @@ def watch_files(log: Path, folder: str, kill_before: int | None) -> None:
         if os.path.isabs(place) and (not place.startswith(folder) or changes_nothing(event, place)):
             return
         n_seen += 1
-        os.write(handle, f"{event} {' '.join(map(str, args[:2]))}\n".encode(errors="replace"))
-        if n_seen == kill_before:
+        change = f"{event} {' '.join(map(str, args[:2]))}"
+        os.write(handle, f"{change}\n".encode(errors="replace"))
+        if n_seen == kill_before or (isinstance(kill_before, str) and re.search(kill_before, change)):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)

@@ -15,12 +15,11 @@ from typing import Any
 
 from case import STATUS
 from forkserver import Ended, Forkserver
+from originals import SMALL
 
 RUNS = "outputs/*/*/*"  # run directories, from the folder that a command works in
-TRAIN = [
-    "train", "model=tiny", "model.d_model=16", "model.n_layers=1", "model.train_length=32", "model.d_mlp=32",
-    "tokenizer=bytes", "logger=none", "trainer.devices=1", "trainer.accelerator=cpu",
-]  # fmt: skip
+TRAIN = ["train", *SMALL]
+EVAL = ["length=32", "max_tokens=64", "logger=none"]
 # a learning rate at which the loss rises after the fourth step: the best checkpoint is not among the newest, and the
 # one that was best before it is deleted
 RESTLESS = [
@@ -36,9 +35,8 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "ove
 SPEED = re.compile(r"per_second|seconds")
 LOCKS = re.compile(r"\.lock$")
 OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
-    r"roundround( [\w-]+)?: interrupted by SIG(INT|TERM)$|max retrieval: accuracy|(in )?(per )?cent$|items "
-    r"|[ \u2500\u2501]+$|paper: |softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square "
-    r"|[\d,]+/[\d,]+ evaluated|evaluated |the paper"
+    r"roundround( [\w-]+)?: interrupted by SIG(INT|TERM)$|(in )?(per )?cent$|items "
+    r"|paper: |softmax |adaptive_temperature |\u00b1|p  |mean of |root mean square |[\d,]+/[\d,]+ evaluated|the paper"
 )
 
 
@@ -63,6 +61,28 @@ class Bench:
     def run(self, args: Sequence[str], folder: Path, **options: Any) -> Ended:
         env = dict(self.env) | ({"ROUNDROUND_CACHE": str(folder / self.cache)} if self.cache else {})
         return self.server.run(args, folder, self.streams, env=env | options.pop("env", {}), **options)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A run that was never stopped: its arguments, what it left, its changes to the disk in order, how long it took."""
+
+    args: Sequence[str]
+    folder: Path
+    contents: Mapping[str, Any]
+    changes: Sequence[str]
+    seconds: float
+
+    def number_of(self, pattern: str) -> int:
+        """The number of the first change that fits."""
+        return next(n for n, change in enumerate(self.changes, 1) if re.search(pattern, change))
+
+
+def never_stopped(bench: Bench, args: Sequence[str], folder: Path, *, watch: bool = False) -> Reference:
+    began = time.monotonic()
+    ended = bench.run(args, folder, watch=watch)
+    assert ended.code == 0, ended.err
+    return Reference(args, folder, contents(folder), ended.changes, time.monotonic() - began)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -193,5 +213,5 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[s
 
 def unexpected_lines(text: str) -> list[str]:
     """The lines on standard error that nobody expects of a run, finished or stopped by a signal."""
-    lines = [line.strip() for line in text.replace("\r", "\n").splitlines()]
+    lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines()]
     return [line for line in lines if line and not STATUS.match(line) and not OWN_LINE.match(line)]

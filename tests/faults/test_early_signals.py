@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from forkserver import Forkserver
 from stopping import RESTLESS, RUNS, TRAIN, Bench, next_command, text_in
+from whole_process import COMMAND, in_a_process
 
 MOMENTS = [0.1, 0.4, 0.8, 1.3, 2.0, 3.0, 4.5]  # seconds after the start
 CODES = {signal.SIGINT: {130, -signal.SIGINT}, signal.SIGTERM: {143, -signal.SIGTERM}}
@@ -36,22 +33,13 @@ def stopped(
     """Start a whole process, send it a signal after so many seconds; what is wrong with its end, in words."""
     folder = parent / f"after-{moment}"
     folder.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "roundround", *args], cwd=folder, env=dict(env), text=True, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    time.sleep(moment)
-    process.send_signal(signum)
-    try:
-        out, err = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    ended = in_a_process([*COMMAND, *args], folder, env=env, timeout=60, interrupted=(moment, signum))
+    if ended.hung:
         return ["no answer in 60 s"]
-    begun = "model, pe=" in err  # then there is more to say
-    faults = [] if process.returncode in CODES[signum] else [f"exit code {process.returncode}"]
-    faults += ["a traceback"] if "Traceback" in out + err else []
-    told = [line for line in err.splitlines() if line.strip()]
+    begun = "model, pe=" in ended.err  # then there is more to say
+    faults = [] if ended.code in CODES[signum] else [f"exit code {ended.code}"]
+    faults += ["a traceback"] if "Traceback" in ended.out + ended.err else []
+    told = [line for line in ended.err.splitlines() if line.strip()]
     return faults + ([f"told {told[:4]}"] if len(told) > 1 and not begun else [])
 
 

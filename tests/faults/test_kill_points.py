@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forkserver import Forkserver
 from stopping import (
     MAX_RETRIEVAL,
     RESTLESS,
     TRAIN,
     Bench,
+    Reference,
     contents,
     differences,
     killed_and_finished,
+    never_stopped,
     place_of,
     runs_in,
     state_of,
@@ -30,26 +29,6 @@ PARTS = 16  # tests that share the changes of a run, every 16th each, so that wo
 SECOND_KILLS = 7  # every so manieth change of the resumed run
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A run that was never stopped: its arguments, what it left, and its changes to the disk in order."""
-
-    args: Sequence[str]
-    folder: Path
-    contents: Mapping[str, object]
-    changes: Sequence[str]
-
-    def number_of(self, pattern: str) -> int:
-        """The number of the first change that fits."""
-        return next(n for n, change in enumerate(self.changes, 1) if re.search(pattern, change))
-
-
-@pytest.fixture(scope="session")
-def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Each command tokenises anew: a kill on the way there counts as well."""
-    return Bench(server, env, tmp_path_factory.mktemp("streams"), cache="cache")
-
-
 @pytest.fixture(scope="session")
 def references(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Reference]:
     """By verb, each run once."""
@@ -60,9 +39,7 @@ def references(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callab
             folder = tmp_path_factory.mktemp(f"never-stopped-{verb}")
             corpus = text_in(tmp_path_factory.mktemp("corpus"))
             args = [*TRAIN, *RESTLESS, *corpus] if verb == "train" else MAX_RETRIEVAL
-            ended = bench.run(args, folder, watch=True)
-            assert ended.code == 0, ended.err
-            made[verb] = Reference(args, folder, contents(folder), ended.changes)
+            made[verb] = never_stopped(bench, args, folder, watch=True)
         return made[verb]
 
     return reference

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import Forkserver
-from stopping import RESTLESS, TRAIN, Bench, contents, runs_in, text_in
-
-EVAL = ["length=32", "max_tokens=64", "logger=none"]
-
-
-@pytest.fixture(scope="module")
-def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(server, env, tmp_path_factory.mktemp("streams"))
+from stopping import EVAL, RESTLESS, TRAIN, Bench, contents, runs_in, text_in
 
 
 def manifest_of(run: Path) -> dict[str, Any]:
@@ -27,21 +16,9 @@ def manifest_of(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.faults
-def test_a_resume_keeps_the_logger_that_the_run_began_with(bench: Bench, tmp_path: Path) -> None:
-    assert bench.run([*TRAIN, *RESTLESS, *text_in(tmp_path)], tmp_path, kill_before=50).code == -9
-    (run,) = runs_in(tmp_path)
-    ended = bench.run(["train", f"resume={run}"], tmp_path)
-    assert ended.code == 0, ended.err
-    assert (manifest_of(run)["wandb"], (run / "wandb").exists()) == (None, False)
-
-
-@pytest.mark.faults
 def test_a_run_killed_while_its_logger_starts_keeps_its_choices_and_its_card(bench: Bench, tmp_path: Path) -> None:
     args = [*TRAIN, *RESTLESS, *text_in(tmp_path), "logger=wandb", "pe=alibi", "softmax=ssmax"]
-    watched = bench.run([*args, "trainer.max_steps=1"], empty(tmp_path / "watched"), watch=True, timeout=200)
-    assert watched.code == 0, watched.err
-    starts = next(n for n, change in enumerate(watched.changes, 1) if "/wandb" in change)
-    assert bench.run(args, tmp_path, kill_before=starts).code == -9
+    assert bench.run(args, tmp_path, kill_before="/wandb").code == -9
     (run,) = runs_in(tmp_path)
     right = {"pe": "alibi", "softmax": "ssmax", "model": "tiny"}
     assert {key: manifest_of(run)["choices"][key] for key in right} == right
@@ -59,19 +36,6 @@ def test_a_run_killed_while_its_logger_starts_keeps_its_choices_and_its_card(ben
 def empty(folder: Path) -> Path:
     folder.mkdir()
     return folder
-
-
-@pytest.mark.faults
-def test_a_loss_too_large_for_a_perplexity_is_a_result_and_no_crash(bench: Bench, tmp_path: Path) -> None:
-    args = [*TRAIN, *text_in(tmp_path), "trainer.max_steps=2", "validation_tokens=256", "model.initializer_range=1e4"]
-    ended = bench.run([*args, "optim.lr=1e-6"], tmp_path)
-    assert ended.code == 0, ended.err
-    (run,) = runs_in(tmp_path)
-    values = {record["metric"]: record["value"] for record in json.loads((run / "results.json").read_text())}
-    assert float(values["nats_per_token"]) > math.log(sys.float_info.max)
-    assert values["perplexity"] == "inf"
-    scored = bench.run(["eval", f"run={run}", *EVAL], tmp_path)
-    assert scored.code == 0, scored.err
 
 
 FOREIGN: dict[str, Any] = {
@@ -109,7 +73,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken_once_it_i
     bench: Bench, tmp_path: Path
 ) -> None:
     args = [*TRAIN, *RESTLESS, *text_in(tmp_path)]
-    assert bench.run(args, tmp_path, kill_before=70).code == -9
+    assert bench.run(args, tmp_path, kill_before="mkdir .*/.step-00000008").code == -9
     (run,) = runs_in(tmp_path)
     newest = sorted((run / "checkpoints").glob("step-*"))[-1]
     weights = newest / "model.safetensors"
@@ -128,7 +92,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken_once_it_i
 @pytest.mark.faults
 def test_a_metrics_file_torn_in_the_middle_of_a_line_is_whole_after_a_resume(bench: Bench, tmp_path: Path) -> None:
     args = [*TRAIN, *RESTLESS, *text_in(tmp_path)]
-    assert bench.run(args, tmp_path, kill_before=60).code == -9
+    assert bench.run(args, tmp_path, kill_before="mkdir .*/.step-00000006").code == -9
     (run,) = runs_in(tmp_path)
     metrics = run / "metrics.jsonl"
     metrics.write_bytes(metrics.read_bytes() + b'{"step": 5, "lo')

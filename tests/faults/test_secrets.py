@@ -1,4 +1,4 @@
-"""What a run keeps to itself: keys in the environment, files beside the code, what lies outside a run, its permissions.
+"""What a run keeps to itself: keys in the environment, what lies outside a run, its permissions.
 
 And what it does not do: run code that lies among the data, or pass on control characters and markup.
 """
@@ -10,16 +10,16 @@ import os
 import pickle
 import shutil
 import stat
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import ROOT, Ended, Forkserver
-from stopping import MAX_RETRIEVAL, RESTLESS, TRAIN, Bench, text_in
+from forkserver import Ended
+from stopping import EVAL, MAX_RETRIEVAL, RESTLESS, TRAIN, Bench, text_in
+from whole_process import COMMAND, in_a_process
 
 SECRETS = {
     "WANDB_API_KEY": "c0ffee00" * 5,
@@ -29,7 +29,6 @@ SECRETS = {
     "AWS_SESSION_TOKEN": "session-canary-0123456789",
     "SOME_PASSWORD": "other-canary-31415926",
 }
-EVAL = ["length=32", "max_tokens=64", "logger=none"]
 MARKUP = "<script>alert(1)</script>\x1b[31m\x07\x00"
 CHECKPOINT = "step-00000002"
 
@@ -46,16 +45,16 @@ EVIL = "import os; os.system('touch EXECUTED')\n"
 
 
 @pytest.fixture(scope="module")
-def bench(server: Forkserver, env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(server, {**env, **SECRETS}, tmp_path_factory.mktemp("streams"))
+def guarded(bench: Bench) -> Bench:
+    return replace(bench, env={**bench.env, **SECRETS})
 
 
 @pytest.fixture(scope="module")
-def finished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(guarded: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps, which a test may copy and not change."""
     folder = tmp_path_factory.mktemp("finished")
     args = [*TRAIN, *RESTLESS, "pe=rope", "trainer.max_steps=2", *text_in(tmp_path_factory.mktemp("corpus"))]
-    ended = bench.run(args, folder)
+    ended = guarded.run(args, folder)
     assert ended.code == 0, ended.err
     return Path(ended.out.strip())
 
@@ -75,14 +74,6 @@ def foreign(finished: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, Any
     return changed
 
 
-def a_process(args: list[str], folder: Path, env: Mapping[str, str]) -> Ended:
-    command = [sys.executable, "-m", "roundround", *args]
-    done = subprocess.run(
-        command, cwd=folder, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200
-    )
-    return Ended(done.returncode, done.stdout, done.stderr, hung=False)
-
-
 def holding(folder: Path, texts: Mapping[str, str]) -> list[str]:
     """Which of these texts stand in which files below a folder."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -98,7 +89,7 @@ def told(ended: Ended, texts: Mapping[str, str] = SECRETS) -> list[str]:
 
 
 @pytest.mark.faults
-def test_no_secret_of_the_environment_is_told_or_kept(bench: Bench, finished: Path, tmp_path: Path) -> None:
+def test_no_secret_of_the_environment_is_told_or_kept(guarded: Bench, finished: Path, tmp_path: Path) -> None:
     folder = finished.parents[3]
     for args in (
         ["eval", "run=last", *EVAL],
@@ -106,7 +97,7 @@ def test_no_secret_of_the_environment_is_told_or_kept(bench: Bench, finished: Pa
         ["export", "run=last", f"to={tmp_path / 'exported'}"],
         MAX_RETRIEVAL,
     ):
-        ended = bench.run(args, folder, timeout=200)
+        ended = guarded.run(args, folder, timeout=200)
         assert ended.code == 0, ended.err
         assert told(ended) == []
     assert holding(folder, SECRETS) + holding(tmp_path, SECRETS) == []
@@ -114,51 +105,16 @@ def test_no_secret_of_the_environment_is_told_or_kept(bench: Bench, finished: Pa
 
 
 @pytest.mark.faults
-def test_weights_and_biases_keeps_no_secret_either(bench: Bench, tmp_path: Path) -> None:
+def test_weights_and_biases_keeps_no_secret_either(guarded: Bench, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path), "logger=wandb"]
-    ended = a_process(args, tmp_path, {**bench.env, "HOME": str(home), "WANDB_MODE": "offline"})
+    ended = in_a_process(
+        [*COMMAND, *args], tmp_path, timeout=200, env={**guarded.env, "HOME": str(home), "WANDB_MODE": "offline"}
+    )
     assert ended.code == 0, ended.err
     assert (Path(ended.out.strip()) / "wandb").exists()
     assert told(ended) + holding(tmp_path, SECRETS) == []
-
-
-# -- files beside the code
-
-
-@pytest.mark.faults
-def test_a_patch_takes_changes_and_small_modules_and_neither_secrets_nor_bulk(
-    env: Mapping[str, str], tmp_path: Path
-) -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("only a checkout of git has a patch")
-    checkout = tmp_path / "checkout"
-    subprocess.run(["git", "clone", "-q", str(ROOT), str(checkout)], check=True, capture_output=True)
-    places = {
-        ".env", "secrets.yaml", "notes.md", "conf/secret.yaml", "roundround/.env", "roundround/key.pem",
-        "roundround/id_rsa", "roundround/credentials.json", "roundround/new_module.py",
-    }  # fmt: skip
-    canaries = {place: f"# canary number {n} of the files" for n, place in enumerate(sorted(places))}
-    for place, text in canaries.items():
-        (checkout / place).write_text(text + "\n")
-    for place in ("conf/big.bin", "roundround/big.txt"):
-        (checkout / place).write_bytes(b"0123456789abcde\n" * (20 << 16))
-    with open(checkout / "roundround" / "errors.py", "a") as file:
-        file.write("# canary in a file that git knows\n")
-    folder = tmp_path / "here"
-    folder.mkdir()
-    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path)]
-    ended = a_process(args, folder, {**env, "PYTHONPATH": str(checkout)})
-    assert ended.code == 0, ended.err
-    run = Path(ended.out.strip())
-    patch = (run / "code.patch").read_text()
-    assert {place for place, text in canaries.items() if text in patch} == {"roundround/new_module.py"}
-    assert "canary in a file that git knows" in patch
-    assert len(patch) < 100_000
-    named = json.dumps(json.loads((run / "run.json").read_text())["git"])
-    for place in ("conf/secret.yaml", "roundround/.env", "roundround/key.pem", "conf/big.bin", "roundround/big.txt"):
-        assert place in named, f"{place} is left out and not named"
 
 
 # -- permissions
@@ -166,18 +122,17 @@ def test_a_patch_takes_changes_and_small_modules_and_neither_secrets_nor_bulk(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002], ids=oct)
-def test_every_file_has_the_permissions_that_the_umask_leaves(umask: int, bench: Bench, tmp_path: Path) -> None:
+def test_every_file_has_the_permissions_that_the_umask_leaves(umask: int, guarded: Bench, tmp_path: Path) -> None:
     corpus = text_in(tmp_path)
     folder = tmp_path / "here"
     folder.mkdir(mode=0o700)
-    with_cache = Bench(bench.server, bench.env, bench.streams, cache="cache")
     for args in (
         [*TRAIN, *RESTLESS, "trainer.max_steps=2", *corpus],
         ["eval", "run=last", *EVAL],
         ["export", "run=last", "to=exported"],
         MAX_RETRIEVAL,
     ):
-        ended = with_cache.run(args, folder, umask=umask, timeout=200)
+        ended = guarded.run(args, folder, umask=umask, timeout=200)
         assert ended.code == 0, ended.err
     wrong = {}
     for path in folder.rglob("*"):
@@ -194,7 +149,7 @@ def test_every_file_has_the_permissions_that_the_umask_leaves(umask: int, bench:
 @pytest.mark.parametrize("verb", ["eval", "export"])
 @pytest.mark.parametrize("way_out", ["../../elsewhere", f"{CHECKPOINT}/../../../elsewhere", "ABSOLUTE", "."])
 def test_a_checkpoint_is_never_read_from_outside_its_run(
-    verb: str, way_out: str, bench: Bench, finished: Path, tmp_path: Path
+    verb: str, way_out: str, guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run, symlinks=True)
@@ -202,7 +157,7 @@ def test_a_checkpoint_is_never_read_from_outside_its_run(
     shutil.copytree(finished / "checkpoints" / CHECKPOINT, elsewhere)
     way_out = str(elsewhere) if way_out == "ABSOLUTE" else way_out
     rest = EVAL if verb == "eval" else ["to=exported"]
-    ended = bench.run([verb, f"run={run}", f"checkpoint={way_out}", *rest], tmp_path)
+    ended = guarded.run([verb, f"run={run}", f"checkpoint={way_out}", *rest], tmp_path)
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
     assert not (tmp_path / "exported").exists()
 
@@ -227,11 +182,11 @@ def test_load_reads_no_weights_from_outside_the_run(way_out: str, finished: Path
 @pytest.mark.faults
 @pytest.mark.parametrize("verb", ["eval", "train", "export"])
 def test_a_foreign_manifest_makes_no_folders(
-    verb: str, bench: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+    verb: str, guarded: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
 ) -> None:
     made = tmp_path / "made"
     run = foreign(lambda manifest: manifest["config"].update(outputs=f"${{run_directory:{made},x,null}}"))
-    bench.run(command(verb, run), tmp_path)
+    guarded.run(command(verb, run), tmp_path)
     assert not made.exists()
 
 
@@ -239,7 +194,11 @@ def test_a_foreign_manifest_makes_no_folders(
 @pytest.mark.parametrize("verb", ["eval", "train", "export"])
 @pytest.mark.parametrize("place", ["pe.theta", "data.split_regex", "choices.pe", "command"])
 def test_a_foreign_manifest_reads_nothing_of_the_environment(
-    verb: str, place: str, bench: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+    verb: str,
+    place: str,
+    guarded: Bench,
+    foreign: Callable[[Callable[[dict[str, Any]], object]], Path],
+    tmp_path: Path,
 ) -> None:
     def change(manifest: dict[str, Any]) -> None:
         node: Any = {"pe": manifest["config"]["pe"], "data": manifest["config"]["data"], **manifest}
@@ -249,7 +208,7 @@ def test_a_foreign_manifest_reads_nothing_of_the_environment(
         node[key] = "${oc.env:SOME_PASSWORD}"
         manifest["command"] = node["command"] if not parents else manifest["command"]
 
-    ended = bench.run(command(verb, foreign(change)), tmp_path)
+    ended = guarded.run(command(verb, foreign(change)), tmp_path)
     assert told(ended) + holding(tmp_path, SECRETS) == []
     assert "Traceback" not in ended.err
 
@@ -265,13 +224,13 @@ def command(verb: str, run: Path) -> list[str]:
 @pytest.mark.faults
 @pytest.mark.parametrize("verb", ["eval", "train", "export"])
 def test_control_characters_and_markup_of_a_foreign_manifest_are_not_passed_on(
-    verb: str, bench: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+    verb: str, guarded: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
 ) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["choices"].update(model=MARKUP, pe=MARKUP, softmax="[link](http://x)" + MARKUP)
         manifest["config"]["trainer"]["max_steps"] = 3
 
-    ended = bench.run(command(verb, foreign(change)), tmp_path, timeout=200)
+    ended = guarded.run(command(verb, foreign(change)), tmp_path, timeout=200)
     raw = [
         character for character in ended.out + ended.err if not character.isprintable() and character not in "\n\r\t"
     ]
@@ -285,7 +244,6 @@ def test_control_characters_and_markup_of_a_foreign_manifest_are_not_passed_on(
 # -- code among the data
 
 
-@pytest.mark.faults
 def test_the_pickle_that_lies_among_the_data_would_leave_its_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +254,7 @@ def test_the_pickle_that_lies_among_the_data_would_leave_its_mark(
 
 @pytest.mark.faults
 def test_nothing_that_lies_beside_the_weights_of_a_run_is_executed(
-    bench: Bench, finished: Path, tmp_path: Path
+    guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run, symlinks=True)
@@ -306,17 +264,17 @@ def test_nothing_that_lies_beside_the_weights_of_a_run_is_executed(
         for name in ("sitecustomize.py", "conftest.py", "variants.py"):
             (folder / name).write_text(EVIL)
     for verb in ("eval", "export"):
-        ended = bench.run(command(verb, run), tmp_path, timeout=200)
+        ended = guarded.run(command(verb, run), tmp_path, timeout=200)
         assert ended.code in (0, 2), ended.err
     assert list(tmp_path.rglob("EXECUTED")) == []
 
 
 @pytest.mark.faults
 def test_nothing_that_lies_beside_the_weights_of_a_pretrained_model_is_executed(
-    bench: Bench, finished: Path, tmp_path: Path
+    guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
-    assert bench.run(["export", f"run={finished}", f"to={model}"], tmp_path, timeout=200).code == 0
+    assert guarded.run(["export", f"run={finished}", f"to={model}"], tmp_path, timeout=200).code == 0
     for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin"):
         with zipfile.ZipFile(model / name, "w") as file:
             file.writestr("archive/data.pkl", BOMB)
@@ -331,6 +289,6 @@ def test_nothing_that_lies_beside_the_weights_of_a_pretrained_model_is_executed(
         ["probe", "model=hf", f"model.path={model}", "max_tokens=64", "logger=none"],
         ["eval", "model=hf", f"model.path={model}", *EVAL, *text_in(tmp_path)],
     ):
-        ended = bench.run(args, tmp_path, timeout=200)
+        ended = guarded.run(args, tmp_path, timeout=200)
         assert ended.code in (0, 2), ended.err
     assert list(tmp_path.rglob("EXECUTED")) == []

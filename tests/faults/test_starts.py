@@ -10,6 +10,8 @@ from forkserver import Forkserver
 from stopping import RESTLESS, RUNS, TRAIN, Bench, contents, differences, next_command, runs_in, text_in
 
 N = 20
+# seconds of work after the kill: the last of three must be refused while the first goes on
+LONG = ["trainer.max_steps=500", "checkpoint_every=100", "validate_every=500", "trainer.log_every_n_steps=100"]
 
 
 @pytest.mark.faults
@@ -32,13 +34,13 @@ def test_twenty_starts_in_one_second_are_twenty_runs_that_tokenise_once(
 def test_of_three_that_resume_one_run_two_are_refused_in_one_line(
     server: Forkserver, env: Mapping[str, str], streams: Path, tmp_path: Path
 ) -> None:
-    bench, args = Bench(server, env, streams), [*TRAIN, *RESTLESS, *text_in(tmp_path), "trainer.max_steps=150"]
+    bench, args = Bench(server, env, streams), [*TRAIN, *RESTLESS, *text_in(tmp_path), *LONG]
     reference = tmp_path / "never-stopped"
     folder = tmp_path / "here"
     reference.mkdir()
     folder.mkdir()
-    assert bench.run(args, reference).code == 0
-    assert bench.run(args, folder, kill_before=60).code == -9
+    assert bench.run(args, reference, timeout=300).code == 0
+    assert bench.run(args, folder, kill_before="mkdir .*/.step-00000100", timeout=300).code == -9
     ends = server.run_together(next_command(args, folder), folder, streams, n=3, env=env)
     assert sorted(ended.code for ended in ends) == [0, 2, 2]
     for ended in ends:

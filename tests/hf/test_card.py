@@ -14,6 +14,7 @@ from roundround.config.models import build_decoder
 from roundround.config.options import load_option
 from roundround.hf.export.card import code, model_card, shown
 from roundround.model.decoder import Decoder
+from roundround.tasks.export import card_of
 
 HOSTILE = [
     "<script>alert(1)</script>\x1b[31m",
@@ -24,7 +25,7 @@ HOSTILE = [
     "www.evil.example",
     "![image](http://evil.example/x.png)",
     "&lt;img src=x onerror=alert(1)&gt;",
-    "\ud800\u202e\x00",
+    "\ud800\u202e\x00\uffff",
     "x" * 100_000,
     "",
 ]
@@ -84,3 +85,10 @@ def test_what_is_harmless_stays_as_it_is() -> None:
         assert shown(text) == text
     assert code("roundround train pe.p=0.5 'data.path=a b'") == "`roundround train pe.p=0.5 'data.path=a b'`"
     assert code("a|b <c>") == "`a&#124;b &lt;c&gt;`"
+
+
+def test_a_step_that_was_not_measured_has_no_perplexity() -> None:
+    measured = {"step": 2, "nats_per_token": 1.0}
+    for state in ({"step": 4}, {"step": 4, "best": measured, "validated": measured}):
+        card = card_of(MANIFEST, "name", "best", state)
+        assert (card.step, card.perplexity, card.nats_per_token) == (4, None, None)

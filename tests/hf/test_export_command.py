@@ -74,6 +74,7 @@ def test_the_card_holds_the_perplexity_of_the_run(roundround: Callable[..., Done
     assert json.loads((run / "run.json").read_text())["command"] in text
 
 
+@pytest.mark.slow
 def test_another_checkpoint_is_taken_by_name(roundround: Callable[..., Done], run: Path) -> None:
     first = sorted((run / "checkpoints").glob("step-*"))[0]
     done = roundround("export", f"run={run}", "to=model", f"checkpoint={first.name}")
@@ -82,6 +83,7 @@ def test_another_checkpoint_is_taken_by_name(roundround: Callable[..., Done], ru
     assert torch.equal(weights["model.norm.weight"], load_file(first / "model.safetensors")["norm.weight"])
 
 
+@pytest.mark.slow
 def test_a_model_of_its_own_generates_in_a_process_without_roundround(
     roundround: Callable[..., Done], train: Callable[..., Done]
 ) -> None:

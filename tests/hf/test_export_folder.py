@@ -243,6 +243,7 @@ def agreed(model: ModelToExport, folder: Path) -> None:
     agreement(model, folder, some_tokens())
 
 
+@pytest.mark.slow
 def test_a_softmax_that_silently_turned_plain_is_seen(tmp_path: Path) -> None:
     model = trained(node("pe", "rope"), node("softmax", "adaptive_temperature"))
     folder = written(model, tmp_path / "folder")
@@ -255,6 +256,7 @@ def test_a_softmax_that_silently_turned_plain_is_seen(tmp_path: Path) -> None:
         agreed(model, folder)
 
 
+@pytest.mark.slow
 def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> None:
     model = trained(node("pe", "p_rope"), node("softmax", "softmax"))
     folder = written(model, tmp_path / "folder")
@@ -270,6 +272,7 @@ def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> Non
         agreed(model, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["modeling_roundround.py", "pe_alibi.py", "attention_fused.py"])
 def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -> None:
     model = trained(node("pe", "alibi"), node("softmax", "softmax"))

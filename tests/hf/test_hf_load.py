@@ -6,6 +6,7 @@ import gc
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,14 +20,15 @@ from transformers import PreTrainedTokenizerFast
 import roundround as rr
 from roundround import memory
 from roundround.errors import UserError
+from roundround.hf.foreign import Header, check_config
 from roundround.hf.load import Pretrained
 from roundround.hf.patching.attention import installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.probing.probe import Probe, observe
 
 
-def saved(name: str, folder: Path) -> Path:
-    tiny(name).save_pretrained(folder)
+def saved(name: str, folder: Path, **changes: Any) -> Path:
+    tiny(name, **changes).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, []))).save_pretrained(folder)
     return folder
 
@@ -83,6 +85,33 @@ def test_old_tables_beside_the_weights_are_left_out_and_other_weights_are_not(tm
         UserError, match=r"has 1 weights that LlamaForCausalLM has no place for: value_head.weight; .*rr.probe"
     ):
         source(tmp_path, offload=False).load(torch.device("cpu"))
+
+
+def test_masks_that_old_files_keep_are_left_out_and_a_bias_of_that_name_is_not(tmp_path: Path) -> None:
+    sizes = {"num_layers": 1, "num_heads": 2, "attention_types": [[["global"], 1]]}
+    weights = saved("gpt_neo", tmp_path, num_hidden_layers=1, **sizes) / "model.safetensors"
+    attention = "transformer.h.0.attn.attention"
+    masks = {f"{attention}.bias": torch.ones(1, 1, 8, 8).bool(), f"{attention}.masked_bias": torch.tensor(-1e9)}
+    tensors = load_file(weights)
+    save_file(tensors | masks, weights, {"format": "pt"})
+    assert source(tmp_path, offload=False).load(torch.device("cpu"))
+    save_file(tensors | {f"{attention}.bias": torch.ones(48)}, weights, {"format": "pt"})
+    with pytest.raises(UserError, match=r"has 1 weights that GPTNeoForCausalLM has no place for: .*attention.bias;"):
+        source(tmp_path, offload=False).load(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "bart", "decoder_layers": 10**9}, "decoder_layers is 1000000000"),
+        ({"model_type": "t5", "num_decoder_layers": 10**9}, "num_decoder_layers is 1000000000"),
+        ({"model_type": "gpt2", "vocab_size": 10**8, "n_embd": 64}, "vocab_size is 100000000, with n_embd 64 a matrix"),
+    ],
+)
+def test_sizes_beyond_the_weights_are_refused_whatever_a_family_calls_them(config: dict[str, Any], said: str) -> None:
+    header = Header(n_tensors=10, n_elements=1000, n_bytes=4000)
+    with pytest.raises(UserError, match=said):
+        check_config(config, Path("config.json"), header)
 
 
 def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(

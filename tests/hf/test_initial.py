@@ -99,6 +99,24 @@ def test_training_starts_from_the_packaged_model_by_its_name(roundround: Callabl
     assert done.manifest["choices"]["model"] == "stories260k"
     assert done.manifest["init"]["sha256"] == hashlib.sha256((STORIES / "model.safetensors").read_bytes()).hexdigest()
     assert done.value("perplexity", step=1) < 12  # a fresh model has about 512, the size of the vocabulary
+    config = done.manifest["config"]  # which is not to say where the package lies today
+    assert (config["init"], config["tokenizer"]["name"]) == ("stories260k", "package:stories260k")
+    again = roundround("train", *ON_BYTES[:-1], *given, f"resume={done.directory}")
+    assert again.code == 0, again.err
+
+
+def test_a_command_with_a_relative_folder_and_resume_goes_on(checkpoint: Path, begin: Callable[..., Done]) -> None:
+    directory = begin(checkpoint.name, "pe=rope").directory
+    resumed = begin(f"./{checkpoint.name}", "pe=rope", f"resume={directory}")
+    assert resumed.code == 0, resumed.err
+    shutil.copytree(checkpoint, "second")
+    other = begin("second", f"resume={directory}")
+    assert other.code == 2
+    assert "leave out what changes: init (hf:" in other.err
+
+
+def test_a_packaged_model_has_one_name_as_init_and_as_model() -> None:
+    assert read_checkpoint("package:stories260k").folder == read_checkpoint("stories260k").folder == STORIES
 
 
 @pytest.mark.parametrize(
@@ -296,8 +314,8 @@ def test_a_wrong_command_costs_one_line(
     message = "must be hf:DIR, the folder of a Llama-type checkpoint, or stories260k"
     refused(roundround("train", f"init={checkpoint}"), message)
     refused(roundround("train", "init=5"), f"init=5 {message}")
-    refused(begin("~nobody-of-this-name/model"), "~nobody-of-this-name/model names no folder")
-    refused(begin("x" * 300), "xxx... names no folder: File name too long")
+    refused(begin("~nobody-of-this-name/model"), "no home folder is known for '~nobody-of-this-name/model'")
+    refused(begin("x" * 300), "names no folder: File name too long")
     sizes = begin(checkpoint, "model.d_model=8", "tokenizer=bytes")
     refused(sizes, "init= brings the model and the tokenizer; leave out model.d_model, tokenizer")
     refused(begin(checkpoint, "pe=prope"), "did you mean 'p_rope'")

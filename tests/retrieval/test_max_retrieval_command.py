@@ -180,6 +180,7 @@ def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[...,
     assert "model.width (32 -> 48)" in refused.err
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround: Callable[..., Done]) -> None:
     options = [
         *SMALL,

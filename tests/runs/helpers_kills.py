@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.chmod", "os.truncate", "shutil.rmtree"}
+import forkserver
+
+CHANGES = forkserver.CHANGES | {"os.chmod", "shutil.rmtree"}
 
 
 class Killed(BaseException):

@@ -98,7 +98,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Pat
     (tmp_path / "run.json").rmdir()
     with open(tmp_path / "run.json", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(UserError, match="1,099,511,627,776 bytes are more than a manifest has"):
+    with pytest.raises(UserError, match="it has 1,099,511,627,776 bytes, and up to"):
         read_manifest(tmp_path)
 
 

@@ -62,6 +62,7 @@ def test_a_signal_acts_at_the_next_agreement(
     assert (run / "checkpoints" / "last").resolve().name == "step-00000020"
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_of_two_processes_stops_both(here: Path, fast: list[str]) -> None:
     endless = ["trainer.max_steps=100000", "trainer.log_every_n_steps=3", "validate_every=100000"]
     process = subprocess.Popen(

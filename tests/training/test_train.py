@@ -204,8 +204,8 @@ def lines_so_far(path: Path) -> int:
     ("signum", "code", "status"),
     [
         (signal.SIGTERM, 143, "interrupted"),
-        (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGKILL, -9, "running"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, -9, "running", marks=pytest.mark.slow),
     ],
 )
 def test_a_stopped_run_goes_on_bit_for_bit(
@@ -229,6 +229,20 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     for step in (20, 40, 60):
         assert measured(directory, step) == measured(uninterrupted, step)
     assert len(list(here.glob("outputs/train/*/*"))) == 1
+
+
+def test_a_finished_run_without_its_loss_is_one_line(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    directory = train("trainer.max_steps=1").directory
+    path = directory / "checkpoints" / "last" / "state.json"
+    state = json.loads(path.read_text())
+    del state["best"], state["validated"]
+    path.write_text(json.dumps(state))
+    resumed = roundround("train", f"resume={directory}", "logger=none")
+    assert (resumed.code, resumed.out) == (2, "")
+    assert "step-00000001 has no held-out loss" in resumed.err.splitlines()[-1]
+    assert json.loads((directory / "run.json").read_text())["status"] == "done"
 
 
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
@@ -327,15 +341,9 @@ def test_a_run_in_use_is_not_resumed(train: Callable[..., Done], roundround: Cal
 
     run = train().directory
     with locked(run):
-        code = "from roundround.cli import app; import sys; app(sys.argv[1:])"
-        done = subprocess.run(
-            [sys.executable, "-c", code, "train", f"resume={run}", "logger=none"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert "another process" in done.stderr
+        refused = roundround("train", f"resume={run}", "logger=none")
+    assert refused.code == 2
+    assert "another process" in refused.err
 
 
 # -- what goes wrong

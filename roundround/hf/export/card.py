@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from roundround.errors import escaped
 from roundround.model.decoder import Decoder, n_parameters
 
 LONGEST = 2000  # characters of a command, or of anything else, that are shown
@@ -130,9 +131,9 @@ def shown(text: str) -> str:
 def code(text: str) -> str:
     """Text as inline code of one line, from which nothing leads out: not of the code, of a table's cell or into HTML.
 
-    What cannot be printed is written as Python escapes it. A backtick, a bar, < and > are written as in HTML, and
+    What a terminal would obey is written as Python escapes it. A backtick, a bar, < and > are written as in HTML, and
     a page shows that, because inside code there is no other way to keep a table whole.
     """
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    short = printable if len(printable) <= LONGEST else f"{printable[:LONGEST]} ..."
+    text = escaped(text)
+    short = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     return f"`{short.translate(AS_IN_HTML) or ' '}`"

@@ -21,7 +21,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 from transformers.dynamic_module_utils import get_imports
 
 from roundround.errors import UserError
-from roundround.files import current_umask, folder_in_one_step, write_atomically
+from roundround.files import folder_in_one_step, usual_mode, write_atomically
 from roundround.hf.export import modeling
 from roundround.hf.export.card import Card, model_card
 from roundround.hf.export.modeling import RoundroundConfig, RoundroundForCausalLM
@@ -59,7 +59,7 @@ def new_folder(destination: Path) -> Iterator[Path]:
     with folder_in_one_step(destination, temporary):  # in whose place an empty folder may be
         yield temporary
         for file in temporary.iterdir():  # safetensors makes files for their owner alone
-            file.chmod(0o666 & ~current_umask())
+            usual_mode(file)
         check_free(destination)
 
 

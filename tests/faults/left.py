@@ -1,0 +1,104 @@
+"""What lies in a case's folder, before and after: nothing new, changed, executed or secret where the answer is 2."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from forkserver import ROOT
+
+CANARY = "EXECUTED"  # a file of this name appears where something among the data was executed
+SECRET = "open-sesame-8361"  # a value of the environment that nobody may see
+READ_WHOLE = 1 << 26  # bytes; of a larger file, such as one of 2^42 that holds nothing, the size is compared
+# a folder that was made for a run and is empty again; whole entries of the token cache, and their locks, which stay
+ALLOWED = re.compile(
+    r"outputs(/[\w-]+(/\d{4}-\d\d-\d\d)?)?"
+    r"|(cache|disk)(/roundround)?(/[0-9a-f]{32}(\.lock|(/(meta|tokenizer|stamps)\.json|/(train|held_out|held_out_bytes)\.bin)?))?"
+)
+TEMPORARY = re.compile(r"(^|/)(\.(?!lock$)[^/]*|[^/]*\.tmp)$")
+
+Snapshot = Mapping[str, tuple[str, int, str]]
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """(kind, permissions, content) of everything below a folder, by its path there.
+
+    The permissions of folders are left out: the judge gives them back before it looks.
+    """
+    return {path.relative_to(folder).as_posix(): state_of(path) for path in everything_in(folder)}
+
+
+def everything_in(folder: Path) -> Iterator[Path]:
+    for parent, below, names in os.walk(folder):
+        yield from (Path(parent) / name for name in (*below, *names))
+
+
+def state_of(path: Path) -> tuple[str, int, str]:
+    about = path.lstat()
+    if stat.S_ISDIR(about.st_mode):
+        return "folder", 0, ""
+    if stat.S_ISLNK(about.st_mode):
+        return "link", 0, os.readlink(path)
+    if stat.S_ISREG(about.st_mode):
+        return "file", stat.S_IMODE(about.st_mode), content_of(path)
+    return "device", stat.S_IMODE(about.st_mode), str(stat.S_IFMT(about.st_mode))
+
+
+def content_of(path: Path, size: int | None = None) -> str:
+    """The size of a file and the hash of what it holds; of its first `size` bytes, where that is given."""
+    size = path.stat().st_size if size is None else size
+    if size > READ_WHOLE or not os.access(path, os.R_OK):
+        return f"{size} bytes"
+    with path.open("rb") as file:
+        return f"{size} bytes {hashlib.sha256(file.read(size)).hexdigest()}"
+
+
+def has_grown(path: Path, before: tuple[str, int, str]) -> bool:
+    """Whether a log has only got more lines: of a run that was refused, its log keeps why, with the traceback."""
+    kind, _, content = before
+    return (
+        path.suffix == ".log"
+        and kind == "file" == state_of(path)[0]
+        and (content_of(path, int(content.split()[0])) == content)
+    )
+
+
+def about_the_files(folder: Path, before: Snapshot, code: int, *, leaves: bool, secret: bool) -> list[str]:
+    """What is wrong with what a command left behind, in words.
+
+    leaves: with exit code 2, too, files may stay or change. secret: its environment held the secret.
+    """
+    after = snapshot(folder)
+    new = sorted(after.keys() - before.keys())
+    changed = sorted(path for path, state in before.items() if after.get(path) != state)
+    spoilt = [path for path in changed if path not in after or not has_grown(folder / path, before[path])]
+    found = []
+    if any(CANARY in path for path in new) or (ROOT / CANARY).exists():
+        found.append("something among the data was executed")
+    if code == 2 and not leaves:
+        left = [path for path in new if not ALLOWED.fullmatch(path)]
+        found += [f"left {left[:4]}"] if left else []
+        found += [f"changed {spoilt[:4]}"] if spoilt else []
+    if code >= 0:
+        temporary = [path for path in new if TEMPORARY.search(path)]
+        found += [f"temporary files left: {temporary[:4]}"] if temporary else []
+    if secret:
+        telling = [path for path in (*new, *changed) if holds_secret(folder / path)]
+        found += [f"a secret of the environment in {telling[:4]}"] if telling else []
+    return found
+
+
+def holds_secret(path: Path) -> bool:
+    return path.is_file() and SECRET.encode() in path.read_bytes()
+
+
+def give_back_rights(folder: Path) -> None:
+    """Make folders that a case has closed readable again."""
+    for parent, below, _ in os.walk(folder):
+        for path in (Path(parent), *(Path(parent) / name for name in below)):
+            if not path.is_symlink():
+                path.chmod(0o755)
