@@ -28,9 +28,13 @@ def frequencies(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
 
 
 def rotated(x_NC: Tensor, pos_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """Each row of x turned as RoPE turns a query or key at its position: [N, C]; one row serves all positions."""
+    """Each row of x turned as RoPE turns a query or key at its position: [N, C].
+
+    One row [C] serves all positions, and one position all rows.
+    """
     cos, sin = rotation(pos_N[None], frequencies_P)
-    return apply_rotation(x_NC.expand(len(pos_N), -1)[None, None], cos, sin)[0, 0]
+    x_NC = x_NC.expand(len(pos_N), -1) if x_NC.ndim == 1 else x_NC
+    return apply_rotation(x_NC[None, None], cos, sin)[0, 0]
 
 
 def logits(q_C: Tensor, k_C: Tensor, distances_N: Tensor, frequencies_P: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from roundround.probing.layout import Layout
-from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_most
+from roundround.theory.claim import Claim, Curve, Finding, Picture, Trained, at_most
 from roundround.theory.heads import HEAD_DIM, THETA, frequencies, ladder_by_formula, random_vector, rotated
 from roundround.theory.real_heads import before_rotation, calls, layouts, stories260k
 
@@ -35,25 +35,44 @@ class Equation3(Claim):
         ours = rotated(q, pos, frequencies()) @ rotated(k, pos, frequencies()).T
         formula = by_formula(q.expand(1, 128, -1), k.expand(1, 128, -1), layout)[0]
         trained = stories260k()
-        picture = Picture(
-            "j - i in tokens",
-            "logit",
-            [
-                Curve("equation 3, written out", pos[::4] - 64, formula[64, ::4], points=True),
-                Curve("this program's rotation", pos - 64, ours[64]),
-            ],
-        )
-        return Finding(
-            [
-                at_most("largest error of random vectors' logits, over their size", relative_error(ours, formula), 1e-9),
-                *of_model(trained),
-                at_most("loss of stories260k on its own story, nats per token", loss(trained), LOSS),
-            ],
-            picture,
-        )
+        comparisons = [
+            at_most("largest error of random vectors' logits, over their size", relative_error(ours, formula), 1e-9),
+            *of_model(trained).comparisons,
+            at_most("loss of stories260k on its own story, nats per token", loss(trained), LOSS),
+        ]
+        return Finding(comparisons, of_one_query(ours, formula, 64))
 
     def check_model(self, trained: Trained) -> Finding:
-        return Finding(of_model(trained))
+        return of_model(trained)
+
+
+def of_model(trained: Trained) -> Finding:
+    """The logits of every layer on the beginning of a text against the formula on its unrotated queries and keys."""
+    probed, tokens = trained.probed, trained.texts[0][:N_TOKENS]
+    tolerance = ROUNDING.get(next(probed.model.parameters()).dtype, ROUNDING_OF_HALF)
+    comparisons, picture = [], None
+    for layer, (layout, call, (q, k)) in enumerate(
+        zip(layouts(probed, trained.texts), calls(probed, [(tokens, 0)]), before_rotation(probed, tokens), strict=True)
+    ):
+        ours, formula = call.q_BHTC[0].double() @ call.k_BHTC[0].double().mT, by_formula(q, k, layout)
+        what = f"largest error of {probed.name}'s logits in layer {layer}, over their size"
+        comparisons.append(at_most(what, relative_error(ours, formula), tolerance))
+        picture = picture or of_one_query(ours[0], formula[0], len(tokens) // 2)
+    return Finding(comparisons, picture)
+
+
+def of_one_query(ours_TT: Tensor, formula_TT: Tensor, i: int) -> Picture:
+    """The logits of one query with every key."""
+    distance = torch.arange(len(ours_TT)) - i
+    few = slice(None, None, max(1, len(ours_TT) // 32))
+    return Picture(
+        "j - i in tokens",
+        "q . k",
+        [
+            Curve("equation 3, written out", distance[few], formula_TT[i, few], points=True),
+            Curve("as rotated", distance, ours_TT[i]),
+        ],
+    )
 
 
 def by_formula(q_HTC: Tensor, k_HTC: Tensor, layout: Layout) -> Tensor:
@@ -63,21 +82,6 @@ def by_formula(q_HTC: Tensor, k_HTC: Tensor, layout: Layout) -> Tensor:
     (q0, q1), (k0, k1) = layout.split(q_HTC.double()).unbind(-1), layout.split(k_HTC.double()).unbind(-1)
     q0, q1, k0, k1 = q0[:, :, None], q1[:, :, None], k0[:, None], k1[:, None]
     return (angle_TTP.cos() * (q0 * k0 + q1 * k1) + angle_TTP.sin() * (q1 * k0 - q0 * k1)).sum(-1)
-
-
-def of_model(trained: Trained) -> list[Comparison]:
-    """The logits of every layer on the beginning of a text against the formula on its unrotated queries and keys."""
-    probed, tokens = trained.probed, trained.texts[0][:N_TOKENS]
-    dtype = next(probed.model.parameters()).dtype
-    found = []
-    for layer, (layout, call, (q, k)) in enumerate(
-        zip(layouts(probed, trained.texts), calls(probed, [(tokens, 0)]), before_rotation(probed, tokens), strict=True)
-    ):
-        ours = call.q_BHTC[0].double() @ call.k_BHTC[0].double().mT
-        error = relative_error(ours, by_formula(q, k, layout))
-        what = f"largest error of {probed.name}'s logits in layer {layer}, over their size"
-        found.append(at_most(what, error, ROUNDING.get(dtype, ROUNDING_OF_HALF)))
-    return found
 
 
 def relative_error(ours: Tensor, formula: Tensor) -> float:

@@ -13,6 +13,7 @@ from roundround.theory.claim import Claim, Curve, Finding, Picture, at_most, nea
 from roundround.theory.heads import frequencies
 
 PIGEONHOLES = {0: 100, 32: 100, 64: 1000}  # pair, from 0: into how many parts the circle is cut; g = 1, 0.1 and 0.01
+LONGEST = 4_000_000  # tokens; where one turn takes more, the gap stays above its bound
 
 
 @final
@@ -34,7 +35,7 @@ class LemmaA2(Claim):
             few = angles(pair, parts + 1).abs()
             n = int(few[1:].argmin()) + 1
             step = float(few[n])
-            longest = n * math.ceil(2 * math.pi / step) + 1
+            longest = min(n * math.ceil(2 * math.pi / step) + 1, LONGEST)
             all_angles = angles(pair, longest)
             lengths = [2**k for k in range(2, 30) if 2**k < longest] + [longest]
             gaps = [largest_gap(all_angles[:length]) for length in lengths]

@@ -12,7 +12,7 @@ from roundround.theory.heads import HEAD_DIM, frequencies, ladder_by_formula, lo
 
 CHOSEN, LONGEST = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; distances looked at
 EQUAL_NORMS = (0.972, 0.902, 0.823, 0.765, 0.739)  # mean_k cos(n g_k) for n = 1 .. 5, to three digits
-FAR = 65_536  # how far it is followed
+FAR = 32_768  # how far it is followed
 
 
 @final

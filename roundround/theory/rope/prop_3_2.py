@@ -34,7 +34,7 @@ class Prop32(Claim):
         q_NC, k_NC = gaussians()
         means, variances = [], []
         for r in DISTANCES:
-            logits_N = (q_NC * rotated(k_NC, torch.full((SAMPLES,), -r), frequencies())).sum(-1)
+            logits_N = (q_NC * rotated(k_NC, torch.tensor([-r]), frequencies())).sum(-1)
             means.append(float(logits_N.mean()))
             variances.append(float(logits_N.var()))
         return Finding([*compared(means, variances)], picture(means, variances))
@@ -57,17 +57,16 @@ def compared(means: list[float], variances: list[float]) -> list[Comparison]:
 
 
 def picture(means: list[float], variances: list[float]) -> Picture:
-    x = torch.arange(len(DISTANCES))
-    allowed = ERRORS * MEAN_ERROR
+    """Both in units of sqrt(d); distance 0 has no place on the axis."""
+    x, unit = DISTANCES[1:], math.sqrt(HEAD_DIM)
     return Picture(
-        "distance in tokens: " + ", ".join(f"{r:,}" for r in DISTANCES),
-        "logit",
+        "distance in tokens",
+        "logit over the square root of d",
         [
-            Curve("mean", x, means, points=True),
-            Curve("standard deviation", x, [math.sqrt(v) for v in variances], points=True),
-            Curve("0", x, [0.0] * len(x)),
-            Curve("square root of d", x, [math.sqrt(HEAD_DIM)] * len(x)),
-            Curve(f"{ERRORS} standard errors of the mean", [*x, *reversed(x)],
-                  [allowed] * len(x) + [-allowed] * len(x)),
+            Curve("mean", x, [mean / unit for mean in means[1:]], points=True),
+            Curve("standard deviation", x, [math.sqrt(variance) / unit for variance in variances[1:]], points=True),
+            Curve("expected mean", x, [0.0] * len(x)),
+            Curve("expected standard deviation", x, [1.0] * len(x)),
         ],
-    )  # fmt: skip
+        log="x",
+    )
