@@ -24,6 +24,8 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
 from roundround.theory.claim import Trained
 
+FIRST_TOKEN = 1  # of stories260k: <s>
+
 
 @dataclass(frozen=True)
 class Call:
@@ -86,6 +88,6 @@ def stories260k() -> Trained:
     checkpoint.load_into(decoder)
     folder = packaged_models()["stories260k"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, tokenizer.token_to_id("<s>"))
+    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, FIRST_TOKEN)
     story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
     return Trained(probed, [probed.tokens(story)[:256]])

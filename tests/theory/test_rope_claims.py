@@ -1,4 +1,4 @@
-"""Every check of a statement about RoPE fails where its own formula is broken; a trained model is asked, and answers."""
+"""Every check of a statement about RoPE fails where its own formula is broken; a trained model answers."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def test_queries_before_rotation_are_the_projections(trained: Trained) -> None:
 def test_a_channel_loses_its_target_once_it_has_turned_far_enough() -> None:
     """8 cos(n / 100) falls below the 1 of a key at the query's own place after 144 tokens: arccos(1/8) = 1.4455."""
     one = torch.tensor([[1.0, 0.0]]).double()
-    channel = Channel(0.01, one, 8 * one, one, torch.tensor([0]))
+    channel = Channel(0.01, one, 8 * one, one, torch.tensor([10]), torch.tensor([0]))
     assert [bool(channel.loses(n, others_move=False)) for n in (100, 145, 146)] == [False, False, True]
 
 
 def test_a_channel_that_does_not_turn_keeps_its_target() -> None:
     one = torch.tensor([[1.0, 0.0]]).double()
-    assert not Channel(0.0, one, 8 * one, one, torch.tensor([3])).loses(100_000, others_move=True)
+    assert not Channel(0.0, one, 8 * one, one, torch.tensor([9]), torch.tensor([3])).loses(100_000, others_move=True)
 
 
 def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> None:

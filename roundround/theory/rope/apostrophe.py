@@ -41,7 +41,7 @@ class Apostrophe(Claim):
             flip = first(sign * logits_N < 0)
             early = float((sign * logits_N[:CONTEXT]).min())
             comparisons += [
-                as_printed(f"q . k, {name}", logits_N[0], PRODUCTS[name], 0.05),
+                as_printed(f"q . k, {name}", float(logits_N[0]), PRODUCTS[name], 0.05),
                 near(f"tokens until its sign turns, {name}", flip, FLIPS[name], 50),
                 near(f"the same by the formula, {name}", flip, flip_by_formula(key), 1),
                 Comparison(f"smallest size within {CONTEXT:,} tokens, {name}", early, 1.0, math.inf),

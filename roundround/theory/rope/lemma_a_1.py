@@ -39,7 +39,7 @@ class LemmaA1(Claim):
                 near(f"returns of 128 pairs within {LONGEST:,} tokens", returns, 0, 0),
                 at_least("nearest that any comes, radians", float(away_NP[1:].min()), ROUNDING),
                 *[
-                    near(f"how near g = 1 comes after {place} tokens, radians", away_NP[place, 0], miss, 1e-9)
+                    near(f"how near g = 1 comes after {place} tokens, radians", float(away_NP[place, 0]), miss, 1e-9)
                     for place, miss in NEAR_MISSES.items()
                 ],
                 near("its nearest miss is after as many tokens", int(away_NP[1:, 0].argmin()) + 1, 710, 0),

@@ -38,10 +38,10 @@ class LemmaA3(Claim):
                 at_most(f"largest weight below a larger logit, {n:,} keys", most, 0.5 + ROUNDING),
                 near(f"keys with more than half the weight and not the largest logit, {n:,} keys", wrong, 0, 0),
             ]
-        close = weights(torch.tensor([[0.0, -GAP]], dtype=torch.float64))
+        close = float(weights(torch.tensor([[0.0, -GAP]], dtype=torch.float64))[0, 1])
         comparisons += [
-            at_least(f"weight of a key whose logit is {GAP:g} below the other", close[0, 1], 0.5 - GAP),
-            at_most("the same: below one half", close[0, 1], 0.5),
+            at_least(f"weight of a key whose logit is {GAP:g} below the other", close, 0.5 - GAP),
+            at_most("the same: below one half", close, 0.5),
         ]
         return Finding(comparisons, picture())
 

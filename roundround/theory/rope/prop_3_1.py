@@ -47,7 +47,7 @@ def of_equal_norms() -> list[Comparison]:
     """The same where every pair has the same norm: the logit falls fast to 0.74, and never comes back."""
     f_N = mean_cosine(FAR)
     values = [
-        near(f"logit over |q|^2 at distance {n}, equal norms", f_N[n], expected, 5e-4)
+        near(f"logit over |q|^2 at distance {n}, equal norms", float(f_N[n]), expected, 5e-4)
         for n, expected in enumerate(EQUAL_NORMS, start=1)
     ]
     within = f"from 100 to {FAR:,}"
@@ -61,5 +61,5 @@ def of_equal_norms() -> list[Comparison]:
 def mean_cosine(n: int) -> Tensor:
     """Logit of equal vectors at distances 0 .. n-1 as a share of that at 0: [n]."""
     ones = torch.ones(HEAD_DIM, dtype=torch.float64)
-    blocks = torch.arange(n).split(LONGEST)
+    blocks = [torch.arange(a, min(a + LONGEST, n)) for a in range(0, n, LONGEST)]
     return torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM

@@ -24,8 +24,9 @@ class SideComputations(Claim):
     title: ClassVar[str] = "numbers in passing"
 
     def check(self) -> Finding:
-        gemma, llama = frequencies(), frequencies(LLAMA_HEAD_DIM, LLAMA_THETA)
-        fifths = frequencies(10, THETA)  # pairs at 10,000^0, ^-0.2, ... ^-0.8
+        gemma = frequencies().numpy()
+        llama = frequencies(LLAMA_HEAD_DIM, LLAMA_THETA).numpy()
+        fifths = frequencies(10, THETA).numpy()  # pairs at 10,000^0, ^-0.2, ... ^-0.8
         turn = 2 * math.pi
         comparisons = [
             as_printed("rotations in 128,000 tokens at 1 / theta", 128_000 / THETA / turn, 2.04, 0.005),

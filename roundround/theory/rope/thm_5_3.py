@@ -137,9 +137,7 @@ def of_probe(probe: Probe) -> Finding:
         share = {band: float(places[layer][head, place]) for band, places in by_band.items()}
         where = f"layer {layer}, head {head}"
         if share["none"] >= CLEAR:
-            what = (
-                f"weight on {name} without the fastest quarter of the pairs, at most that without the slowest, {where}"
-            )
+            what = f"weight on {name} without the fastest quarter, at most that without the slowest, {where}"
             comparisons.append(at_most(what, share["fastest"], share["slowest"]))
         remarks.append(
             f"On {name}: {where}, {share['none']:.2f}; without its fastest quarter {share['fastest']:.2f}, without its "

@@ -72,6 +72,7 @@ class Thm61(Claim):
         both = {n: share_of(channels, n, others_move=True) for n in lengths}
         slowest = min((channel.frequency for channel in channels), default=1.0)
         turn = math.ceil(TURN / slowest)
+        lost_here = torch.cat([channel.has_lost() for channel in channels] or [torch.empty(0)])
         picture = Picture(
             "context in tokens",
             "share of targets that lose somewhere",
@@ -87,14 +88,15 @@ class Thm61(Claim):
                 at_least("targets looked at", n_targets, 1),
                 Comparison(f"share that lose somewhere within the model's own {own:,} tokens", both[own], 0, 1),
                 Comparison(f"share that lose there while the others stay, {own:,} tokens", alone[own], 0, 1),
+                Comparison("share that have lost where they stand", float(lost_here.double().mean()), 0, 1),
                 at_least(f"share that lose within one turn of the slowest channel, {turn:,} tokens",
                          share_of(channels, turn, others_move=True), 1.0),
             ],
             picture,
-            f"{by_turn(channels, own)}{len(channels)} channels: of each head the pair with most of the squared norm of queries and keys among "
-            "the slower half of the pairs that rotate. A target is the key that the channel prefers before rotation, "
-            f"by {LEAD:g} or more to any other token. The two shares within the model's own context are measured, not "
-            "claimed: the theorem speaks of contexts that are long enough.",
+            f"{by_turn(channels, own)}{len(channels)} channels: of each head the pair with most of the squared norm of "
+            "queries and keys among the slower half of the pairs that rotate. A target is the key that the channel "
+            f"prefers before rotation, by {LEAD:g} or more to any other token. The shares within the model's own context "
+            "are measured, not claimed: the theorem speaks of contexts that are long enough.",
         )  # fmt: skip
 
 
@@ -113,14 +115,15 @@ def share_lost(g: float, n: int) -> float:
 class Channel:
     """One pair of one head, as 2-vectors before rotation: queries, their targets and the best other token's, [M, 2].
 
-    distance_M: where that other token stands, tokens before the query.
+    target_distance_M, other_distance_M: where the two stand, tokens before the query.
     """
 
     frequency: float
     query_M2: Tensor
     target_M2: Tensor
     other_M2: Tensor
-    distance_M: Tensor
+    target_distance_M: Tensor
+    other_distance_M: Tensor
 
     def loses(self, length: int, *, others_move: bool) -> Tensor:
         """Whether the target's logit falls below the other's, for some place of the target within `length` tokens.
@@ -131,12 +134,17 @@ class Channel:
         lowest_M = self.at(self.target_M2, distances).amin(-1)
         if others_move:
             return lowest_M < self.at(self.other_M2, distances).amax(-1)
-        return lowest_M < self.at(self.other_M2, self.distance_M[:, None])[:, 0]
+        return lowest_M < self.at(self.other_M2, self.other_distance_M[:, None])[:, 0]
+
+    def has_lost(self) -> Tensor:
+        """Whether it is below the other's where both stand: [M], bool."""
+        target_M1 = self.at(self.target_M2, self.target_distance_M[:, None])
+        return (target_M1 < self.at(self.other_M2, self.other_distance_M[:, None]))[:, 0]
 
     def at(self, key_M2: Tensor, distances: Tensor) -> Tensor:
         """Logits of the keys at distances [D], or [M, D], before their queries: [M, D]."""
         frequency = torch.tensor([self.frequency], dtype=torch.float64)
-        cos, sin = rotation(-torch.atleast_2d(distances), frequency)
+        cos, sin = rotation(-distances.reshape(-1, distances.shape[-1]), frequency)
         keys_MD2 = apply_rotation(key_M2[:, None, None].expand(-1, 1, distances.shape[-1], 2), cos, sin)[:, 0]
         return (keys_MD2 @ self.query_M2[..., None])[..., 0]
 
@@ -177,7 +185,7 @@ def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float) -
     The best other token is one of another kind: copies of the target are not its rivals. The first token is no target.
     """
     n = len(tokens_T)
-    at = torch.linspace(n // 2, n - 1, QUERIES).round().long().unique()
+    at = torch.arange(n // 2, n, max(1, n // 2 // QUERIES))
     logits_MT = (q_T2[at] @ k_T2.T).masked_fill(torch.arange(n) > at[:, None], -torch.inf)
     logits_MT[:, 0] = -torch.inf
     best_M = logits_MT.argmax(-1)
@@ -185,9 +193,8 @@ def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float) -
     next_M = of_others_MT.argmax(-1)
     lead_M = logits_MT.amax(-1) - of_others_MT.amax(-1)
     clear = (lead_M >= LEAD) & lead_M.isfinite()
-    return Channel(
-        frequency, q_T2[at][clear], k_T2[best_M][clear], k_T2[next_M][clear], (at - next_M)[clear]
-    )  # fmt: skip
+    chosen = (q_T2[at], k_T2[best_M], k_T2[next_M], at - best_M, at - next_M)
+    return Channel(frequency, *(x[clear] for x in chosen))
 
 
 def share_of(channels: list[Channel], length: int, *, others_move: bool) -> float:
