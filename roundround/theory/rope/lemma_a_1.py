@@ -33,6 +33,7 @@ class LemmaA1(Claim):
         returns = int((away_NP[1:] < ROUNDING).sum())
         seventh = angles(torch.tensor([2 * math.pi / 7], dtype=torch.float64)).abs()
         n = torch.arange(1, LONGEST)
+        near_n = away_NP[1:, 0] <= 2 * math.pi / n
         record = torch.cummin(away_NP[1:, 0], 0).values
         return Finding(
             [
@@ -50,9 +51,9 @@ class LemmaA1(Claim):
                 "tokens n",
                 "radians from the first angle",
                 [
-                    Curve("g = 1", n, away_NP[1:, 0], points=True),
+                    Curve("g = 1, where it is at most 2 pi / n", n[near_n], away_NP[n[near_n], 0], points=True),
                     Curve("nearest so far", n, record),
-                    Curve("2 pi / n: some multiple is at least so near", n, 2 * math.pi / n),
+                    Curve("2 pi / n", n, 2 * math.pi / n),
                 ],
                 log="xy",
             ),

@@ -11,6 +11,7 @@ from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, 
 from roundround.theory.heads import HEAD_DIM, frequencies, ladder_by_formula, logits, random_vector, turned
 
 CHOSEN, LONGEST = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; distances looked at
+DRAWN, BLOCK = (0, 3000), 16  # of these in the figure; tokens to a point, or the lines would cover each other
 EQUAL_NORMS = (0.972, 0.902, 0.823, 0.765, 0.739)  # mean_k cos(n g_k) for n = 1 .. 5, to three digits
 FAR = 32_768  # how far it is followed
 
@@ -38,8 +39,10 @@ class Prop31(Claim):
                 at_least(f"its lead on the next as a share of it, r = {r:,}", float(1 - top[1] / top[0]), 0.01),
                 near(f"distance from there to the next, r = {r:,}", abs(int(second[1]) - r), 1, 0),
             ]
-            curves.append(Curve(f"r = {r:,}", distances, logits_N / float(q @ q)))
-        picture = Picture("distance in tokens", "logit over |q|^2", curves)
+            if r in DRAWN:
+                largest = (logits_N / float(q @ q)).view(-1, BLOCK).amax(-1)
+                curves.append(Curve(f"r = {r:,}", distances[::BLOCK], largest))
+        picture = Picture("distance in tokens", f"logit over |q|^2, largest of {BLOCK} tokens", curves)
         return Finding([*comparisons, *of_equal_norms()], picture)
 
 

@@ -51,8 +51,8 @@ class Thm61(Claim):
                 near(f"share of places where the target loses, g = {g:g}, {n:,} tokens", share_lost(g, n), share, 0.01)
                 for n, share in zip(LENGTHS, expected, strict=True)
             ]
-        for g in (0.1, 0.01):
-            n_g = [x / 10 for x in range(6, 101, 2)]
+        for g, n_points in ((0.1, 46), (0.01, 34)):
+            n_g = [0.5 * 1.12**x for x in range(n_points)]
             curves.append(Curve(f"g = {g:g}", n_g, [share_lost(g, round(x / g)) for x in n_g]))
         lengths = range(100, 181)
         onset = next((n * 0.01 for n in lengths if share_lost(0.01, n) > 0), math.nan)
@@ -61,7 +61,8 @@ class Thm61(Claim):
             near("the same without a rotation, 1,000 tokens", share_lost(0.0, 1000), 0.0, 0),
         ]
         curves.append(Curve("N g = pi / 2", [math.pi / 2] * 2, [0.0, 0.7]))
-        return Finding(comparisons, Picture("N g in radians", "share of places where the target loses", curves))
+        picture = Picture("N g in radians", "share of places where the target loses", curves, log="x")
+        return Finding(comparisons, picture)
 
     def check_model(self, trained: Trained) -> Finding:
         channels = list(channels_of(trained))
@@ -95,8 +96,8 @@ class Thm61(Claim):
             picture,
             f"{by_turn(channels, own)}{len(channels)} channels: of each head the pair with most of the squared norm of "
             "queries and keys among the slower half of the pairs that rotate. A target is the key that the channel "
-            f"prefers before rotation, by {LEAD:g} or more to any other token. The shares within the model's own context "
-            "are measured, not claimed: the theorem speaks of contexts that are long enough.",
+            f"prefers before rotation, by {LEAD:g} or more to any other token. The shares within the model's own "
+            "context are measured, not claimed: the theorem speaks of contexts that are long enough.",
         )  # fmt: skip
 
 
