@@ -29,11 +29,15 @@ FIRST_TOKEN = 1  # of stories260k: <s>
 
 @dataclass(frozen=True)
 class Call:
-    """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k."""
+    """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k.
+
+    window: keys that a query sees at most, itself included; None for all.
+    """
 
     q_BHTC: Tensor
     k_BHTC: Tensor
     scale: float
+    window: int | None
 
 
 def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> list[Call]:
@@ -42,7 +46,8 @@ def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> lis
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         q, k = (x if x.dtype == torch.float64 else x.float() for x in (part.cpu() for part in qkv[:2]))
-        found[softmax.shape.layer] = Call(q, k.repeat_interleave(q.shape[1] // k.shape[1], 1), options["scale"])
+        k_of_heads = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        found[softmax.shape.layer] = Call(q, k_of_heads, options["scale"], options["keys"].window)
 
     with torch.no_grad(), watching(probed.normalisers, take_in):
         run(probed, rows)

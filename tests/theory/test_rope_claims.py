@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from typing import Any
 
@@ -10,11 +11,15 @@ import torch
 from mutations import MUTATIONS
 from torch import Tensor
 
+from roundround.pe.p_rope import PRoPE
+from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
+from roundround.probing.probed_model import ProbedDecoder
 from roundround.theory.claim import Trained, claim_of
 from roundround.theory.heads import frequencies, ladder_by_formula, turned, weights
 from roundround.theory.real_heads import before_rotation, stories260k
 from roundround.theory.rope.lemma_a_2 import angles
+from roundround.theory.rope.thm_5_3 import to_the_token_before
 from roundround.theory.rope.thm_6_1 import Channel
 
 QUERIES_AS_KEYS = torch.randn(1, 20_000, 256, generator=torch.Generator().manual_seed(0)).double().expand(2, -1, -1)
@@ -67,6 +72,18 @@ def test_a_wrong_rotation_is_seen_in_every_layer_of_a_trained_model(
     assert not any(comparison.holds for comparison in finding.comparisons)
 
 
+@pytest.mark.parametrize("encoding", [PRoPE, PartialRoPE])
+def test_equation_3_holds_of_encodings_that_rotate_some_pairs(encoding: Any, trained: Trained) -> None:
+    probed = trained.probed
+    assert isinstance(probed, ProbedDecoder)
+    decoder = copy.deepcopy(probed.decoder)
+    decoder.encodings[0] = encoding(decoder.encoding.shape, theta=10_000.0, p=0.5)
+    other = ProbedDecoder("other", decoder, probed.tokenizer, 1)
+    finding = claim_of("rope.equation_3").check_model(Trained(other, trained.texts))
+    assert finding is not None
+    assert finding.holds
+
+
 def test_queries_before_rotation_are_the_projections(trained: Trained) -> None:
     """Of the last layer, which sees what the rotations below it do."""
     tokens, inputs = trained.texts[0][:6], []
@@ -80,19 +97,20 @@ def test_queries_before_rotation_are_the_projections(trained: Trained) -> None:
 def test_a_channel_loses_its_target_once_it_has_turned_far_enough() -> None:
     """8 cos(n / 100) falls below the 1 of a key at the query's own place after 144 tokens: arccos(1/8) = 1.4455."""
     one = torch.tensor([[1.0, 0.0]]).double()
-    channel = Channel(0.01, one, 8 * one, one, torch.tensor([10]), torch.tensor([0]))
+    channel = Channel(0.01, 512, one, 8 * one, one, torch.tensor([10]), torch.tensor([0]))
     assert [bool(channel.loses(n, others_move=False)) for n in (100, 145, 146)] == [False, False, True]
 
 
 def test_a_channel_that_does_not_turn_keeps_its_target() -> None:
     one = torch.tensor([[1.0, 0.0]]).double()
-    assert not Channel(0.0, one, 8 * one, one, torch.tensor([9]), torch.tensor([3])).loses(100_000, others_move=True)
+    assert not Channel(0.0, 512, one, 8 * one, one, torch.tensor([9]), torch.tensor([3])).loses(
+        100_000, others_move=True
+    )
 
 
 def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> None:
     """The drawing turns the query where the appendix turns the key."""
-    finding = claim_of("rope.thm_5_3").check()
-    (drawn,) = [comparison for comparison in finding.comparisons if "figure 1" in comparison.what]
+    (drawn,) = [comparison for comparison in to_the_token_before() if "figure 1" in comparison.what]
     assert (drawn.ours, drawn.published) == (-1, 1)
 
 

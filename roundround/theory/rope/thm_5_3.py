@@ -80,7 +80,7 @@ def equal_norms(pairs: range) -> Tensor:
 def needed(f_N: Tensor, place: int = 0) -> float:
     """The norm |psi|^2 at which the key at this distance has the weight WEIGHT, by bisection of its logarithm."""
     low, high = 0.0, 40.0
-    while high - low > 1e-7:
+    while high - low > 1e-6:
         middle = (low + high) / 2
         enough = float(weights(math.exp(middle) * f_N[None])[0, place]) >= WEIGHT
         low, high = (low, middle) if enough else (middle, high)

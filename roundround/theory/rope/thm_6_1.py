@@ -25,6 +25,7 @@ LOST = {  # g: share of the places at which the target has at most half the weig
     1e-4: (0.0, 0.0, 0.0),
 }
 LENGTHS = (100, 1000, 10_000)
+TOLERANCE = 0.01  # the shares are known to two digits, and those of long contexts come from PLACES alone
 
 TEXT, QUERIES = 256, 32  # of a trained model: tokens of a text that are read, and queries of each head that are asked
 LEAD = 1.0  # of the target's logit over the next: below it the channel picks nothing out
@@ -48,7 +49,12 @@ class Thm61(Claim):
         comparisons, curves = [], []
         for g, expected in LOST.items():
             comparisons += [
-                near(f"share of places where the target loses, g = {g:g}, {n:,} tokens", share_lost(g, n), share, 0.01)
+                near(
+                    f"share of places where the target loses, g = {g:g}, {n:,} tokens",
+                    share_lost(g, n),
+                    share,
+                    TOLERANCE,
+                )
                 for n, share in zip(LENGTHS, expected, strict=True)
             ]
         for g, n_points in ((0.1, 46), (0.01, 34)):
@@ -69,8 +75,6 @@ class Thm61(Claim):
         own = trained.probed.longest
         n_targets = sum(len(channel.target_M2) for channel in channels)
         lengths = sorted({2**k for k in range(3, 18)} | {own})
-        alone = {n: share_of(channels, n, others_move=False) for n in lengths}
-        both = {n: share_of(channels, n, others_move=True) for n in lengths}
         slowest = min((channel.frequency for channel in channels), default=1.0)
         turn = math.ceil(TURN / slowest)
         lost_here = torch.cat([channel.has_lost() for channel in channels] or [torch.empty(0)])
@@ -78,8 +82,12 @@ class Thm61(Claim):
             "context in tokens",
             "share of targets that lose somewhere",
             [
-                Curve("any order of the tokens", lengths, list(both.values())),
-                Curve("the target moves, the others stay", lengths, list(alone.values())),
+                Curve("any order of the tokens", lengths, [share_of(channels, n, others_move=True) for n in lengths]),
+                Curve(
+                    "the target moves, the others stay",
+                    lengths,
+                    [share_of(channels, n, others_move=False) for n in lengths],
+                ),
                 Curve("the model's own context", [own, own], [0.0, 1.0]),
             ],
             log="x",
@@ -87,14 +95,16 @@ class Thm61(Claim):
         return Finding(
             [
                 at_least("targets looked at", n_targets, 1),
-                Comparison(f"share that lose somewhere within the model's own {own:,} tokens", both[own], 0, 1),
-                Comparison(f"share that lose there while the others stay, {own:,} tokens", alone[own], 0, 1),
+                Comparison(f"share that lose somewhere within the model's own {own:,} tokens",
+                           share_of(channels, None, others_move=True), 0, 1),
+                Comparison(f"share that lose there while the others stay, {own:,} tokens",
+                           share_of(channels, None, others_move=False), 0, 1),
                 Comparison("share that have lost where they stand", float(lost_here.double().mean()), 0, 1),
                 at_least(f"share that lose within one turn of the slowest channel, {turn:,} tokens",
                          share_of(channels, turn, others_move=True), 1.0),
             ],
             picture,
-            f"{by_turn(channels, own)}{len(channels)} channels: of each head the pair with most of the squared norm of "
+            f"{by_turn(channels)}{len(channels)} channels: of each head the pair with most of the squared norm of "
             "queries and keys among the slower half of the pairs that rotate. A target is the key that the channel "
             f"prefers before rotation, by {LEAD:g} or more to any other token. The shares within the model's own "
             "context are measured, not claimed: the theorem speaks of contexts that are long enough.",
@@ -116,10 +126,12 @@ def share_lost(g: float, n: int) -> float:
 class Channel:
     """One pair of one head, as 2-vectors before rotation: queries, their targets and the best other token's, [M, 2].
 
-    target_distance_M, other_distance_M: where the two stand, tokens before the query.
+    context: tokens that its layer sees of the model's own context. target_distance_M, other_distance_M: where the two
+    stand, tokens before the query.
     """
 
     frequency: float
+    context: int
     query_M2: Tensor
     target_M2: Tensor
     other_M2: Tensor
@@ -160,7 +172,8 @@ def channels_of(trained: Trained) -> Iterator[Channel]:
         q_HTP2, k_HTP2 = (unrotated(x[0].double(), layout) for x in (call.q_BHTC * call.scale, call.k_BHTC))
         for q_TP2, k_TP2 in zip(q_HTP2, k_HTP2, strict=True):
             pair = slow_pair(q_TP2, k_TP2, layout)
-            channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(layout.frequencies_P[pair]))
+            context = min(trained.probed.longest, call.window or trained.probed.longest)
+            channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(layout.frequencies_P[pair]), context)
             if len(channel.query_M2):
                 yield channel
 
@@ -180,14 +193,15 @@ def slow_pair(q_TP2: Tensor, k_TP2: Tensor, layout: Layout) -> int:
     return max(slower, key=lambda pair: float(share_P[pair]))
 
 
-def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float) -> Channel:
+def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float, context: int) -> Channel:
     """The channel with those of QUERIES late queries that prefer one token by LEAD or more before any rotation.
 
     The best other token is one of another kind: copies of the target are not its rivals. The first token is no target.
     """
     n = len(tokens_T)
     at = torch.arange(n // 2, n, max(1, n // 2 // QUERIES))
-    logits_MT = (q_T2[at] @ k_T2.T).masked_fill(torch.arange(n) > at[:, None], -torch.inf)
+    distance_MT = at[:, None] - torch.arange(n)
+    logits_MT = (q_T2[at] @ k_T2.T).masked_fill((distance_MT < 0) | (distance_MT >= context), -torch.inf)
     logits_MT[:, 0] = -torch.inf
     best_M = logits_MT.argmax(-1)
     of_others_MT = logits_MT.masked_fill(tokens_T == tokens_T[best_M][:, None], -torch.inf)
@@ -195,21 +209,24 @@ def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float) -
     lead_M = logits_MT.amax(-1) - of_others_MT.amax(-1)
     clear = (lead_M >= LEAD) & lead_M.isfinite()
     chosen = (q_T2[at], k_T2[best_M], k_T2[next_M], at - best_M, at - next_M)
-    return Channel(frequency, *(x[clear] for x in chosen))
+    return Channel(frequency, context, *(x[clear] for x in chosen))
 
 
-def share_of(channels: list[Channel], length: int, *, others_move: bool) -> float:
-    """Of the targets of all channels, those that lose somewhere within a context; NaN where there is none."""
-    found = [channel.loses(length, others_move=others_move) for channel in channels]
+def share_of(channels: list[Channel], length: int | None, *, others_move: bool) -> float:
+    """Of the targets of all channels, those that lose somewhere within a context, None for each channel's own.
+
+    NaN where there is no target.
+    """
+    found = [channel.loses(length or channel.context, others_move=others_move) for channel in channels]
     return float(torch.cat(found).double().mean()) if found else math.nan
 
 
-def by_turn(channels: list[Channel], own: int) -> str:
+def by_turn(channels: list[Channel]) -> str:
     """A sentence about the channels that turn far enough within the model's own context, and about the others."""
     sentences = []
     for name, far in (("above", True), ("below", False)):
-        some = [channel for channel in channels if (channel.frequency * own > math.pi / 2) == far]
+        some = [channel for channel in channels if (channel.frequency * channel.context > math.pi / 2) == far]
         if some:
-            lost = share_of(some, own, others_move=False)
+            lost = share_of(some, None, others_move=False)
             sentences.append(f"Of the {len(some)} channels with N g {name} pi / 2, {lost:.2f} of the targets lose. ")
     return "".join(sentences)
