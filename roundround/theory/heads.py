@@ -1,7 +1,7 @@
 """Heads made by hand: logits by this program's own rotation, on keys that are made by the paper's formula.
 
 A check that rotated both sides with the same code would not see a rotation the wrong way round, or of the wrong pairs.
-Shapes: N positions, C channels, P pairs.
+Shapes: N positions, R rows, C channels, P pairs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
+from roundround.softmax.softmax import Softmax
 
 HEAD_DIM, THETA = 256, 10_000.0  # Gemma's
 
@@ -27,9 +28,13 @@ def frequencies(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
 
 
 def rotated(x_NC: Tensor, pos_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """Each row of x turned as RoPE turns a query or key at its position: [N, C]; one row serves all positions."""
+    """Each row of x turned as RoPE turns a query or key at its position: [N, C].
+
+    One row [C] serves all positions, and one position all rows.
+    """
     cos, sin = rotation(pos_N[None], frequencies_P)
-    return apply_rotation(x_NC.expand(len(pos_N), -1)[None, None], cos, sin)[0, 0]
+    x_NC = x_NC.expand(len(pos_N), -1) if x_NC.ndim == 1 else x_NC
+    return apply_rotation(x_NC[None, None], cos, sin)[0, 0]
 
 
 def logits(q_C: Tensor, k_C: Tensor, distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
@@ -52,3 +57,17 @@ def ladder_by_formula(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
 def random_vector(n: int, seed: int) -> Tensor:
     """Standard normal, float64."""
     return torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def weights(logits_RN: Tensor) -> Tensor:
+    """Attention weights of rows of logits, all keys visible, by this program's softmax: [R, N]."""
+    visible = torch.ones(logits_RN.shape, dtype=torch.bool)[None, None]
+    n_visible = visible.sum(-1, keepdim=True)
+    return Softmax(shape()).weights(logits_RN[None, None], visible, {"n_visible": n_visible})[0, 0]
+
+
+def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) -> Tensor:
+    """A 2-vector on the channels (pair, pair + P) of an otherwise empty head, pairs from 0: [C]."""
+    x_C = torch.zeros(head_dim, dtype=torch.float64)
+    x_C[pair], x_C[pair + head_dim // 2] = first, second
+    return x_C

@@ -9,9 +9,9 @@ from roundround.theory import names
 from roundround.theory.claim import claim_of
 
 SEEN_BY = {  # a check that each mutation must fail
-    "wrong sign of the rotation": ["rope.prop_3_1"],
-    "interleaved for half-split pairs": ["rope.prop_3_1"],
-    "k for k-1 in the exponent": [],
+    "wrong sign of the rotation": ["rope.prop_3_1", "rope.thm_5_3", "rope.equation_3", "rope.apostrophe"],
+    "interleaved for half-split pairs": ["rope.prop_3_1", "rope.thm_5_3", "rope.equation_3", "rope.apostrophe"],
+    "k for k-1 in the exponent": ["rope.prop_3_1", "rope.lemma_a_1", "rope.side_computations", "rope.apostrophe"],
     "a reversed polynomial": [],
     "binary for natural logarithm": [],
 }
