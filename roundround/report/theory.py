@@ -39,7 +39,12 @@ def interval(comparison: Comparison) -> str:
         return f"at most {number(high)}"
     if not math.isfinite(high):
         return f"at least {number(low)}"
-    return f"from {number(low)} to {number(high)}" if low < high else f"must be {number(low)}"
+    if low == high:
+        return f"must be {number(low)}"
+    middle, half = (low + high) / 2, (high - low) / 2
+    if half < 0.001 * abs(middle):  # its ends would read alike
+        return f"must be {number(middle)} within {half:.1g}"
+    return f"from {number(low)} to {number(high)}"
 
 
 def number(value: float) -> str:

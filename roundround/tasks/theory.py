@@ -14,8 +14,8 @@ from roundround.runs.device import describe_device, pick_device
 from roundround.runs.loggers.base import Logger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation, Run
+from roundround.runs.subject import probed_model_of, settle_model_and_data, texts_for
 from roundround.softmax.base import RunsInBlocks
-from roundround.tasks.subject import probed_model_of, settle_model_and_data, texts_for
 from roundround.theory import names
 from roundround.theory.claim import Claim, Finding, Trained, claim_of
 

@@ -57,7 +57,7 @@ class LemmaA1(Claim):
                 ],
                 log="xy",
             ),
-            "The paper's \"g rational\" holds for g_1 = 1 alone; the others are algebraic, which suffices.",
+            "The paper's \"g rational\" is true of few of these frequencies; all are algebraic, which suffices.",
         )  # fmt: skip
 
 
