@@ -102,13 +102,12 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
 def expand_sugar(args: list[str], verb: str) -> list[str]:
     """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
 
-    A bare word of theory, such as `rope.thm_6_1`, is `claim=rope.thm_6_1`. Raises UserError where a name is missing.
+    Bare words of theory, such as `rope.thm_6_1`, are `claim=[rope.thm_6_1]`. Raises UserError where a name is missing.
     """
     if verb == "theory":
-        return [
-            f"claim={arg}" if re.fullmatch(r"[\w.]+", arg) and not is_value(args, place) else arg
-            for place, arg in enumerate(args)
-        ]
+        words = [arg for place, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and not is_value(args, place)]
+        rest = [arg for arg in args if arg not in words]
+        return [*rest, f"claim=[{','.join(words)}]"] if words else args
     if verb != "max-retrieval":
         return args
     expanded, names, rest = [], ["softmax"], iter(args)

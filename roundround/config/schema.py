@@ -168,7 +168,7 @@ class ProbeConfig(SubjectConfig):
 class TheoryConfig(SubjectConfig):
     """What `roundround theory` reads; without run and model the statements are checked on their constructions alone."""
 
-    claim: str | None = MISSING
+    claim: list[str] = MISSING
 
     def check(self) -> None:
         super().check()

@@ -22,10 +22,9 @@ from roundround.theory.claim import Claim, Finding, Trained, claim_of
 
 def theory(cfg: DictConfig, invocation: Invocation) -> None:
     """Check one statement, or all; Refuted where one does not hold."""
-    wanted = names() if cfg.claim is None else [str(cfg.claim)]
-    claims = {name: claim_of(name) for name in wanted}
     choices = settle_model_and_data(cfg, invocation)
     config = checked(TheoryConfig, cfg)
+    claims = {name: claim_of(name) for name in config.claim or names()}
     device = pick_device(config.device)
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         run.note(choices=choices, device=describe_device(device))
