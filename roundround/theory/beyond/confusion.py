@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundround.pe.p_rope import PRoPE
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, at_least, near
-from roundround.theory.heads import logits, shape
+from roundround.theory.heads import logits, rotated, shape
 
 HEAD_DIM = 128  # that of Llama
 SHORT, LONG = 256, 2**24  # contexts in tokens: the longest is far beyond every wavelength
@@ -58,10 +58,12 @@ class Confusion(Claim):
         curves += [Curve(f"tokens, {name}", CONTEXTS, tokens[name]) for name in KINDS]
         usual, large = (tokens[name] for name in list(KINDS)[:2])
         remark = (
-            f"Tokens at 65,536: {usual[4]:.3f} for theta = 10,000 and {large[4]:.3f} for 500,000; places {places['theta = 10,000'][4]:.3f} "
-            f"and {places['theta = 500,000'][4]:.3f}. A larger base helps tokens and places alike on these draws, for the "
-            "key is like the query; Gaussian keys have no preference among places at any length (1/2 by symmetry). The intervals "
-            "about 1/2 are 0.02: the correlation that is left at 16.8 million tokens, and sampling."
+            f"At 65,536 tokens of context, theta = 10,000 and 500,000: tokens {usual[4]:.3f} and {large[4]:.3f}, places "
+            f"{places['theta = 10,000'][4]:.3f} and {places['theta = 500,000'][4]:.3f}. Within 256 tokens the larger base helps tokens "
+            f"({usual[0]:.3f}, {large[0]:.3f}) and costs places ({places['theta = 10,000'][0]:.3f}, "
+            f"{places['theta = 500,000'][0]:.3f}), the trade that the paper tells of; at length it helps both here. Places are asked "
+            "of a key like the query: for Gaussian keys they are at 1/2 at any length, by symmetry. Allowed about 1/2: four "
+            "standard errors for places, 0.02 of correlation left for tokens."
         )
         return Finding(comparisons, Picture("context in tokens", "probability of confusion", curves, log="x"), remark)
 
@@ -128,7 +130,5 @@ def share_reversed(apart: int) -> float:
 
 
 def turned_query(q_C: Tensor, place: Tensor, g_P: Tensor) -> Tensor:
-    """The query as a key at distance `place` sees it, column by column from this program's logits: [C]."""
-    from roundround.theory.heads import rotated
-
+    """The query at that place, turned by this program: [C]."""
     return rotated(q_C, place[None], g_P)[0]
