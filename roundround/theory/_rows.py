@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows, rows_between
-from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.kernels import repeated
+from roundround.attention.keys import AttentionShape
 from roundround.attention.row_measures import entropy_of_logits, extreme_logits, shannon_entropy
 from roundround.probing.probe import run
 from roundround.probing.probed_model import ProbedModel, watching
@@ -42,7 +42,7 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
 
 
 def lone_weight(lead: float, n: float, softmax: RowScale | None = None) -> float:
-    """Weight of one key that leads n - 1 keys, all alike, by `lead`: any n, since those are one key with ln(n - 1) more.
+    """Weight of one key that leads n - 1 keys, all alike, by `lead`; any n: those are one key with ln(n - 1) more.
 
     A row scale multiplies the lead, at the entropy that the row has without it.
     """
@@ -83,9 +83,9 @@ def slope(x: Sequence[float], y: Sequence[float] | Tensor) -> float:
 class ModelRows:
     """Sampled rows of one text in one layer.
 
-    logits_HRK: what the exponential takes: scaled, biased, times the inverse temperature of the model's normaliser where
-    it is a row scale. alpha_HRK: the softmax of them, as the model's normaliser gives it where it is a row scale, else
-    the plain one. visible_RK, and n_R, the number of visible keys. q_HRC is scaled, k_HKC is not.
+    logits_HRK: what the exponential takes: scaled, biased, times the inverse temperature of the model's normaliser
+    where it is a row scale. alpha_HRK: the softmax of them, as the model's normaliser gives it where it is a row
+    scale, else the plain one. visible_RK, and n_R, the number of visible keys. q_HRC is scaled, k_HKC is not.
     """
 
     layer: int
@@ -142,20 +142,33 @@ def sampled(
 ) -> ModelRows:
     """Some rows of the first text of a call of attention, computed one by one from its queries and keys."""
     q, k, keys = q_BHQC[:1].double(), k_BGKC[:1].double(), options["keys"]
-    scaled, alpha, visible = [], [], []
+    scaled: list[Tensor] = []
+    alpha: list[Tensor] = []
+    visible: list[Tensor] = []
     for row in rows_R.tolist():
         first, last = keys.span(row, row + 1)
         around = (first, k.shape[2] - last)
         logits, seen = logits_of_rows(q, k, options["scale"], keys, options["bias"], row, row + 1)
         own = rows_between(options["rows"], seen, row, row + 1)
-        applied, normaliser = logits, Softmax(softmax.shape)
-        if isinstance(softmax, RowScale):
-            beta = softmax.beta(own["n_visible"].double(), lambda e=logits, s=seen: entropy_of_logits(e, s))
-            applied, normaliser = logits if beta is None else logits * beta, softmax
+        beta, normaliser = inverse_temperature_of(softmax, logits, seen, own["n_visible"])
         weights_1H1K = normaliser.weights(logits, seen, own)
-        for parts, value in ((scaled, applied), (alpha, weights_1H1K), (visible, seen)):
+        for parts, value in ((scaled, logits * beta), (alpha, weights_1H1K), (visible, seen)):
             parts.append(torch.nn.functional.pad(value[0], around))
     return ModelRows(
-        layer=softmax.shape.layer, logits_HRK=torch.cat(scaled, 1).cpu(), alpha_HRK=torch.cat(alpha, 1).cpu(),
-        visible_RK=torch.cat(visible, 1)[0].cpu(), q_HRC=(q[0, :, rows_R] * options["scale"]).cpu(), k_HKC=repeated(k, q)[0].cpu(),
-    )  # fmt: skip
+        layer=softmax.shape.layer,
+        logits_HRK=torch.cat(scaled, 1).cpu(),
+        alpha_HRK=torch.cat(alpha, 1).cpu(),
+        visible_RK=torch.cat(visible, 1)[0].cpu(),
+        q_HRC=(q[0, :, rows_R] * options["scale"]).cpu(),
+        k_HKC=repeated(k, q)[0].cpu(),
+    )
+
+
+def inverse_temperature_of(
+    softmax: AttentionSoftmax, logits_BHQK: Tensor, visible_B1QK: Tensor, n_visible: Tensor
+) -> tuple[Tensor | float, AttentionSoftmax]:
+    """What a row scale multiplies these logits by, and that row scale; 1 and the plain softmax for any other."""
+    if not isinstance(softmax, RowScale):
+        return 1.0, Softmax(softmax.shape)
+    beta = softmax.beta(n_visible.double(), lambda: entropy_of_logits(logits_BHQK, visible_B1QK))
+    return 1.0 if beta is None else beta, softmax

@@ -29,20 +29,21 @@ def token_failure(distance_N: np.ndarray, theta: float, p: float = 1.0) -> np.nd
     g_P = theta ** (-2 * np.arange(HEAD_DIM // 2) / HEAD_DIM)
     g_P[int(p * HEAD_DIM // 2) :] = 0.0
     correlation = np.cos(np.outer(distance_N, g_P)).mean(1)
-    return np.arccos(correlation.clip(-1, 1)) / math.pi
+    chance_N: np.ndarray = np.arccos(correlation.clip(-1, 1)) / math.pi
+    return chance_N
 
 
 @final
 class Confusion(Claim):
-    """Does the probability that RoPE prefers the farther of two places, or the other of two tokens once both have moved, grow
-    to 1/2 with the context? Yes, from far below; p-RoPE's unrotated pairs keep the latter below it.
+    """Does the probability that RoPE prefers the farther of two places, or the other of two tokens once both have
+    moved, grow to 1/2 with the context? Yes, from far below; p-RoPE's unrotated pairs keep the latter below it.
 
     places: P(a(r) < a(r')), r < r' uniform in the context, a(r) = sum_k cos(r g_k), the key like the query
 
     tokens: P(sign(a_1 - a_2) differs at r and r') = E arccos(mean_k cos((r - r') g_k)) / pi for Gaussian keys
 
-    Claimed in arXiv:2605.15514, of which the abstract alone was seen: which queries, keys and places it draws is not known;
-    these are ours.
+    Claimed in arXiv:2605.15514, of which the abstract alone was seen: which queries, keys and places it draws is not
+    known; these are ours.
     """
 
     title: ClassVar[str] = "RoPE confuses places and tokens at length"
@@ -53,17 +54,20 @@ class Confusion(Claim):
         comparisons: list[Comparison] = [*self.law(), *self.grows(places, tokens)]
         limit = math.acos(0.25) / math.pi  # the unrotated quarter of the pairs is all that is left of the correlation
         frozen = tokens["p-RoPE 0.75, theta = 10,000"][-1]
-        comparisons.append(near("tokens, p-RoPE 0.75, context of 16.8 million, against arccos(1/4) / pi", frozen, limit, 0.01))
+        comparisons.append(
+            near("tokens, p-RoPE 0.75, context of 16.8 million, against arccos(1/4) / pi", frozen, limit, 0.01)
+        )
         curves = [Curve(f"places, {name}", CONTEXTS, places[name]) for name in list(KINDS)[:2]]
         curves += [Curve(f"tokens, {name}", CONTEXTS, tokens[name]) for name in KINDS]
         usual, large = (tokens[name] for name in list(KINDS)[:2])
         remark = (
-            f"At 65,536 tokens of context, theta = 10,000 and 500,000: tokens {usual[4]:.3f} and {large[4]:.3f}, places "
-            f"{places['theta = 10,000'][4]:.3f} and {places['theta = 500,000'][4]:.3f}. Within 256 tokens the larger base helps tokens "
-            f"({usual[0]:.3f}, {large[0]:.3f}) and costs places ({places['theta = 10,000'][0]:.3f}, "
-            f"{places['theta = 500,000'][0]:.3f}), the trade that the paper tells of; at length it helps both here. Places are asked "
-            "of a key like the query: for Gaussian keys they are at 1/2 at any length, by symmetry. Allowed about 1/2: four "
-            "standard errors for places, 0.02 of correlation left for tokens."
+            f"At 65,536 tokens of context, theta = 10,000 and 500,000: tokens {usual[4]:.3f} and {large[4]:.3f}, "
+            f"places {places['theta = 10,000'][4]:.3f} and {places['theta = 500,000'][4]:.3f}. Within 256 tokens the "
+            f"larger base helps tokens ({usual[0]:.3f}, {large[0]:.3f}) and costs places "
+            f"({places['theta = 10,000'][0]:.3f}, {places['theta = 500,000'][0]:.3f}), the trade that the paper tells "
+            "of; at length it helps both here. Places are asked of a key like the query: for Gaussian keys they are "
+            "at 1/2 at any length, by symmetry. Allowed about 1/2: four standard errors for places, 0.02 of "
+            "correlation left for tokens."
         )
         return Finding(comparisons, Picture("context in tokens", "probability of confusion", curves, log="x"), remark)
 
@@ -74,7 +78,12 @@ class Confusion(Claim):
             for name in list(KINDS)[:2]:
                 found += [
                     Comparison(f"{what}, {name}, context of 256", shares[name][0], 0.0, 0.45),
-                    near(f"{what}, {name}, context of 16.8 million", shares[name][-1], 0.5, SAMPLING if what == "places" else 0.02),
+                    near(
+                        f"{what}, {name}, context of 16.8 million",
+                        shares[name][-1],
+                        0.5,
+                        SAMPLING if what == "places" else 0.02,
+                    ),
                 ]
         return found
 
@@ -84,7 +93,9 @@ class Confusion(Claim):
         for apart in (10, 1000, 100_000):
             share = share_reversed(apart)
             expected = float(token_failure(np.array([apart]), 1e4)[0])
-            found.append(near(f"share of Gaussian keys whose order differs {apart:,} tokens on", share, expected, SAMPLING))
+            found.append(
+                near(f"share of Gaussian keys whose order differs {apart:,} tokens on", share, expected, SAMPLING)
+            )
         return [*found, at_least("the same 10 tokens on: less often than at random", 0.5 - share_reversed(10), 0.1)]
 
 
@@ -100,7 +111,7 @@ def like_the_query(distances_N: Tensor, p: float, theta: float) -> Tensor:
     """Logit of a key like the query, all pairs of equal norm: [N]."""
     g_P = PRoPE(shape(HEAD_DIM), p=p, theta=theta).frequencies(torch.float64)
     unit = torch.cat([torch.ones_like(g_P), torch.zeros_like(g_P)]) / math.sqrt(len(g_P))
-    return torch.cat([logits(unit, unit, some, g_P) for some in distances_N.split(1000)])
+    return torch.cat([logits(unit, unit, some, g_P) for some in torch.split(distances_N, 1000)])
 
 
 def places_confused(context: int, p: float, theta: float) -> float:

@@ -24,19 +24,22 @@ LADDERS = {"dense": (FINE, True), "128 pairs, slow end": (HEAD_DIM, True), "128 
 def by_formula(head_dim: int, weights_P: np.ndarray, distances_N: np.ndarray) -> np.ndarray:
     """sum_k w_k cos(r g_k) / sum_k w_k over the rotated pairs, g_k = theta^(-2(k-1)/d), written out."""
     g_P = THETA ** (-2 * np.arange(head_dim // 2) / head_dim)
-    return np.cos(np.outer(distances_N, g_P)) @ weights_P / weights_P.sum()
+    sum_N: np.ndarray = np.cos(np.outer(distances_N, g_P)) @ weights_P / weights_P.sum()
+    return sum_N
 
 
 @final
 class SoftCut(Claim):
-    """Does a soft cut of the slow frequencies leak less than p-RoPE's hard one? On a dense ladder far less; on the 128 pairs
-    of a head of 256 it makes no difference, since the gaps between the fast pairs leak more than either cut.
+    """Does a soft cut of the slow frequencies leak less than p-RoPE's hard one? On a dense ladder far less; on the
+    128 pairs of a head of 256 it makes no difference, since the gaps between the fast pairs leak more than either
+    cut.
 
-    K(r) = sum_k w_k cos(r g_k) / sum_k w_k; hard: w = 1 for k <= 3/4 of the pairs, else 0; soft: w falls as (1 + cos) / 2
-    over the last quarter of the pairs before there; leakage: root mean square of K from 1 to 6 turns of the slowest pair kept
+    K(r) = sum_k w_k cos(r g_k) / sum_k w_k; hard: w = 1 for k <= 3/4 of the pairs, else 0; soft: w falls as (1 + cos)
+    / 2 over the last quarter of the pairs before there; leakage: root mean square of K from 1 to 6 turns of the
+    slowest pair kept
 
-    Asked of Barbero et al. 2024, arXiv:2410.06205, section 6.1, by arXiv:2602.05258, which finds that hard clipping leaks;
-    its clipped pairs and transition are not known here, these are ours.
+    Asked of Barbero et al. 2024, arXiv:2410.06205, section 6.1, by arXiv:2602.05258, which finds that hard clipping
+    leaks; its clipped pairs and transition are not known here, these are ours.
     """
 
     title: ClassVar[str] = "a soft cut leaks less where the ladder is dense"
@@ -57,14 +60,24 @@ class SoftCut(Claim):
         comparisons += [
             at_most("leakage of the soft cut over the hard one's, dense ladder", ratio["dense"], 0.5),
             Comparison("the same, all 128 pairs", ratio["128 pairs, all"], 0.8, 1.25),
-            at_most("leakage of the hard cut, dense ladder, over that of 128 pairs", leaked["dense", "hard"] / leaked["128 pairs, all", "hard"], 1.0),
+            at_most(
+                "leakage of the hard cut, dense ladder, over that of 128 pairs",
+                leaked["dense", "hard"] / leaked["128 pairs, all", "hard"],
+                1.0,
+            ),
         ]
-        told = "; ".join(f"{name}: {leaked[name, 'hard']:.4f} hard, {leaked[name, 'soft']:.4f} soft, ratio {ratio[name]:.2f}" for name in LADDERS)
-        remark = (
-            f"Leakage as a share of K(0): {told}. A smooth edge was expected to leak less than half of a step's; 0.8 to 1.25 stands "
-            "for no difference that would matter. Not settled: whether training cares, and the transition that arXiv:2602.05258 uses."
+        told = "; ".join(
+            f"{name}: {leaked[name, 'hard']:.4f} hard, {leaked[name, 'soft']:.4f} soft, ratio {ratio[name]:.2f}"
+            for name in LADDERS
         )
-        return Finding(comparisons, Picture("distance in turns of the slowest pair kept", "K(r) / K(0)", curves), remark)
+        remark = (
+            f"Leakage as a share of K(0): {told}. A smooth edge was expected to leak less than half of a step's; 0.8 "
+            "to 1.25 stands for no difference that would matter. Not settled: whether training cares, and the "
+            "transition that arXiv:2602.05258 uses."
+        )
+        return Finding(
+            comparisons, Picture("distance in turns of the slowest pair kept", "K(r) / K(0)", curves), remark
+        )
 
 
 def hard(head_dim: int) -> Tensor:
@@ -90,7 +103,7 @@ def way(head_dim: int, start: float) -> Tensor:
 
 def turn() -> float:
     """Tokens of one turn of the frequency at the hard cut."""
-    return 2 * math.pi * THETA**P
+    return 2 * math.pi * math.pow(THETA, P)
 
 
 def distances() -> Tensor:
@@ -104,4 +117,4 @@ def by_program(head_dim: int, weights_P: Tensor) -> Tensor:
     kept = weights_P > 0
     w_P, none_P = weights_P[kept] / weights_P.sum(), torch.zeros(int(kept.sum()), dtype=torch.float64)
     q, k = torch.cat([w_P, none_P]), torch.cat([torch.ones_like(w_P), none_P])
-    return torch.cat([logits(q, k, some, g_P[kept]) for some in distances().split(100)])
+    return torch.cat([logits(q, k, some, g_P[kept]) for some in torch.split(distances(), 100)])

@@ -22,14 +22,14 @@ GEMMA = "110 to 120"
 
 @final
 class Thm61Wide(Claim):
-    """Is a semantic channel of many low frequencies robust where one of a single frequency is not? No: the bands seen in
-    Gemma lose their target from the same length on, and oftener.
+    """Is a semantic channel of many low frequencies robust where one of a single frequency is not? No: the bands seen
+    in Gemma lose their target from the same length on, and oftener.
 
-    q . k_target(r) = 64 mean_k cos(r g_k), q . k_other(r) = 8 mean_k cos(r g_k); lost where alpha_target <= 1/2, the target
-    at each of N distances in turn; g_k = 10000^(-2(k-1)/256)
+    q . k_target(r) = 64 mean_k cos(r g_k), q . k_other(r) = 8 mean_k cos(r g_k); lost where alpha_target <= 1/2, the
+    target at each of N distances in turn; g_k = 10000^(-2(k-1)/256)
 
-    Asked in Barbero et al. 2024, arXiv:2410.06205, section 5, which proves Theorem 6.1 for one frequency and calls higher
-    dimensions open; answered here numerically.
+    Asked in Barbero et al. 2024, arXiv:2410.06205, section 5, which proves Theorem 6.1 for one frequency and calls
+    higher dimensions open; answered here numerically.
     """
 
     title: ClassVar[str] = "bands of low frequencies lose their target too"
@@ -48,7 +48,9 @@ class Thm61Wide(Claim):
         quarter = quarter_turn(*BANDS[GEMMA])
         low, high = quarter_turn(110, 110), quarter_turn(120, 120)
         comparisons += [
-            Comparison("first distance at which the target's logit is negative, k = 110 to 120", first_turn[GEMMA], low, high),
+            Comparison(
+                "first distance at which the target's logit is negative, k = 110 to 120", first_turn[GEMMA], low, high
+            ),
             at_most("share of positions lost at N = 1,000, k = 110 to 120", lost[GEMMA][0], 0.0),
             Comparison("share lost at N = 100,000, k = 115 alone", lost["115 alone"][-1], 0.5, 0.7),
             at_least("share lost at N = 100,000, k = 110 to 120", lost[GEMMA][-1], 0.5),
@@ -58,23 +60,30 @@ class Thm61Wide(Claim):
             at_least("share lost at N = 10,000, all pairs", lost["1 to 128"][-1], 0.5),
         ]
         exact = channel(110, 120, 2000)[1::333] - mean_cosine(110, 120, np.arange(1, 2000, 333))
-        comparisons.append(at_most("largest error of the rotated logit against the formula", float(exact.abs().max()), 1e-9))
-        remark = (
-            f"Onset: a quarter turn, {quarter:,.0f} tokens, for the band as for one pair. The wide band loses more, since its "
-            "frequencies fall out of step: the target's logit never comes back to 64, while the others' weight grows with ln N. "
-            f"Shares lost at N = 100,000: {lost[GEMMA][-1]:.3f} for k = 110 to 120 ({stronger:.3f} with ten times the logits), "
-            f"{lost['115 alone'][-1]:.3f} for k = 115, {lost['100 to 128'][-1]:.3f} for k = 100 to 128. At least one half was to "
-            "be expected: at half of the distances a mean of cosines is negative. Not settled: a proof, and channels whose pairs "
-            "are out of phase from the start."
+        comparisons.append(
+            at_most("largest error of the rotated logit against the formula", float(exact.abs().max()), 1e-9)
         )
-        return Finding(comparisons, Picture("context N in tokens", "share of positions where the target loses", curves, "x"), remark)
+        remark = (
+            f"Onset: a quarter turn, {quarter:,.0f} tokens, for the band as for one pair. The wide band loses more, "
+            "since its frequencies fall out of step: the target's logit never comes back to 64, while the others' "
+            f"weight grows with ln N. Shares lost at N = 100,000: {lost[GEMMA][-1]:.3f} for k = 110 to 120 "
+            f"({stronger:.3f} with ten times the logits), {lost['115 alone'][-1]:.3f} for k = 115, "
+            f"{lost['100 to 128'][-1]:.3f} for k = 100 to 128. At least one half was to be expected: at half of the "
+            "distances a mean of cosines is negative. Not settled: a proof, and channels whose pairs are out of "
+            "phase from the start."
+        )
+        return Finding(
+            comparisons,
+            Picture("context N in tokens", "share of positions where the target loses", curves, "x"),
+            remark,
+        )
 
 
 def channel(first: int, last: int, n: int) -> Tensor:
     """Mean of cos(r g_k) over the pairs first..last at distances 0..n - 1, by this program's rotation: [n]."""
     g_P = frequencies()[first - 1 : last]
     unit_C = torch.cat([torch.ones_like(g_P), torch.zeros_like(g_P)]) / math.sqrt(len(g_P))
-    return torch.cat([logits(unit_C, unit_C, some, g_P) for some in torch.arange(n).split(16384)])
+    return torch.cat([logits(unit_C, unit_C, some, g_P) for some in torch.split(torch.arange(n), 16384)])
 
 
 def mean_cosine(first: int, last: int, distances_N: np.ndarray) -> Tensor:

@@ -16,20 +16,23 @@ from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, 
 
 LEAD = 5.69  # nats: the mean spread of Gemma 2B's logits, all of it the decisive item's
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-TWICE = 2.0**-12  # relative: half precision is rounded to by way of float32, so half a spacing is met within 2^-24 / 2^-11
+TWICE = (
+    2.0**-12
+)  # relative: half precision is rounded to by way of float32, so half a spacing is met within 2^-24 / 2^-11
 LONGEST, RUN_IN_FULL = 10**13, ("bfloat16", "float16")
 
 
 def length_by_formula(dtype: torch.dtype) -> int:
-    """Smallest n at which 1 + alpha rounds to 1: alpha <= spacing / 2, ties to even, alpha = 1 / (1 + (n - 1) e^-LEAD)."""
+    """Smallest n at which 1 + alpha rounds to 1: alpha <= spacing / 2, ties to even, alpha = 1 / (1 + (n - 1)
+    e^-LEAD)."""
     half = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}[dtype]
     return math.ceil(math.exp(LEAD) * (1 / half - 1) + 1)
 
 
 @final
 class CorB1(Claim):
-    """Two inputs that differ in the one decisive item give outputs that no float of a given width tells apart, from some
-    length on.
+    """Two inputs that differ in the one decisive item give outputs that no float of a given width tells apart, from
+    some length on.
 
     f(x) = v of the decisive item, whatever n; the head gives z = sum_i alpha_i v_i, so |z - z'| = alpha |v - v'| <=
     exp(delta) |v - v'| / n
@@ -37,7 +40,8 @@ class CorB1(Claim):
     equal in floating point from alpha <= half the spacing of numbers at z
 
     Velickovic et al. 2025, arXiv:2410.01104, Corollary B.1. Its wording was not seen: that the corollary exists, and
-    that a function with a support of fixed size is what cannot be computed, is second-hand; what is checked is the above.
+    that a function with a support of fixed size is what cannot be computed, is second-hand; what is checked is the
+    above.
     """
 
     title: ClassVar[str] = "the decisive item drowns"
@@ -49,10 +53,14 @@ class CorB1(Claim):
         for name, dtype in DTYPES.items():
             found = first_length(lambda n, d=dtype: rounded(n, 2.0, d) == rounded(n, 1.0, d), LONGEST)
             expected = length_by_formula(dtype)
-            comparisons.append(near(f"first n at which {name} tells nothing apart", found, expected, TWICE * expected + 1))
+            comparisons.append(
+                near(f"first n at which {name} tells nothing apart", found, expected, TWICE * expected + 1)
+            )
             if name in RUN_IN_FULL:
                 comparisons += self.in_full(name, dtype, int(found))
-            curves.append(Curve(f"half the spacing of {name} at 1", [lengths[0], lengths[-1]], [torch.finfo(dtype).eps / 2] * 2))
+            curves.append(
+                Curve(f"half the spacing of {name} at 1", [lengths[0], lengths[-1]], [torch.finfo(dtype).eps / 2] * 2)
+            )
         gone = Curve("outputs equal from here", [length_by_formula(d) for d in DTYPES.values()],
                      [torch.finfo(d).eps / 2 for d in DTYPES.values()], points=True)  # fmt: skip
         return Finding(comparisons, Picture("items n", "difference", [*curves, gone], log="xy"), REMARK)
@@ -99,4 +107,7 @@ def attended(n: int, value: float, dtype: torch.dtype) -> Tensor:
     q = torch.zeros(1, 1, 1, SHAPE.head_dim, dtype=dtype)
     q[..., 0] = LEAD
     keys = Keys(q_pos_BQ=torch.tensor([[n - 1]]), k_pos_BK=torch.arange(n)[None])
-    return Softmax(SHAPE)(q, k_NC[None, None], v_NC[None, None], scale=1.0, keys=keys, bias=None, rows={})[0, 0, 0, 0]
+    out: Tensor = Softmax(SHAPE)(q, k_NC[None, None], v_NC[None, None], scale=1.0, keys=keys, bias=None, rows={})[
+        0, 0, 0, 0
+    ]
+    return out

@@ -14,6 +14,7 @@ from roundround.theory._rows import rows_of_model, weights_at
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
+FEWEST = 8  # keys of a row of a model: one key alone has both bounds, two have the attainable maximum
 ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys
 
 
@@ -47,15 +48,33 @@ class Lemma21(Claim):
         for theta in TEMPERATURES:
             found = np.array([ratios(n, theta) for n in LENGTHS])
             comparisons += [
-                at_least(f"least weight over its bound, closest of n = 10 to 100,000, theta = {theta:g}", found[:, 0].min(), 1),
-                at_most(f"largest weight over its bound, closest of n = 10 to 100,000, theta = {theta:g}", found[:, 1].max(), 1),
-                near(f"attained maximum over its formula, farthest, theta = {theta:g}", farthest(found[:, 2]), 1, ROUNDING),
+                at_least(
+                    f"least weight over its bound, closest of n = 10 to 100,000, theta = {theta:g}",
+                    found[:, 0].min(),
+                    1,
+                ),
+                at_most(
+                    f"largest weight over its bound, closest of n = 10 to 100,000, theta = {theta:g}",
+                    found[:, 1].max(),
+                    1,
+                ),
+                near(
+                    f"attained maximum over its formula, farthest, theta = {theta:g}",
+                    farthest(found[:, 2]),
+                    1,
+                    ROUNDING,
+                ),
             ]
             curves.append(Curve(f"largest weight of random rows, theta = {theta:g}", LENGTHS, found[:, 3]))
         expected = math.exp(HALF_RANGE) * HALF_RANGE / math.sinh(HALF_RANGE)  # 1 / mean of exp(e - max e)
         in_code = float(largest_weight_bound(math.log(1000), torch.tensor(3.0, dtype=torch.float64)))
         comparisons += [
-            near("n times the largest weight at theta = 1, n = 100,000", LENGTHS[-1] * ratios(LENGTHS[-1], 1.0)[3], expected, 0.11),
+            near(
+                "n times the largest weight at theta = 1, n = 100,000",
+                LENGTHS[-1] * ratios(LENGTHS[-1], 1.0)[3],
+                expected,
+                0.11,
+            ),
             near("this program's own bound at delta = 3, n = 1,000", in_code, bounds(1000, 3.0, 1.0)[1], 1e-12),
         ]
         spread = 2 * HALF_RANGE
@@ -70,22 +89,23 @@ class Lemma21(Claim):
     def check_model(self, trained: Trained) -> Finding:
         least, most, sharp, shares, lengths = math.inf, 0.0, 0.0, [], []
         for rows in rows_of_model(trained.probed, trained.texts):
-            n_R, spread_HR = rows.n_R, rows.spread_HR
-            least = min(least, float((rows.smallest_HR * n_R * spread_HR.exp()).min()))
-            most = max(most, float((rows.largest_HR * n_R * (-spread_HR).exp()).max()))
-            best_HR = 1 / (1 + (n_R - 1) * (-spread_HR).exp())
-            sharp = max(sharp, float((rows.largest_HR / best_HR).max()))
-            shares.append(rows.largest_HR.log().mean(0).exp())
+            seen = rows.n_R >= FEWEST
+            n_R, spread_HR, largest_HR = rows.n_R[seen], rows.spread_HR[:, seen], rows.largest_HR[:, seen]
+            least = min(least, float((rows.smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
+            most = max(most, float((largest_HR * n_R * (-spread_HR).exp()).max()))
+            sharp = max(sharp, float((largest_HR * (1 + (n_R - 1) * (-spread_HR).exp())).max()))
+            shares.append(largest_HR.log().mean(0).exp())
             lengths.append(n_R)
         comparisons = [
-            at_least("least weight over its bound, the closest row", least, 1 - 1e-6),
-            at_most("largest weight over its bound, the closest row", most, 1 + 1e-6),
-            at_most("largest weight over the attainable maximum, the closest row", sharp, 1 + 1e-6),
+            at_least(f"least weight over its bound, the closest row of {FEWEST} keys or more", least, 1 - ROUNDING),
+            at_most("largest weight over its bound, the closest row", most, 1 + ROUNDING),
+            at_most("largest weight over the attainable maximum, the closest row", sharp, 1 + ROUNDING),
         ]
-        points = Curve("each row, geometric mean over heads", torch.cat(lengths), torch.cat(shares), points=True)
-        even = sorted(set(torch.cat(lengths).tolist()))
-        picture = Picture("visible keys n", "largest weight", [points, Curve("1 / n", even, [1 / n for n in even])], "xy")
-        return Finding(comparisons, picture, "delta is that of each row, after the normaliser's own temperature.")
+        n_all, even = torch.cat(lengths), sorted(set(torch.cat(lengths).tolist()))
+        points = Curve("each row, geometric mean over heads", n_all[::8], torch.cat(shares)[::8], points=True)
+        line = Curve("1 / n", even, [1 / n for n in even])
+        remark = "delta is that of each row, after the normaliser's own temperature."
+        return Finding(comparisons, Picture("visible keys n", "largest weight", [points, line], "xy"), remark)
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:

@@ -45,11 +45,15 @@ class Polynomial(Claim):
             for place, (ours, published) in enumerate(zip(PUBLISHED, FIGURE_4, strict=True))
         ]
         comparisons += [
-            near(f"beta at {h:g} nats", float(inverse_temperature(torch.tensor(h, dtype=torch.float64))), expected, 1e-9)
+            near(
+                f"beta at {h:g} nats", float(inverse_temperature(torch.tensor(h, dtype=torch.float64))), expected, 1e-9
+            )
             for h, expected in ((h, beta_by_listing(h)) for h in POINTS)
         ]
         comparisons += [
-            near("least entropy at which beta exceeds 1", float(acting[0]), START, 0.0015),  # the grid's step and rounding
+            near(
+                "least entropy at which beta exceeds 1", float(acting[0]), START, 0.0015
+            ),  # the grid's step and rounding
             near("largest entropy at which beta exceeds 1", float(acting[-1]), END, 0.0015),
             near("largest beta", float(beta.max()), LARGEST, 0.0005),
             near("entropy of the largest beta", float(entropies[beta.argmax()]), AT, 0.0015),
@@ -81,20 +85,29 @@ class Polynomial(Claim):
         inside = float(((all_rows > START) & (all_rows < END)).double().mean())
         beta = inverse_temperature(all_rows)
         comparisons = [
-            near("share of rows that are sharpened, less those in the range", float((beta > 1).double().mean()) - inside, 0, 0.01),
+            near(
+                "share of rows that are sharpened, less those in the range",
+                float((beta > 1).double().mean()) - inside,
+                0,
+                0.01,
+            ),
             at_most("largest difference of a weight from figure 4 by numpy", worst, 1e-6),
             at_most("most that the temperature raises a row's entropy, nats", rise, 1e-6),
             at_least("least beta", float(beta.min()), 1.0),
         ]
         counts, edges = np.histogram(all_rows.numpy(), 60)
         curve = Curve("rows of the model", (edges[1:] + edges[:-1]) / 2, counts / counts.max())
-        scaled = Curve("beta / its maximum", grid := np.linspace(0, 7, 200), [beta_by_listing(h) / LARGEST for h in grid])
+        scaled = Curve(
+            "beta / its maximum", grid := np.linspace(0, 7, 200), [beta_by_listing(h) / LARGEST for h in grid]
+        )
         below, above = (float((all_rows <= START).double().mean()), float((all_rows >= END).double().mean()))
         remark = (
-            f"{inside:.1%} of {len(all_rows):,} rows lie in the active range, {below:.1%} below it and {above:.1%} above; "
-            f"mean beta {float(beta.mean()):.3f}."
+            f"{inside:.1%} of {len(all_rows):,} rows lie in the active range, {below:.1%} below it and {above:.1%} "
+            f"above; mean beta {float(beta.mean()):.3f}."
         )
-        return Finding(comparisons, Picture("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark)
+        return Finding(
+            comparisons, Picture("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
+        )
 
 
 REMARK = "The gate at 0.5 nats never decides: the polynomial is below 1 there anyway."
@@ -114,7 +127,7 @@ def beta_of_even_row(n: int) -> float:
 
 def longest_even_row() -> int:
     """The longest row of equal logits that gets a beta above 1."""
-    return max(n for n in range(300, 460) if beta_of_even_row(n) > 1)
+    return max((n for n in range(300, 460) if beta_of_even_row(n) > 1), default=0)
 
 
 def by_listing(logits_HRK: Tensor, visible_RK: Tensor) -> Tensor:

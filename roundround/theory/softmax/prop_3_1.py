@@ -80,12 +80,18 @@ class Prop31(Claim):
         comparisons = [at_most("delta over 2 |q| max |k|, the closest row", closest, 1 + 1e-6)]
         norms = by_weights(trained, float(delta.max()))
         curves = [
-            Curve("rows of the model", limit[:: max(1, len(limit) // 400)], delta[:: max(1, len(delta) // 400)], points=True),
+            Curve(
+                "rows of the model",
+                limit[:: max(1, len(limit) // 400)],
+                delta[:: max(1, len(delta) // 400)],
+                points=True,
+            ),
             Curve("bound", [float(limit.min()), float(limit.max())], [float(limit.min()), float(limit.max())]),
         ]
         remark = (
-            f"delta from {float(delta.min()):.2f} to {float(delta.max()):.2f}, mean {float(delta.mean()):.2f}, standard "
-            f"deviation {float(delta.std()):.2f}; biases and temperatures of the normaliser are not in the bound."
+            f"delta from {float(delta.min()):.2f} to {float(delta.max()):.2f}, mean {float(delta.mean()):.2f}, "
+            f"standard deviation {float(delta.std()):.2f}; biases and temperatures of the normaliser are not in the "
+            "bound."
         )
         return Finding(comparisons + norms, Picture("2 |q| max |k|", "delta", curves), remark)
 
@@ -110,7 +116,9 @@ def by_weights(trained: Trained, largest_delta: float) -> list[Comparison]:
         pass
     for hook in hooks:
         hook.remove()
-    return [at_most("largest delta over the bound from singular values, loosest layer", largest_delta / max(limits), 1.0)]
+    return [
+        at_most("largest delta over the bound from singular values, loosest layer", largest_delta / max(limits), 1.0)
+    ]
 
 
 def random_ratios() -> tuple[list[float], np.ndarray]:

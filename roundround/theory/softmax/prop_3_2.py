@@ -51,8 +51,18 @@ class Prop32(Claim):
         slopes = [slope_by_formula(beta, logits_K) for beta in GRID]
         comparisons += [
             at_most("largest step of the entropy along beta from 0.05 to 6", float(np.diff(entropies).max()), 0.0),
-            near("entropy at beta = 0.05, less ln 64 and the slope's integral", self.rest(entropies[0], logits_K), 0, 1e-6),
-            near("change of the entropy of equal logits from beta = 0.5 to 1.5", entropy(1.5, 0 * logits_K) - entropy(0.5, 0 * logits_K), 0.0, 1e-12),
+            near(
+                "entropy at beta = 0.05, less ln 64 and the slope's integral",
+                self.rest(entropies[0], logits_K),
+                0,
+                1e-6,
+            ),
+            near(
+                "change of the entropy of equal logits from beta = 0.5 to 1.5",
+                entropy(1.5, 0 * logits_K) - entropy(0.5, 0 * logits_K),
+                0.0,
+                1e-12,
+            ),
         ]
         points = np.array([entropy(b, logits_K) for b in BETAS])
         curves = [Curve("entropy", GRID, entropies), Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes))]

@@ -41,14 +41,22 @@ class Thm22(Claim):
         texts = torch.randint(VOCABULARY, (TEXTS, LONG[-1]), generator=generator).tolist()
         probed = ProbedDecoder("random", random_decoder(), None, 0)  # type: ignore[arg-type]
         rows = list(rows_of_model(probed, texts, [m for n in (*SHORT, *LONG) for m in range(n - ROWS + 1, n + 1)]))
-        weight_LHN = largest_by_length(rows).unflatten(-1, (-1, ROWS)).log().mean(-1).exp()
+        weight_LHN = torch.stack(torch.split(largest_by_length(rows), ROWS, dim=-1), -2).log().mean(-1).exp()
         long_LH = slopes(LONG, weight_LHN[..., len(SHORT) :])
         short_LH = slopes(SHORT, weight_LHN[..., : len(SHORT)])
         comparisons = []
         for layer in range(LAYERS):
             comparisons += [
-                at_least(f"least slope of a head from n = 512 to 4,096, layer {layer}", float(long_LH[layer].min()), NEAR_MINUS_1[0]),
-                at_most(f"largest slope of a head from n = 512 to 4,096, layer {layer}", float(long_LH[layer].max()), NEAR_MINUS_1[1]),
+                at_least(
+                    f"least slope of a head from n = 512 to 4,096, layer {layer}",
+                    float(long_LH[layer].min()),
+                    NEAR_MINUS_1[0],
+                ),
+                at_most(
+                    f"largest slope of a head from n = 512 to 4,096, layer {layer}",
+                    float(long_LH[layer].max()),
+                    NEAR_MINUS_1[1],
+                ),
             ]
         deltas = [float(row.spread_HR.max()) for row in rows]
         comparisons += [
@@ -61,7 +69,8 @@ class Thm22(Claim):
             Curve(f"layer {layer}, mean of {HEADS} heads", (*SHORT, *LONG), weight_LHN[layer].log().mean(0).exp())
             for layer in range(LAYERS)
         ]
-        curves.append(Curve("slope -1", (*SHORT, *LONG), [float(curves[0].y[-1]) * LONG[-1] / n for n in (*SHORT, *LONG)]))
+        last = float(weight_LHN[0, :, -1].log().mean().exp())
+        curves.append(Curve("slope -1", (*SHORT, *LONG), [last * LONG[-1] / n for n in (*SHORT, *LONG)]))
         return Finding(comparisons, Picture("visible tokens n", "largest weight", curves, log="xy"), REMARK)
 
     def check_model(self, trained: Trained) -> Finding | None:
@@ -80,7 +89,8 @@ class Thm22(Claim):
             at_least("least slope of a head within the context", float(found.min()), -1.5),
         ]
         curves = [
-            Curve(f"layer {layer}, mean of its heads", lengths, of.log().mean(0).exp()) for layer, of in enumerate(weight_LHN)
+            Curve(f"layer {layer}, mean of its heads", lengths, of.log().mean(0).exp())
+            for layer, of in enumerate(weight_LHN)
         ]
         reach = math.exp(min(float(spreads.max()), 700.0))
         remark = (
@@ -93,9 +103,9 @@ class Thm22(Claim):
 
 
 REMARK = (
-    f"Slopes are of the mean of log max alpha over {TEXTS} texts of i.i.d. tokens and {ROWS} rows. Normal logits of standard "
-    "deviation s have the slope -1 + s / sqrt(2 ln n) until the largest of a finite set is met: -0.74 for s = 1 in the middle "
-    "of 512 to 4,096, hence the upper end; 0.1 below -1 is left to the luck of the texts."
+    f"Slopes are of the mean of log max alpha over {TEXTS} texts of i.i.d. tokens and {ROWS} rows. Normal logits of "
+    "standard deviation s have the slope -1 + s / sqrt(2 ln n) until the largest of a finite set is met: -0.74 for s "
+    "= 1 in the middle of 512 to 4,096, hence the upper end; 0.1 below -1 is left to the luck of the texts."
 )
 
 
