@@ -25,6 +25,7 @@ from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
 
 SHAPE = AttentionShape(n_heads=1, n_key_heads=1, head_dim=16, d_model=16, layer=0, train_length=2048)
+FEWEST = 8  # keys of a row that is held against a bound
 MOST_TEXTS, MOST_ROWS = 8, 64  # of a model's texts, and rows of each, spread evenly
 
 
@@ -94,10 +95,16 @@ class ModelRows:
     visible_RK: Tensor
     q_HRC: Tensor
     k_HKC: Tensor
+    scale: float
 
     @property
     def n_R(self) -> Tensor:
         return self.visible_RK.sum(-1)
+
+    @property
+    def many_R(self) -> Tensor:
+        """Rows that see enough keys for a bound to mean something: one key alone has every bound, two nearly so."""
+        return self.n_R >= min(FEWEST, int(self.n_R.max()))
 
     @property
     def spread_HR(self) -> Tensor:
@@ -161,6 +168,7 @@ def sampled(
         visible_RK=torch.cat(visible, 1)[0].cpu(),
         q_HRC=(q[0, :, rows_R] * options["scale"]).cpu(),
         k_HKC=repeated(k, q)[0].cpu(),
+        scale=options["scale"],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -29,10 +28,12 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
         "beyond.p_rope_guarantee", p_rope_guarantee, "both_bounds", lambda *made: BOUNDS(*made) / 4
     ),
     "a soft cut that is as hard": ("beyond.soft_cut", soft_cut, "soft", soft_cut.hard),
-    "an arcsine law for sines": (
-        "beyond.confusion", confusion, "token_failure", lambda n, theta, p=1.0: 0.5 - np.abs(0.5 - FAILURE(n, theta, p)) ** 2
+    "an arcsine law squared": (
+        "beyond.confusion", confusion, "token_failure", lambda *made: FAILURE(*made) ** 2
     ),
-    "a p-RoPE that forgets": ("beyond.confusion", confusion, "PRoPE", lambda shape, p, theta: FULL(shape, p=1.0, theta=theta)),
+    "a p-RoPE that forgets": (
+        "beyond.confusion", confusion, "PRoPE", lambda shape, p, theta: FULL(shape, p=1.0, theta=theta)
+    ),
     "an entropy of a row without its rest": (
         "beyond.lifted_constant", lifted_constant, "lone_entropy_by_formula", lambda n: ENTROPY(n) / math.log(2)
     ),

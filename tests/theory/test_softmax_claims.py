@@ -1,4 +1,4 @@
-"""Each statement about softmax fails when its own formula, or the program under it, is broken; and it can be asked of a model."""
+"""Each statement about softmax fails when its own formula is broken, and can be asked of a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from roundround.attention.keys import Keys
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
 from roundround.softmax.sparsemax import Sparsemax
@@ -118,3 +119,19 @@ def test_keys_that_are_alike_may_be_taken_as_one() -> None:
 def test_the_first_length_is_the_first() -> None:
     assert _rows.first_length(lambda n: n >= 1000, 10**6) == 1000
     assert _rows.first_length(lambda n: n >= 1000, 999) == math.inf
+
+
+def test_rows_of_a_windowed_layer_see_their_window() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 2, 6, 4, generator=generator), torch.randn(1, 1, 6, 4, generator=generator)
+    places = torch.arange(6)[None]
+    keys = Keys(q_pos_BQ=places, k_pos_BK=places, window=3)
+    options = {"scale": 0.5, "keys": keys, "bias": None, "rows": {}}
+    rows = _rows.sampled(_rows.Softmax(_rows.SHAPE), q, k, torch.tensor([1, 5]), options)
+    assert rows.visible_RK.tolist() == [
+        [True, True, False, False, False, False],
+        [False, False, False, True, True, True],
+    ]
+    by_hand = (0.5 * q[0, :, 5] @ k[0, 0, 3:].T).double().softmax(-1)
+    torch.testing.assert_close(rows.alpha_HRK[:, 1, 3:], by_hand, atol=1e-6, rtol=0)
+    torch.testing.assert_close(rows.alpha_HRK.sum(-1), torch.ones(2, 2, dtype=torch.float64))

@@ -12,7 +12,6 @@ from roundround.theory._rows import first_length, lone_weight, rows_of_model, we
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_most, near
 
 DELTAS = {"2B, least": 2.28, "2B, mean": 5.69, "7B, mean": 5.82, "2B, most": 14.78, "7B, most": 32.74}
-FEWEST = 8  # keys of a row of a model that is compared with its best case
 LEVELS, CONTEXT, LONGEST = (0.5, 0.1), 8192, 10**17
 
 
@@ -82,8 +81,7 @@ class GemmaDeltas(Claim):
         longest = trained.probed.longest
         for rows in rows_of_model(trained.probed, trained.texts):
             possible_HR = 1 / (1 + (rows.n_R - 1) * (-rows.spread_HR).exp())
-            long_R = rows.n_R >= FEWEST  # two keys always have the best case
-            best = max(best, float((rows.largest_HR / possible_HR)[:, long_R].max()))
+            best = max(best, float((rows.largest_HR / possible_HR)[:, rows.many_R].max()))
             deltas.append(rows.spread_HR[:, rows.n_R > 1].flatten())
             largest.append(rows.largest_HR[:, rows.n_R > 1].flatten())
         delta = torch.cat(deltas)

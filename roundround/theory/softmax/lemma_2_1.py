@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from roundround.attention.row_measures import largest_weight_bound
-from roundround.theory._rows import rows_of_model, weights_at
+from roundround.theory._rows import FEWEST, rows_of_model, weights_at
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
-FEWEST = 8  # keys of a row of a model: one key alone has both bounds, two have the attainable maximum
 ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys
 
 
@@ -89,7 +88,7 @@ class Lemma21(Claim):
     def check_model(self, trained: Trained) -> Finding:
         least, most, sharp, shares, lengths = math.inf, 0.0, 0.0, [], []
         for rows in rows_of_model(trained.probed, trained.texts):
-            seen = rows.n_R >= FEWEST
+            seen = rows.many_R
             n_R, spread_HR, largest_HR = rows.n_R[seen], rows.spread_HR[:, seen], rows.largest_HR[:, seen]
             least = min(least, float((rows.smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
             most = max(most, float((largest_HR * n_R * (-spread_HR).exp()).max()))

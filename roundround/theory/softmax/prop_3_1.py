@@ -6,14 +6,12 @@ from typing import ClassVar, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import extreme_logits
-from roundround.model.attention import Attention
-from roundround.model.decoder import Decoder
-from roundround.theory._rows import rows_of_model
+from roundround.theory._rows import ModelRows, rows_of_model
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
 from roundround.theory.heads import random_vector
 
@@ -74,11 +72,10 @@ class Prop31(Claim):
         for rows in rows_of_model(trained.probed, trained.texts):
             seen_HRK = rows.visible_RK * rows.k_HKC.norm(dim=-1)[:, None]
             limits.append((2 * rows.q_HRC.norm(dim=-1) * seen_HRK.amax(-1)).flatten())
-            deltas.append(rows.spread_HR.flatten())
+            deltas.append(product_spread(rows).flatten())
         delta, limit = torch.cat(deltas), torch.cat(limits)
         closest = float((delta / limit).nan_to_num().max())
         comparisons = [at_most("delta over 2 |q| max |k|, the closest row", closest, 1 + 1e-6)]
-        norms = by_weights(trained, float(delta.max()))
         curves = [
             Curve(
                 "rows of the model",
@@ -90,35 +87,56 @@ class Prop31(Claim):
         ]
         remark = (
             f"delta from {float(delta.min()):.2f} to {float(delta.max()):.2f}, mean {float(delta.mean()):.2f}, "
-            f"standard deviation {float(delta.std()):.2f}; biases and temperatures of the normaliser are not in the "
-            "bound."
+            f"standard deviation {float(delta.std()):.2f}, before any temperature of the normaliser."
         )
-        return Finding(comparisons + norms, Picture("2 |q| max |k|", "delta", curves), remark)
+        return Finding(comparisons + by_weights(trained), Picture("2 |q| max |k|", "delta", curves), remark)
 
 
-def by_weights(trained: Trained, largest_delta: float) -> list[Comparison]:
-    """The statement as printed, from the matrices and the norms of their inputs, for a decoder of this project."""
-    decoder = trained.probed.model
-    if not isinstance(decoder, Decoder):
+def product_spread(rows: ModelRows) -> Tensor:
+    """delta of queries times keys alone, without biases or temperatures: [H, R]."""
+    largest, smallest = extreme_logits(rows.q_HRC @ rows.k_HKC.mT, rows.visible_RK)
+    return largest - smallest
+
+
+def by_weights(trained: Trained) -> list[Comparison]:
+    """The statement as printed, by layer: delta over the bound from singular values and the inputs' norms.
+
+    For models whose logits are (Q y) . (K x) and a rotation: no biases, no norms of queries and keys.
+    """
+    probed, named = trained.probed, dict(trained.probed.model.named_modules())
+    queries = [name for name in named if name.endswith("q_proj")]
+    plain = all(isinstance(named[name], nn.Linear) and named[name].bias is None for name in queries)
+    if not plain or len(queries) != len(probed.normalisers) or any(name.endswith("q_norm") for name in named):
         return []
-    limits: list[float] = []
+    norms = dict.fromkeys(queries, 0.0)
 
-    def take_in(attention: Attention, inputs: tuple[Tensor, ...]) -> None:
-        norm = float(inputs[0].double().norm(dim=-1).max())
-        heads = [weight.view(-1, attention.shape.head_dim, attention.shape.d_model) for weight in
-                 (attention.q_proj.weight.double(), attention.k_proj.weight.double())]  # fmt: skip
-        values = [float(torch.linalg.matrix_norm(matrix, 2).max()) for matrix in heads]
-        limits.append(2 * values[0] * values[1] * norm**2 * attention.scale)
+    def take_in(name: str, inputs: tuple[Tensor, ...]) -> None:
+        norms[name] = max(norms[name], float(inputs[0].double().norm(dim=-1).max()))
 
-    layers = [module for module in decoder.modules() if isinstance(module, Attention)]
-    hooks = [layer.register_forward_pre_hook(take_in) for layer in layers]
-    for _ in rows_of_model(trained.probed, trained.texts):
-        pass
+    hooks = [
+        named[name].register_forward_pre_hook(lambda _, inputs, name=name: take_in(name, inputs)) for name in queries
+    ]
+    deltas, scales = [0.0] * len(queries), [0.0] * len(queries)
+    for rows in rows_of_model(probed, trained.texts):
+        deltas[rows.layer] = max(deltas[rows.layer], float(product_spread(rows).max()))
+        scales[rows.layer] = rows.scale
     for hook in hooks:
         hook.remove()
-    return [
-        at_most("largest delta over the bound from singular values, loosest layer", largest_delta / max(limits), 1.0)
-    ]
+    ratios = []
+    for layer, name in enumerate(queries):
+        sigma_q, sigma_k = (
+            largest_singular_value(named[name.removesuffix("q_proj") + which], probed.normalisers[layer].shape.head_dim)
+            for which in ("q_proj", "k_proj")
+        )
+        ratios.append(deltas[layer] / (2 * sigma_q * sigma_k * norms[name] ** 2 * scales[layer]))
+    return [at_most("delta over the bound from singular values of Q and K, the closest layer", max(ratios), 1.0)]
+
+
+def largest_singular_value(projection: nn.Module, head_dim: int) -> float:
+    """Of the matrices of all its heads."""
+    assert isinstance(projection, nn.Linear)
+    heads = projection.weight.detach().double().cpu().view(-1, head_dim, projection.in_features)
+    return float(torch.linalg.matrix_norm(heads, 2).max())
 
 
 def random_ratios() -> tuple[list[float], np.ndarray]:
