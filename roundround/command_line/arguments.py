@@ -105,20 +105,20 @@ def expand_sugar(args: list[str], verb: str) -> list[str]:
     Bare words of theory, such as `rope.thm_6_1`, are `claim=[rope.thm_6_1]`. Raises UserError where a name is missing.
     """
     if verb == "theory":
-        words = [arg for place, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and not is_value(args, place)]
-        rest = [arg for arg in args if arg not in words]
-        return [*rest, f"claim=[{','.join(words)}]"] if words else args
+        bare = {n for n, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and not is_value(args, n)}
+        rest = [arg for n, arg in enumerate(args) if n not in bare]
+        return [*rest, f"claim=[{','.join(args[n] for n in sorted(bare))}]"] if bare else args
     if verb != "max-retrieval":
         return args
-    expanded, names, rest = [], ["softmax"], iter(args)
-    for arg in rest:
+    expanded, names, words = [], ["softmax"], iter(args)
+    for arg in words:
         flag, equals, value = arg.partition("=")
         if flag != "--temp":
             if flag.startswith("--t"):  # no other flag begins like this
                 raise UserError(f"no flag {flag}{nearest(flag, ['--temp'])}")
             expanded.append(arg)
             continue
-        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(rest, "")).split(",")]
+        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(words, "")).split(",")]
         if not all(given):
             raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
         names += [name for name in given if name not in names]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build
 from roundround.config.models import give_default_data, opened_pretrained
@@ -29,7 +29,7 @@ def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, 
     """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
-        cfg.model = None
+        OmegaConf.update(cfg, "model", None, force_add=True)
         return {group: choice for group, choice in choices.items() if group != "model"}
     return choices if cfg.texts is not None else choices | give_default_data(cfg, otherwise=None)
 

@@ -53,7 +53,7 @@ def ask(run: Run, claims: dict[str, Claim], trained: Trained) -> dict[str, Findi
         finding = claim.check_model(trained)
         if finding is None:
             if len(claims) == 1:
-                raise UserError(f"{name} is about no trained model; leave out model= and run=")
+                raise UserError(f"{name} asks nothing of {trained.probed.name}; leave out model= and run=")
             continue
         found[f"{name} ({trained.probed.name})"] = finding
         tell(run, f"{name} ({trained.probed.name})", claim, finding)

@@ -11,9 +11,12 @@ from roundround.theory.claim import claim_of
 SEEN_BY = {  # a check that each mutation must fail
     "wrong sign of the rotation": ["rope.prop_3_1", "rope.thm_5_3", "rope.equation_3", "rope.apostrophe"],
     "interleaved for half-split pairs": ["rope.prop_3_1", "rope.thm_5_3", "rope.equation_3", "rope.apostrophe"],
-    "k for k-1 in the exponent": ["rope.prop_3_1", "rope.lemma_a_1", "rope.side_computations", "rope.apostrophe"],
-    "a reversed polynomial": [],
-    "binary for natural logarithm": [],
+    "k for k-1 in the exponent": [
+        *("rope.prop_3_1", "rope.lemma_a_1", "rope.side_computations", "rope.apostrophe"),
+        *("beyond.thm_6_1_wide", "beyond.p_rope_guarantee", "beyond.soft_cut"),
+    ],
+    "a reversed polynomial": ["softmax.polynomial", "beyond.lifted_constant"],
+    "binary for natural logarithm": ["softmax.polynomial", "softmax.prop_3_2", "beyond.lifted_constant"],
 }
 
 
