@@ -32,10 +32,12 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         flag = prefix.removesuffix("=") or (words[-1] if words else "")
         if flag == "--temp" and verb == "max-retrieval":
             return names_of_normalisers(incomplete)
-        is_claim = verb == "theory" and prefix in ("", "claim=") and "=" not in incomplete
-        claims = [name for name in names() if name.startswith(incomplete)] if is_claim else []
-        if claims:
-            return claims
+        if verb == "theory" and prefix in ("", "claim="):
+            claims = [
+                name for name in (*names(), *(f"claim={name}" for name in names())) if name.startswith(incomplete)
+            ]
+            if claims:
+                return claims[: len(names())]  # by their names alone where nothing is typed yet
         if flag in FLAG_CHOICES:
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,10 +71,10 @@ def test_theorem_2_2_fails_where_attention_is_hard(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="module")
-def random_model() -> Iterator[Trained]:
+def random_model() -> Trained:
     decoder = thm_2_2.random_decoder()
     texts = torch.randint(thm_2_2.VOCABULARY, (2, 64), generator=torch.Generator().manual_seed(0)).tolist()
-    yield Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
+    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ASKED)
