@@ -33,11 +33,10 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         if flag == "--temp" and verb == "max-retrieval":
             return names_of_normalisers(incomplete)
         if verb == "theory" and prefix in ("", "claim="):
-            claims = [
-                name for name in (*names(), *(f"claim={name}" for name in names())) if name.startswith(incomplete)
-            ]
+            start = "claim=" if incomplete.startswith("claim=") else ""
+            claims = [start + name for name in names() if (start + name).startswith(incomplete)]
             if claims:
-                return claims[: len(names())]  # by their names alone where nothing is typed yet
+                return claims
         if flag in FLAG_CHOICES:
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):
