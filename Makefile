@@ -56,7 +56,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/render.py site
 
 readme: $(INSTALLED)
-	$(BIN)/python tests/readme_commands.py README.md docs/probing.md docs/export.md docs/max_retrieval.md
+	$(BIN)/python tests/readme_commands.py README.md docs/probing.md docs/theory.md docs/export.md docs/max_retrieval.md
 
 wheel: $(INSTALLED)
 	rm -rf dist

@@ -30,6 +30,10 @@ class NotFinite(Exception):
     """The loss or the gradient is no longer a number; training cannot recover from it."""
 
 
+class Refuted(Exception):
+    """A statement that was to be checked does not hold; the command says which and exits with 1."""
+
+
 class Interrupted(BaseException):
     """A signal asked the process to stop (SIGINT or SIGTERM); the command exits with 128 plus its number."""
 

@@ -102,23 +102,33 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
 def expand_sugar(args: list[str], verb: str) -> list[str]:
     """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
 
-    Raises UserError where a name is missing.
+    Bare words of theory, such as `rope.thm_6_1`, are `claim=[rope.thm_6_1]`. Raises UserError where a name is missing.
     """
+    if verb == "theory":
+        bare = {n for n, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and not is_value(args, n)}
+        rest = [arg for n, arg in enumerate(args) if n not in bare]
+        return [*rest, f"claim=[{','.join(args[n] for n in sorted(bare))}]"] if bare else args
     if verb != "max-retrieval":
         return args
-    expanded, names, rest = [], ["softmax"], iter(args)
-    for arg in rest:
+    expanded, names, words = [], ["softmax"], iter(args)
+    for arg in words:
         flag, equals, value = arg.partition("=")
         if flag != "--temp":
             if flag.startswith("--t"):  # no other flag begins like this
                 raise UserError(f"no flag {flag}{nearest(flag, ['--temp'])}")
             expanded.append(arg)
             continue
-        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(rest, "")).split(",")]
+        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(words, "")).split(",")]
         if not all(given):
             raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
         names += [name for name in given if name not in names]
     return [*expanded, f"evaluate=[{','.join(names)}]"] if len(names) > 1 else expanded
+
+
+def is_value(args: list[str], place: int) -> bool:
+    """Whether the word at this place is the value of the flag before it."""
+    before = args[place - 1] if place else ""
+    return before in WITH_VALUE or before in WITH_VALUE.values()
 
 
 def flag_value(flags: list[str], name: str) -> str | None:

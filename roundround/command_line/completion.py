@@ -14,6 +14,7 @@ from roundround.command_line.arguments import (
 from roundround.command_line.composition import compose, config_loader
 from roundround.command_line.messages import EXPLAINED
 from roundround.command_line.sweeps import is_sweep
+from roundround.theory import names
 
 
 def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]:
@@ -31,6 +32,11 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         flag = prefix.removesuffix("=") or (words[-1] if words else "")
         if flag == "--temp" and verb == "max-retrieval":
             return names_of_normalisers(incomplete)
+        if verb == "theory" and prefix in ("", "claim="):
+            start = "claim=" if incomplete.startswith("claim=") else ""
+            claims = [start + name for name in names() if (start + name).startswith(incomplete)]
+            if claims:
+                return claims
         if flag in FLAG_CHOICES:
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):

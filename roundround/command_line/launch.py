@@ -30,7 +30,7 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps
 from roundround.config.options import conf_dir, config_name
 from roundround.console import print_result
-from roundround.errors import Interrupted, NotFinite, OutputError, UserError, one_line
+from roundround.errors import Interrupted, NotFinite, OutputError, Refuted, UserError, one_line
 from roundround.interruption import end_at_once, interrupt, on_signals, put_back
 from roundround.runs import directories
 from roundround.runs.launcher import speaks
@@ -85,7 +85,7 @@ class Job:
             log.debug("refused", exc_info=error)
             leave_nothing(directory, log_name)
             return complain(self.verb, explain(error, self.config_dir) or one_line(error), 2)
-        except OutputError as error:
+        except (OutputError, Refuted) as error:
             return complain(self.verb, f"{one_line(error)}; see {directory}", 1)
         except OSError as error:
             place = of_the_place(error, directory)

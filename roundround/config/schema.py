@@ -109,19 +109,14 @@ class ExportConfig:
 
 
 @dataclass
-class ProbeConfig:
-    """What `roundround probe` reads; model is None where a run is meant, data where `texts` are."""
+class SubjectConfig:
+    """A trained model and the texts that it reads; model is None where a run is meant, data where `texts` are."""
 
     checkpoint: str = MISSING
     texts: str | None = MISSING
-    prompt: str | None = MISSING
     length: int | None = MISSING
     max_tokens: int | None = MISSING
     max_documents: int | None = MISSING
-    ablate: list[str] = MISSING
-    batch_tokens: int = MISSING
-    rows: bool = MISSING
-    entropy: bool = MISSING
     device: str = MISSING
     trust: bool = MISSING
     outputs: str = MISSING
@@ -133,24 +128,54 @@ class ProbeConfig:
     data: Any = None
 
     def check(self) -> None:
-        at_least_one(batch_tokens=self.batch_tokens)
         check_checkpoint(self.checkpoint)
-        if (self.run is None) == (self.model is None):
-            raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
         for name in ("max_tokens", "max_documents"):
             value = getattr(self, name)
             if value is not None:
                 at_least_one(**{name: value})
         if self.length is not None and self.length < 2:
             raise UserError(f"length={self.length} must be at least 2 tokens")
+        if self.texts is not None and self.data is not None:
+            raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
+        if self.run is not None and self.model is not None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+
+
+@dataclass
+class ProbeConfig(SubjectConfig):
+    """What `roundround probe` reads."""
+
+    prompt: str | None = MISSING
+    ablate: list[str] = MISSING
+    batch_tokens: int = MISSING
+    rows: bool = MISSING
+    entropy: bool = MISSING
+
+    def check(self) -> None:
+        super().check()
+        at_least_one(batch_tokens=self.batch_tokens)
+        if self.run is None and self.model is None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one")
         if self.prompt is not None and not is_utf8(self.prompt):
             raise UserError("prompt= is no UTF-8 text")
         if self.prompt == "maximum" and self.ablate:
             raise UserError("prompt=maximum and ablate= are two different probes; give one of them")
-        if self.texts is not None and self.data is not None:
-            raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
         if "curve" in self.ablate and len(self.ablate) > 1:
             raise UserError("ablate=curve stands alone; give bands, such as ablate=lowest:0.25, in another run")
+
+
+@dataclass
+class TheoryConfig(SubjectConfig):
+    """What `roundround theory` reads; without run and model the statements are checked on their constructions alone."""
+
+    claim: list[str] = MISSING
+
+    def check(self) -> None:
+        super().check()
+        if self.run is None and self.model is None:
+            for name in ("pe", "softmax", "data", "texts"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"{name}= is for a trained model; give model= or run= too")
 
 
 @dataclass

@@ -24,7 +24,7 @@ class AdaptiveTemperature(RowScale):
     Velickovic et al. 2024, arXiv:2410.01104, figure 4 and section 4.
 
     `coefficients` come highest power first, H in nats. The published ones exceed 1 only for 0.849 < H < 5.945, that is
-    up to 382 keys that are equally attended: longer dispersed rows are left alone, and so are rows that are sharp.
+    up to 381 keys that are equally attended: longer dispersed rows are left alone, and so are rows that are sharp.
     `in_training` false leaves training to the plain softmax, as in the paper's main experiment; with it,
     `gradient_through_beta` says whether beta is differentiated or held constant.
     """

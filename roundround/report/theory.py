@@ -1,0 +1,108 @@
+"""What a check found: a line, a table, a page, and the figure of each statement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from roundround.console import print_table
+from roundround.files import write_atomically
+from roundround.report.figures import save, set_title, subplots
+from roundround.theory.claim import Claim, Comparison, Finding, claim_of
+
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # told apart without colour
+CAPTION = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
+MARKS = ("o", "s", "^", "x", "D", "+")
+
+
+def verdict(finding: Finding) -> str:
+    return "holds" if finding.holds else "FAILS"
+
+
+def line(name: str, claim: Claim, finding: Finding) -> str:
+    """The verdict with the number nearest to failing."""
+    return f"{verdict(finding)}  {name}: {claim.title}; {sentence(finding.closest)}"
+
+
+def sentence(comparison: Comparison) -> str:
+    return f"{comparison.what}: {number(comparison.ours)} ({interval(comparison)})"
+
+
+def interval(comparison: Comparison) -> str:
+    """What the number had to be, in words."""
+    low, high = comparison.low, comparison.high
+    if not math.isfinite(low):
+        return f"at most {number(high)}"
+    if not math.isfinite(high):
+        return f"at least {number(low)}"
+    if low == high:
+        return f"must be {number(low)}"
+    middle, half = (low + high) / 2, (high - low) / 2
+    if half < 0.001 * abs(middle):  # its ends would read alike
+        return f"must be {number(middle)} within {half:.1g}"
+    return f"from {number(low)} to {number(high)}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+
+
+def records(found: Mapping[str, Finding]) -> list[dict[str, Any]]:
+    """Every number of every check."""
+    return [
+        {"metric": "comparison", "claim": name, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
+         "published": c.published, "margin": c.margin, "holds": c.holds}
+        for name, finding in found.items() for c in finding.comparisons
+    ]  # fmt: skip
+
+
+def show(found: Mapping[str, Finding]) -> None:
+    """One row a statement."""
+    table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
+    for name, finding in found.items():
+        title = claim_of(name.partition(" ")[0]).title
+        margin = f"{finding.closest.margin:.2f}"
+        table.add_row(name, title, str(len(finding.comparisons)), margin, verdict(finding))
+    table.caption = CAPTION
+    print_table(table)
+
+
+def write(found: Mapping[str, Finding], path: Path) -> None:
+    """A page with every statement, its formula, its source and all its numbers."""
+    parts = ["# Theory\n"]
+    for name, finding in found.items():
+        statement, formula, source = claim_of(name.partition(" ")[0]).words()
+        rows = [
+            f"| {c.what} | {number(c.ours)} | {interval(c)} | {'' if c.published is None else number(c.published)} "
+            f"| {'yes' if c.holds else '**no**'} |"
+            for c in finding.comparisons
+        ]
+        parts += [
+            f"\n## {name}: {verdict(finding)}\n\n{statement}\n\n    {formula}\n\n{source}\n",
+            *([f"\n{finding.remark}\n"] if finding.remark else []),
+            "\n| number | ours | allowed | published | holds |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n",
+        ]
+    write_atomically(path, "".join(parts))
+
+
+def draw(name: str, claim: Claim, finding: Finding, folder: Path) -> None:
+    """The statement's figure, legible without colour."""
+    picture = finding.picture
+    if picture is None:
+        return
+    figure, axis = subplots(figsize=(6.4, 4.2))
+    for place, curve in enumerate(c for c in picture.curves if not c.points):
+        axis.plot(curve.x, curve.y, linestyle=STYLES[place % len(STYLES)], label=curve.name, linewidth=1.3)
+    for place, curve in enumerate(c for c in picture.curves if c.points):
+        axis.plot(curve.x, curve.y, MARKS[place % len(MARKS)], label=curve.name, color="black", fillstyle="none")
+    for letter in picture.log:
+        (axis.set_xscale if letter == "x" else axis.set_yscale)("log")
+    axis.set(xlabel=picture.x_label, ylabel=picture.y_label)
+    if any(curve.name for curve in picture.curves):
+        axis.legend(fontsize=8)
+    set_title(figure, f"{name}: {claim.title}")
+    save(figure, folder, name.replace(" ", "_").replace("/", "_").replace("(", "").replace(")", ""))

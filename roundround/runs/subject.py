@@ -1,0 +1,92 @@
+"""What is looked at: a trained model, and the texts that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.config.build import build
+from roundround.config.models import give_default_data, opened_pretrained
+from roundround.config.recorded import overridden
+from roundround.config.schema import SubjectConfig
+from roundround.data.corpora import Corpus
+from roundround.errors import UserError
+from roundround.probing.probed_model import ProbedDecoder, ProbedModel
+from roundround.probing.texts import texts_of
+from roundround.runs.directories import find_run
+from roundround.runs.rebuilt import TrainedRun
+from roundround.runs.run import Invocation
+
+
+def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
+    """Leave out the default model where a run is given, else read the text that goes with the model where none is.
+
+    Returns the choices of the command after that.
+    """
+    choices = invocation.given
+    if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
+        OmegaConf.update(cfg, "model", None, force_add=True)
+        return {group: choice for group, choice in choices.items() if group != "model"}
+    return choices if cfg.texts is not None else choices | give_default_data(cfg, otherwise=None)
+
+
+@contextmanager
+def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tuple[ProbedModel, TrainedRun | None]]:
+    """What is probed, and its run where it was trained here."""
+    if config.model is not None:
+        with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
+            yield probed, None
+        return
+    assert config.run is not None
+    source = find_run(config.run, config.outputs, "train", done=True)
+    trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
+    decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
+    name = "/".join(source.parts[-2:])
+    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, vocabulary.end_of_document), trained
+
+
+def texts_for(config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None) -> list[list[int]]:
+    """Token ids of the texts, each after the model's first token (where it has one); no more are read than needed."""
+    if config.data is None and config.texts is None and trained is not None:
+        stream: Iterator[int] = map(int, trained.held_out_text().held_out)
+        return limited(windows(stream, probed, config.length or probed.longest), config)
+    documents = documents_of(config)
+    if config.length is not None:
+        tokens = (token for text in documents for token in probed.text_tokens(text))
+        return limited(windows(tokens, probed, config.length), config)
+    return limited((probed.tokens(text)[: probed.longest] for text in documents), config)
+
+
+def documents_of(config: SubjectConfig) -> Iterator[str]:
+    """The texts themselves: those of the package, or the documents of `data`, held out or not."""
+    if config.data is None:
+        return iter(texts_of("shakespeare" if config.texts is None else config.texts))
+    corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+    return islice((text for _, text in corpus.documents()), config.max_documents)
+
+
+def windows(tokens: Iterator[int], probed: ProbedModel, length: int) -> Iterator[list[int]]:
+    """Running text in windows of `length` tokens, each after the token with which texts begin."""
+    first = [] if probed.first_token is None else [probed.first_token]
+    n_windows = 0
+    while len(window := list(islice(tokens, length))) == length:
+        n_windows += 1
+        yield first + window
+    if not n_windows:
+        raise UserError(f"length={length}: the text has only {len(window):,} tokens; choose a shorter length")
+
+
+def limited(texts: Iterator[list[int]], config: SubjectConfig) -> list[list[int]]:
+    """Texts until `max_tokens` or `max_documents` is reached; at least one."""
+    found: list[list[int]] = []
+    n_tokens = 0
+    for text in islice(texts, config.max_documents):
+        if found and config.max_tokens is not None and n_tokens + len(text) > config.max_tokens:
+            break
+        found.append(text)
+        n_tokens += len(text)
+    return found

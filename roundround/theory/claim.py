@@ -1,0 +1,151 @@
+"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from roundround.errors import UserError, nearest
+from roundround.probing.probed_model import ProbedModel
+from roundround.theory import names
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A number that a check looks at, and the interval in which it must lie, ends included.
+
+    published: the paper's number, where it prints one. An end is infinite where there is none.
+    """
+
+    what: str
+    ours: float
+    low: float
+    high: float
+    published: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        return self.low <= self.ours <= self.high  # NaN does not
+
+    @property
+    def margin(self) -> float:
+        """How far from failing: 1 in the middle of the interval, 0 at an end, negative outside.
+
+        Where there is one end alone, the distance to it as a share of the end (of 1 where it is 0).
+        """
+        room = min(self.ours - self.low, self.high - self.ours)
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            half = (self.high - self.low) / 2
+            return room / half if half else float(room == 0)
+        end = self.low if math.isfinite(self.low) else self.high
+        return room / (abs(end) or 1.0)
+
+
+def near(what: str, ours: float, expected: float, tolerance: float, published: float | None = None) -> Comparison:
+    """Must lie within `tolerance` of `expected`."""
+    return Comparison(what, float(ours), expected - tolerance, expected + tolerance, published)
+
+
+def as_printed(what: str, ours: float, published: float, tolerance: float) -> Comparison:
+    """Must be the paper's number, within `tolerance` for its rounding."""
+    return near(what, ours, published, tolerance, published)
+
+
+def at_least(what: str, ours: float, bound: float) -> Comparison:
+    return Comparison(what, float(ours), bound, math.inf)
+
+
+def at_most(what: str, ours: float, bound: float) -> Comparison:
+    return Comparison(what, float(ours), -math.inf, bound)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a picture, or separate points."""
+
+    name: str
+    x: ArrayLike
+    y: ArrayLike
+    points: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the figure of a statement shows. An axis is logarithmic where its name stands in `log`, such as "xy"."""
+
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found. remark: a sentence beside the numbers, where they need one."""
+
+    comparisons: Sequence[Comparison]
+    picture: Picture | None = None
+    remark: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.comparisons) and all(comparison.holds for comparison in self.comparisons)
+
+    @property
+    def closest(self) -> Comparison:
+        """The number that is nearest to failing, or fails most."""
+        return min(self.comparisons, key=lambda comparison: np.nan_to_num(comparison.margin, nan=-math.inf))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and texts as token ids, for the statements that can be asked of one."""
+
+    probed: ProbedModel
+    texts: Sequence[Sequence[int]]
+
+
+class Claim(ABC):
+    """A statement. The docstring of a class says it in one sentence, then the formula, then where it stands.
+
+    title: a few words for a table.
+    """
+
+    title: ClassVar[str]
+
+    @abstractmethod
+    def check(self) -> Finding:
+        """The statement on the paper's construction, in float64 where nothing else is said; seconds, no network."""
+
+    def check_model(self, trained: Trained) -> Finding | None:
+        """The statement asked of a trained model; None where it is about no model."""
+        return None
+
+    @classmethod
+    def words(cls) -> tuple[str, str, str]:
+        """(statement, formula, source): the paragraphs of the docstring, the first, those between, and the last."""
+        paragraphs = [" ".join(part.split()) for part in (cls.__doc__ or "").split("\n\n") if part.strip()]
+        return paragraphs[0], "; ".join(paragraphs[1:-1]), paragraphs[-1]
+
+
+def claim_of(name: str) -> Claim:
+    """The statement of this name. UserError where there is none."""
+    known = names()
+    if name not in known:
+        raise UserError(f"no claim '{name}'{nearest(name, known)}")
+    module = importlib.import_module(f"roundround.theory.{name}")
+    (found,) = [kind for kind in vars(module).values() if is_own(kind, module.__name__)]
+    claim: Claim = found()
+    return claim
+
+
+def is_own(kind: object, module: str) -> bool:
+    """Whether this is the class of a statement, defined in this module."""
+    return isinstance(kind, type) and issubclass(kind, Claim) and kind.__module__ == module

@@ -1,0 +1,137 @@
+"""Each statement about softmax fails when its own formula is broken, and can be asked of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from roundround.attention.keys import Keys
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.hard import Hard
+from roundround.softmax.sparsemax import Sparsemax
+from roundround.theory import _rows
+from roundround.theory.claim import Trained, claim_of
+from roundround.theory.softmax import cor_b_1, gemma_deltas, lemma_2_1, polynomial, prop_3_1, prop_3_2, thm_2_2
+
+ASKED = ("softmax.lemma_2_1", "softmax.thm_2_2", "softmax.prop_3_1", "softmax.polynomial", "softmax.gemma_deltas")
+
+
+def twice(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **named: 2 * function(*args, **named)
+
+
+BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
+    "the lemma's bounds without the exponential": (
+        "softmax.lemma_2_1", lemma_2_1, "bounds", lambda n, spread, theta: (1 / n, 1 / n)
+    ),
+    "the attained maximum with n for n - 1": (
+        "softmax.lemma_2_1", lemma_2_1, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
+    ),
+    "a temperature that multiplies": (
+        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: _rows.weights_at(1 / theta, logits)
+    ),
+    "a bound on delta without its factor of two": (
+        "softmax.prop_3_1", prop_3_1, "bound", lambda *made: SPECTRAL(*made) / 2
+    ),
+    "an entropy that falls by twice the variance": (
+        "softmax.prop_3_2", prop_3_2, "slope_by_formula", twice(prop_3_2.slope_by_formula)
+    ),
+    "half the spacing of floats taken for the whole": (
+        "softmax.cor_b_1", cor_b_1, "length_by_formula", twice(cor_b_1.length_by_formula)
+    ),
+    "the length at which a weight is gone without its level": (
+        "softmax.gemma_deltas", gemma_deltas, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
+    ),
+    "a polynomial of binary entropies": (
+        "softmax.polynomial", polynomial, "beta_by_listing", lambda h: LISTING(h / math.log(2))
+    ),
+    "another coefficient": ("softmax.polynomial", polynomial, "FIGURE_4", (-0.037, 0.481, -2.3, 4.917, -1.79)),
+}  # fmt: skip
+SPECTRAL, LISTING = prop_3_1.bound, polynomial.beta_by_listing
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_statement_fails_when_its_formula_is_broken(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, module, name, broken = BREAKAGES[breakage]
+    monkeypatch.setattr(module, name, broken)
+    assert not claim_of(claim).check().holds
+
+
+def test_theorem_2_2_fails_where_attention_is_hard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thm_2_2, "LONG", (128, 256))
+    monkeypatch.setattr(thm_2_2, "SHORT", (16, 32))
+    whole = thm_2_2.random_decoder
+    monkeypatch.setattr(thm_2_2, "random_decoder", lambda: whole(Hard))
+    monkeypatch.setattr(_rows, "Softmax", Hard)
+    assert not claim_of("softmax.thm_2_2").check().holds
+
+
+@pytest.fixture(scope="module")
+def random_model() -> Trained:
+    decoder = thm_2_2.random_decoder()
+    texts = torch.randint(thm_2_2.VOCABULARY, (2, 64), generator=torch.Generator().manual_seed(0)).tolist()
+    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_statement_holds_of_a_model_with_a_figure(name: str, random_model: Trained) -> None:
+    finding = claim_of(name).check_model(random_model)
+    assert finding is not None
+    assert finding.holds, [c for c in finding.comparisons if not c.holds]
+    assert finding.picture is not None
+
+
+def test_the_matrices_of_a_decoder_bound_its_spread_too(random_model: Trained) -> None:
+    finding = claim_of("softmax.prop_3_1").check_model(random_model)
+    assert finding is not None
+    assert any("singular values" in c.what for c in finding.comparisons)
+
+
+def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:
+    for rows in _rows.rows_of_model(random_model.probed, random_model.texts):
+        by_hand = torch.einsum("hrc,hkc->hrk", rows.q_HRC, rows.k_HKC)
+        expected = by_hand.masked_fill(~rows.visible_RK, -torch.inf).softmax(-1)
+        torch.testing.assert_close(rows.alpha_HRK, expected, atol=1e-6, rtol=0)
+        assert rows.n_R.tolist() == list(range(1, 65))
+
+
+def test_a_row_scale_counts_into_the_logits_and_another_normaliser_does_not() -> None:
+    logits = torch.tensor([[[[0.0, 1.0, 2.0]]]], dtype=torch.float64)
+    seen, n = torch.ones(1, 1, 1, 3, dtype=torch.bool), torch.tensor([[[[3]]]])
+    cold = _rows.Temperature(_rows.SHAPE, temperature=0.5)
+    assert _rows.inverse_temperature_of(cold, logits, seen, n) == (2.0, cold)
+    beta, normaliser = _rows.inverse_temperature_of(Sparsemax(_rows.SHAPE), logits, seen, n)
+    assert beta == 1.0
+    assert isinstance(normaliser, _rows.Softmax)
+
+
+def test_keys_that_are_alike_may_be_taken_as_one() -> None:
+    row = torch.tensor([[3.0] + [0.0] * 40], dtype=torch.float64)
+    assert _rows.lone_weight(3.0, 41) == pytest.approx(float(row.softmax(-1)[0, 0]), abs=1e-15)
+    p = row.softmax(-1)
+    assert _rows.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=1e-13)
+
+
+def test_the_first_length_is_the_first() -> None:
+    assert _rows.first_length(lambda n: n >= 1000, 10**6) == 1000
+    assert _rows.first_length(lambda n: n >= 1000, 999) == math.inf
+
+
+def test_rows_of_a_windowed_layer_see_their_window() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 2, 6, 4, generator=generator), torch.randn(1, 1, 6, 4, generator=generator)
+    places = torch.arange(6)[None]
+    keys = Keys(q_pos_BQ=places, k_pos_BK=places, window=3)
+    options = {"scale": 0.5, "keys": keys, "bias": None, "rows": {}}
+    rows = _rows.sampled(_rows.Softmax(_rows.SHAPE), q, k, torch.tensor([1, 5]), options)
+    assert rows.visible_RK.tolist() == [
+        [True, True, False, False, False, False],
+        [False, False, False, True, True, True],
+    ]
+    by_hand = (0.5 * q[0, :, 5] @ k[0, 0, 3:].T).double().softmax(-1)
+    torch.testing.assert_close(rows.alpha_HRK[:, 1, 3:], by_hand, atol=1e-6, rtol=0)
+    torch.testing.assert_close(rows.alpha_HRK.sum(-1), torch.ones(2, 2, dtype=torch.float64))
