@@ -28,35 +28,27 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
     device = pick_device(config.device)
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         run.note(choices=choices, device=describe_device(device))
-        found = check_all(run, claims)
+        of_model = {}
         if config.model is not None or config.run is not None:
             with probed_model_of(config, device) as (probed, trained), warnings_as_lines(RunsInBlocks):
                 if trained is not None:
                     run.note(run=str(trained.directory))
-                found |= ask(run, claims, Trained(probed, texts_for(config, probed, trained)))
-        conclude(run, found)
+                of_model = ask(claims, Trained(probed, texts_for(config, probed, trained)))
+        found = {}
+        for name, claim in claims.items():
+            found[name] = claim.check()
+            tell(run, name, claim, found[name])
+        for name, finding in of_model.items():
+            tell(run, name, claim_of(name.partition(" ")[0]), finding)
+        conclude(run, found | of_model)
 
 
-def check_all(run: Run, claims: dict[str, Claim]) -> dict[str, Finding]:
-    """Each statement on its construction, told as soon as it is known."""
-    found = {}
-    for name, claim in claims.items():
-        found[name] = claim.check()
-        tell(run, name, claim, found[name])
-    return found
-
-
-def ask(run: Run, claims: dict[str, Claim], trained: Trained) -> dict[str, Finding]:
-    """Each statement that can be asked of a model. UserError where a single one cannot."""
-    found = {}
-    for name, claim in claims.items():
-        finding = claim.check_model(trained)
-        if finding is None:
-            if len(claims) == 1:
-                raise UserError(f"{name} asks nothing of {trained.probed.name}; leave out model= and run=")
-            continue
-        found[f"{name} ({trained.probed.name})"] = finding
-        tell(run, f"{name} ({trained.probed.name})", claim, finding)
+def ask(claims: dict[str, Claim], trained: Trained) -> dict[str, Finding]:
+    """Each statement that can be asked of a model, by its name and the model's. UserError where none can."""
+    asked = {f"{name} ({trained.probed.name})": claim.check_model(trained) for name, claim in claims.items()}
+    found = {name: finding for name, finding in asked.items() if finding is not None}
+    if not found:
+        raise UserError(f"{', '.join(claims)}: asks nothing of {trained.probed.name}; leave out model= and run=")
     return found
 
 

@@ -50,6 +50,7 @@ STATUS = re.compile(
             r"pe=.*: a stock LlamaForCausalLM",
             r"loaded in a clean process",
             r"documents have ",
+            r"holds  \w+\.\w+|margin: ",
             r"\w+ has no exact fused form: ",
             r"the learning rate warms up during ",
         ]

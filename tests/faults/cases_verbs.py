@@ -120,7 +120,17 @@ def full_folder(folder: Path) -> None:
     holding({"there/x": "x"})(folder)
 
 
+THEORY = [
+    "rope.nope", "rope", "5", "claim=", "claim=[a,b]", "claim=null", "data=stories", "texts=sums", "pe=rope",
+    "run=nope",
+    ("rope.lemma_a_1", "model=stories260k"), ("rope.lemma_a_1", "model=tiny"), ("rope.lemma_a_1", "device=nope"),
+    ("rope.thm_6_1", "model=stories260k", "pe=nope"), ("rope.lemma_a_1", "model=stories260k", "run=last"),
+    ("rope.lemma_a_1", "rope.lema_a_2"), "checkpoint=worst", "seed=3",
+]  # fmt: skip
+
 CASES = [
+    *of_words("theory", ["theory"], THEORY),
+    *of_words("good theory", ["theory"], ["rope.lemma_a_1", ("claim=rope.lemma_a_3", "device=cpu")], codes=(0,)),
     *of_values("eval", EVAL, OF_EVAL, **RUN),
     *of_words("eval", EVAL, [("dispersion=true", "softmax=temperature", "softmax.temperature=nan")], **RUN),
     *of_words(
