@@ -46,9 +46,11 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
         return unreadable
     if isinstance(error, RecursionError):
         return "a yaml or a value is nested too deeply, or a yaml names itself in its defaults"
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else one_line(error)
-    if not isinstance(error, EXPLAINED):
+    for link in chain:
+        if isinstance(link, OSError):  # also behind a log that cannot be opened
+            return f"{link.filename}: {link.strerror}" if link.filename else one_line(link)
+    wrong_yaml = isinstance(error, ValueError) or one_line(error).startswith("Invalid plugin")  # in Hydra's words
+    if not isinstance(error, EXPLAINED) and not wrong_yaml:
         return None
     return without_advice(one_line(error))
 

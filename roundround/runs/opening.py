@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -50,8 +51,9 @@ def opened(
                 f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder"
             )
         git, patch = git_state() if fresh and writes else (None, None)
+        earlier = "" if fresh else (directory / MANIFEST).read_text(encoding="utf-8")
         manifest = new_manifest(invocation, config, git) if fresh else read_manifest(directory)
-        run, earlier = Run(directory, manifest, writes=writes), dict(manifest)
+        run = Run(directory, manifest, writes=writes)
         if not fresh:
             for line in variants.refuse_changed(directory, manifest):
                 if writes:
@@ -144,13 +146,21 @@ def withdraw(run: Run, before: set[str]) -> None:
             (run.directory / name).unlink(missing_ok=True)
 
 
-def restore(run: Run, manifest: dict[str, Any]) -> None:
-    """Leave a run that was to be resumed, and was refused, with the manifest that it had."""
-    run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
-    if run.writes:
-        with as_well_as_possible(run, known=True):
+def restore(run: Run, earlier: str) -> None:
+    """Leave a run that was to be resumed, and was refused, with the manifest that it had, to the last byte.
+
+    A logger's run that has begun since is kept, because it would begin another one next time.
+    """
+    if not run.writes:
+        return
+    manifest = json.loads(earlier)
+    with as_well_as_possible(run, known=True):
+        if manifest["wandb"] == run.manifest["wandb"]:
+            write_atomically(run.directory / MANIFEST, earlier)
+        else:
+            run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
             run.note()
-            run.logger.finish(run.manifest)
+        run.logger.finish(manifest)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ STATUS = re.compile(
             r"exported to ",
             r"windows begin with",
             r"documents are joined by ",
-            r"uniform is |wavelength: |heads: |\d+ texts, ",  # below the tables of a probe
+            r"uniform is |wavelength: |heads: |diffuse$|\d+ texts, ",  # below the tables of a probe
             r"mean of \d+ seeds|per cent, one seed; |root mean square distance |\w+ = \w+: the same in every measure",
             r"the same [\d,]+ targets",
             r"pe=.*: a stock LlamaForCausalLM",
