@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from roundround.console import print_table
 from roundround.files import write_atomically
 from roundround.report.figures import save, set_title, subplots
-from roundround.theory.claim import Claim, Comparison, Finding, claim_of
+from roundround.theory.claim import Answer, Comparison, Finding
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # told apart without colour
 CAPTION = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
@@ -23,9 +24,9 @@ def verdict(finding: Finding) -> str:
     return "holds" if finding.holds else "FAILS"
 
 
-def line(name: str, claim: Claim, finding: Finding) -> str:
+def line(answer: Answer) -> str:
     """The verdict with the number nearest to failing."""
-    return f"{verdict(finding)}  {name}: {claim.title}; {sentence(finding.closest)}"
+    return f"{verdict(answer.finding)}  {answer.label}: {answer.claim.title}; {sentence(answer.finding.closest)}"
 
 
 def sentence(comparison: Comparison) -> str:
@@ -51,47 +52,48 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e9 else f"{value:.4g}"
 
 
-def records(found: Mapping[str, Finding]) -> list[dict[str, Any]]:
+def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Every number of every check."""
     return [
-        {"metric": "comparison", "claim": name, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
+        {"metric": "comparison", "claim": answer.label, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
          "published": c.published, "margin": c.margin, "holds": c.holds}
-        for name, finding in found.items() for c in finding.comparisons
+        for answer in answers for c in answer.finding.comparisons
     ]  # fmt: skip
 
 
-def show(found: Mapping[str, Finding]) -> None:
+def show(answers: Sequence[Answer]) -> None:
     """One row a statement."""
     table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
-    for name, finding in found.items():
-        title = claim_of(name.partition(" ")[0]).title
+    for answer in answers:
+        finding = answer.finding
         margin = f"{finding.closest.margin:.2f}"
-        table.add_row(name, title, str(len(finding.comparisons)), margin, verdict(finding))
+        table.add_row(answer.label, answer.claim.title, str(len(finding.comparisons)), margin, verdict(finding))
     table.caption = CAPTION
     print_table(table)
 
 
-def write(found: Mapping[str, Finding], path: Path) -> None:
+def write(answers: Sequence[Answer], path: Path) -> None:
     """A page with every statement, its formula, its source and all its numbers."""
     parts = ["# Theory\n"]
-    for name, finding in found.items():
-        statement, formula, source = claim_of(name.partition(" ")[0]).words()
+    for answer in answers:
+        finding = answer.finding
+        statement, formula, source = answer.claim.words()
         rows = [
             f"| {c.what} | {number(c.ours)} | {interval(c)} | {'' if c.published is None else number(c.published)} "
             f"| {'yes' if c.holds else '**no**'} |"
             for c in finding.comparisons
         ]
         parts += [
-            f"\n## {name}: {verdict(finding)}\n\n{statement}\n\n    {formula}\n\n{source}\n",
+            f"\n## {answer.label}: {verdict(finding)}\n\n{statement}\n\n    {formula}\n\n{source}\n",
             *([f"\n{finding.remark}\n"] if finding.remark else []),
             "\n| number | ours | allowed | published | holds |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n",
         ]
     write_atomically(path, "".join(parts))
 
 
-def draw(name: str, claim: Claim, finding: Finding, folder: Path) -> None:
+def draw(answer: Answer, folder: Path) -> None:
     """The statement's figure, legible without colour."""
-    picture = finding.picture
+    picture = answer.finding.picture
     if picture is None:
         return
     figure, axis = subplots(figsize=(6.4, 4.2))
@@ -104,5 +106,5 @@ def draw(name: str, claim: Claim, finding: Finding, folder: Path) -> None:
     axis.set(xlabel=picture.x_label, ylabel=picture.y_label)
     if any(curve.name for curve in picture.curves):
         axis.legend(fontsize=8)
-    set_title(figure, f"{name}: {claim.title}")
-    save(figure, folder, name.replace(" ", "_").replace("/", "_").replace("(", "").replace(")", ""))
+    set_title(figure, f"{answer.label}: {answer.claim.title}")
+    save(figure, folder, "_".join(re.findall(r"[\w.-]+", answer.label)))

@@ -45,23 +45,16 @@ def opened(
     directory, writes = invocation.directory, rank() == 0
     before = set(os.listdir(directory)) if writes else set()
     with locked(directory) if writes else nullcontext():
-        fresh = not (directory / MANIFEST).exists()
-        if fresh and before & OF_A_RUN:
-            raise UserError(
-                f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder"
-            )
-        git, patch = git_state() if fresh and writes else (None, None)
-        earlier = "" if fresh else (directory / MANIFEST).read_text(encoding="utf-8")
-        manifest = new_manifest(invocation, config, git) if fresh else read_manifest(directory)
-        run = Run(directory, manifest, writes=writes)
-        if not fresh:
-            for line in variants.refuse_changed(directory, manifest):
-                if writes:
-                    print_status(line)
-            manifest |= {"resumed": now(), "ended": None, "status": "running"}
-        manifest |= known or {}
+        earlier, patch = None, None
+        if (directory / MANIFEST).exists():
+            manifest, earlier = reopened(directory, tell=writes)
+        else:
+            check_free(directory, before)
+            git, patch = git_state() if writes else (None, None)
+            manifest = new_manifest(invocation, config, git)
+        run = Run(directory, manifest | dict(known or {}), writes=writes)
         if writes:
-            record_start(run, patch, before if fresh else None)
+            record_start(run, patch, before if earlier is None else None)
         try:
             if writes:
                 start_logger(run, logger)
@@ -70,7 +63,7 @@ def opened(
         except UserError as error:
             if run.has_logged:
                 end(run, f"failed: {one_line(error)}")
-            elif fresh:
+            elif earlier is None:
                 withdraw(run, before)
             else:
                 restore(run, earlier)
@@ -83,6 +76,22 @@ def opened(
             raise
     if writes:
         print_result(str(directory))
+
+
+def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:
+    """The manifest of a run that is gone on with, and its text as it was. UserError where its classes have changed."""
+    manifest = read_manifest(directory)
+    earlier = (directory / MANIFEST).read_text(encoding="utf-8")
+    for line in variants.refuse_changed(directory, manifest):
+        if tell:
+            print_status(line)
+    return manifest | {"resumed": now(), "ended": None, "status": "running"}, earlier
+
+
+def check_free(directory: Path, before: set[str]) -> None:
+    """Raises UserError where a new run would overwrite a file that is there."""
+    if before & OF_A_RUN:
+        raise UserError(f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder")
 
 
 def record_start(run: Run, patch: str | None, before: set[str] | None) -> None:

@@ -17,7 +17,7 @@ from roundround.runs.run import Invocation, Run
 from roundround.runs.subject import probed_model_of, settle_model_and_data, texts_for
 from roundround.softmax.base import RunsInBlocks
 from roundround.theory import names
-from roundround.theory.claim import Claim, Finding, Trained, claim_of
+from roundround.theory.claim import Answer, Claim, Trained, claim_of
 
 
 def theory(cfg: DictConfig, invocation: Invocation) -> None:
@@ -28,43 +28,44 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
     device = pick_device(config.device)
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         run.note(choices=choices, device=describe_device(device))
-        of_model = {}
+        of_model: list[Answer] = []
         if config.model is not None or config.run is not None:
             with probed_model_of(config, device) as (probed, trained), warnings_as_lines(RunsInBlocks):
                 if trained is not None:
                     run.note(run=str(trained.directory))
                 of_model = ask(claims, Trained(probed, texts_for(config, probed, trained)))
-        found = {}
+        of_constructions = []
         for name, claim in claims.items():
-            found[name] = claim.check()
-            tell(run, name, claim, found[name])
-        for name, finding in of_model.items():
-            tell(run, name, claim_of(name.partition(" ")[0]), finding)
-        conclude(run, found | of_model)
+            of_constructions.append(Answer(name, claim, claim.check()))
+            tell(run, of_constructions[-1])
+        for answer in of_model:
+            tell(run, answer)
+        conclude(run, [*of_constructions, *of_model])
 
 
-def ask(claims: dict[str, Claim], trained: Trained) -> dict[str, Finding]:
-    """Each statement that can be asked of a model, by its name and the model's. UserError where none can."""
-    asked = {f"{name} ({trained.probed.name})": claim.check_model(trained) for name, claim in claims.items()}
-    found = {name: finding for name, finding in asked.items() if finding is not None}
-    if not found:
-        raise UserError(f"{', '.join(claims)}: asks nothing of {trained.probed.name}; leave out model= and run=")
-    return found
+def ask(claims: dict[str, Claim], trained: Trained) -> list[Answer]:
+    """What the model says to each statement that can be asked of one. UserError where none can."""
+    model = trained.probed.name
+    asked = [(name, claim, claim.check_model(trained)) for name, claim in claims.items()]
+    answers = [Answer(name, claim, finding, model) for name, claim, finding in asked if finding is not None]
+    if not answers:
+        raise UserError(f"{', '.join(claims)}: asks nothing of {model}; leave out model= and run=")
+    return answers
 
 
-def tell(run: Run, name: str, claim: Claim, finding: Finding) -> None:
+def tell(run: Run, answer: Answer) -> None:
     """One line, and the figure."""
     if run.writes:
-        print_status(report.line(name, claim, finding))
-        report.draw(name, claim, finding, run.directory / "figures")
+        print_status(report.line(answer))
+        report.draw(answer, run.directory / "figures")
 
 
-def conclude(run: Run, found: dict[str, Finding]) -> None:
+def conclude(run: Run, answers: list[Answer]) -> None:
     """Results and table of all; Refuted names those that do not hold."""
-    failed = [name for name, finding in found.items() if not finding.holds]
-    run.results(report.records(found), hold=len(found) - len(failed), checked=len(found))
+    failed = [answer.label for answer in answers if not answer.finding.holds]
+    run.results(report.records(answers), hold=len(answers) - len(failed), checked=len(answers))
     if run.writes:
-        report.show(found)
-        report.write(found, run.directory / "theory.md")
+        report.show(answers)
+        report.write(answers, run.directory / "theory.md")
     if failed:
-        raise Refuted(f"{len(failed)} of {len(found)} do not hold: {', '.join(failed)}")
+        raise Refuted(f"{len(failed)} of {len(answers)} do not hold: {', '.join(failed)}")

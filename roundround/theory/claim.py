@@ -135,6 +135,20 @@ class Claim(ABC):
         return paragraphs[0], "; ".join(paragraphs[1:-1]), paragraphs[-1]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What came of asking one statement, such as rope.thm_6_1: of its construction, or of the model of that name."""
+
+    name: str
+    claim: Claim
+    finding: Finding
+    model: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.model is None else f"{self.name} ({self.model})"
+
+
 def claim_of(name: str) -> Claim:
     """The statement of this name. UserError where there is none."""
     known = names()

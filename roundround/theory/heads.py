@@ -12,7 +12,6 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
-from roundround.softmax.softmax import Softmax
 
 HEAD_DIM, THETA = 256, 10_000.0  # Gemma's
 
@@ -57,13 +56,6 @@ def ladder_by_formula(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
 def random_vector(n: int, seed: int) -> Tensor:
     """Standard normal, float64."""
     return torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def weights(logits_RN: Tensor) -> Tensor:
-    """Attention weights of rows of logits, all keys visible, by this program's softmax: [R, N]."""
-    visible = torch.ones(logits_RN.shape, dtype=torch.bool)[None, None]
-    n_visible = visible.sum(-1, keepdim=True)
-    return Softmax(shape()).weights(logits_RN[None, None], visible, {"n_visible": n_visible})[0, 0]
 
 
 def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) -> Tensor:

@@ -92,9 +92,12 @@ def full_pipe() -> tuple[int, int]:
 
 
 def test_what_is_told_in_front_of_a_slow_reader_is_lost() -> None:
-    _, writing = full_pipe()
+    reading, writing = full_pipe()
     with io.TextIOWrapper(io.BufferedWriter(Stream(writing, needed=False))) as stream:
         print("told", file=stream, flush=True)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        assert set(pipe.read()) == {0}
 
 
 def test_standard_output_waits_for_a_slow_reader() -> None:

@@ -16,11 +16,12 @@ from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.theory.claim import Trained, claim_of
-from roundround.theory.heads import frequencies, ladder_by_formula, turned, weights
+from roundround.theory.heads import frequencies, ladder_by_formula, turned
 from roundround.theory.real_heads import before_rotation, stories260k
 from roundround.theory.rope.lemma_a_2 import angles
 from roundround.theory.rope.thm_5_3 import to_the_token_before
 from roundround.theory.rope.thm_6_1 import Channel
+from roundround.theory.rows import weights
 
 QUERIES_AS_KEYS = torch.randn(1, 20_000, 256, generator=torch.Generator().manual_seed(0)).double().expand(2, -1, -1)
 BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: the name in its module, and what stands there

@@ -13,7 +13,7 @@ from roundround.attention.keys import Keys
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
 from roundround.softmax.sparsemax import Sparsemax
-from roundround.theory import _rows
+from roundround.theory import rows as theory_rows
 from roundround.theory.claim import Trained, claim_of
 from roundround.theory.softmax import cor_b_1, gemma_deltas, lemma_2_1, polynomial, prop_3_1, prop_3_2, thm_2_2
 
@@ -32,7 +32,7 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
         "softmax.lemma_2_1", lemma_2_1, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
     ),
     "a temperature that multiplies": (
-        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: _rows.weights_at(1 / theta, logits)
+        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: theory_rows.weights_at(1 / theta, logits)
     ),
     "a bound on delta without its factor of two": (
         "softmax.prop_3_1", prop_3_1, "bound", lambda *made: SPECTRAL(*made) / 2
@@ -66,7 +66,7 @@ def test_theorem_2_2_fails_where_attention_is_hard(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(thm_2_2, "SHORT", (16, 32))
     whole = thm_2_2.random_decoder
     monkeypatch.setattr(thm_2_2, "random_decoder", lambda: whole(Hard))
-    monkeypatch.setattr(_rows, "Softmax", Hard)
+    monkeypatch.setattr(theory_rows, "Softmax", Hard)
     assert not claim_of("softmax.thm_2_2").check().holds
 
 
@@ -92,7 +92,7 @@ def test_the_matrices_of_a_decoder_bound_its_spread_too(random_model: Trained) -
 
 
 def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:
-    for rows in _rows.rows_of_model(random_model.probed, random_model.texts):
+    for rows in theory_rows.rows_of_model(random_model.probed, random_model.texts):
         by_hand = torch.einsum("hrc,hkc->hrk", rows.q_HRC, rows.k_HKC)
         expected = by_hand.masked_fill(~rows.visible_RK, -torch.inf).softmax(-1)
         torch.testing.assert_close(rows.alpha_HRK, expected, atol=1e-6, rtol=0)
@@ -102,23 +102,23 @@ def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:
 def test_a_row_scale_counts_into_the_logits_and_another_normaliser_does_not() -> None:
     logits = torch.tensor([[[[0.0, 1.0, 2.0]]]], dtype=torch.float64)
     seen, n = torch.ones(1, 1, 1, 3, dtype=torch.bool), torch.tensor([[[[3]]]])
-    cold = _rows.Temperature(_rows.SHAPE, temperature=0.5)
-    assert _rows.inverse_temperature_of(cold, logits, seen, n) == (2.0, cold)
-    beta, normaliser = _rows.inverse_temperature_of(Sparsemax(_rows.SHAPE), logits, seen, n)
+    cold = theory_rows.Temperature(theory_rows.SHAPE, temperature=0.5)
+    assert theory_rows.inverse_temperature_of(cold, logits, seen, n) == (2.0, cold)
+    beta, normaliser = theory_rows.inverse_temperature_of(Sparsemax(theory_rows.SHAPE), logits, seen, n)
     assert beta == 1.0
-    assert isinstance(normaliser, _rows.Softmax)
+    assert isinstance(normaliser, theory_rows.Softmax)
 
 
 def test_keys_that_are_alike_may_be_taken_as_one() -> None:
     row = torch.tensor([[3.0] + [0.0] * 40], dtype=torch.float64)
-    assert _rows.lone_weight(3.0, 41) == pytest.approx(float(row.softmax(-1)[0, 0]), abs=1e-15)
+    assert theory_rows.lone_weight(3.0, 41) == pytest.approx(float(row.softmax(-1)[0, 0]), abs=1e-15)
     p = row.softmax(-1)
-    assert _rows.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=1e-13)
+    assert theory_rows.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=1e-13)
 
 
 def test_the_first_length_is_the_first() -> None:
-    assert _rows.first_length(lambda n: n >= 1000, 10**6) == 1000
-    assert _rows.first_length(lambda n: n >= 1000, 999) == math.inf
+    assert theory_rows.first_length(lambda n: n >= 1000, 10**6) == 1000
+    assert theory_rows.first_length(lambda n: n >= 1000, 999) == math.inf
 
 
 def test_rows_of_a_windowed_layer_see_their_window() -> None:
@@ -127,7 +127,7 @@ def test_rows_of_a_windowed_layer_see_their_window() -> None:
     places = torch.arange(6)[None]
     keys = Keys(q_pos_BQ=places, k_pos_BK=places, window=3)
     options = {"scale": 0.5, "keys": keys, "bias": None, "rows": {}}
-    rows = _rows.sampled(_rows.Softmax(_rows.SHAPE), q, k, torch.tensor([1, 5]), options)
+    rows = theory_rows.sampled(theory_rows.Softmax(theory_rows.SHAPE), q, k, torch.tensor([1, 5]), options)
     assert rows.visible_RK.tolist() == [
         [True, True, False, False, False, False],
         [False, False, False, True, True, True],

@@ -13,8 +13,8 @@ from roundround.softmax.log_n import LogN
 from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.ssmax import SSMax
-from roundround.theory._rows import SHAPE, first_length, lone_weight, slope, weights
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.theory.rows import SHAPE, first_length, lone_weight, slope, weights
 
 DELTA = 5.69  # nats: the mean spread of Gemma 2B's heads
 TRAINED = 2048  # tokens: SSMax and log-n are the plain softmax there, beta = ln n / ln 2048

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from roundround.pe.p_rope import PRoPE
-from roundround.theory._rows import weights
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
 from roundround.theory.heads import HEAD_DIM, THETA, frequencies, ladder_by_formula, logits, random_vector, shape
+from roundround.theory.rows import weights
 
 FRACTIONS = (0.25, 0.5, 0.75)
 PAIRS = HEAD_DIM // 2

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.theory._rows import weights
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
 from roundround.theory.heads import frequencies, ladder_by_formula, logits
+from roundround.theory.rows import weights
 
 TARGET, OTHER = 64.0, 8.0  # q . k at zero angle, split evenly over the pairs: as in the check of the theorem itself
 BANDS = {"110 to 120": (110, 120), "115 alone": (115, 115), "100 to 128": (100, 128), "1 to 128": (1, 128)}  # k, from 1
@@ -23,7 +23,7 @@ GEMMA = "110 to 120"
 @final
 class Thm61Wide(Claim):
     """Is a semantic channel of many low frequencies robust where one of a single frequency is not? No: the bands seen
-    in Gemma lose their target from the same length on, and oftener.
+    in Gemma lose their target from the same length on, and more often.
 
     q . k_target(r) = 64 mean_k cos(r g_k), q . k_other(r) = 8 mean_k cos(r g_k); lost where alpha_target <= 1/2, the
     target at each of N distances in turn; g_k = 10000^(-2(k-1)/256)

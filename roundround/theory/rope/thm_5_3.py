@@ -11,7 +11,8 @@ from torch import Tensor
 
 from roundround.probing.probe import Probe, observe
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.theory.heads import HEAD_DIM, frequencies, ladder_by_formula, logits, turned, weights
+from roundround.theory.heads import HEAD_DIM, frequencies, ladder_by_formula, logits, turned
+from roundround.theory.rows import weights
 
 WEIGHT = 0.99
 LENGTHS = (20, 1024, 8192)

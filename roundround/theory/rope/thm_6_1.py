@@ -13,8 +13,9 @@ from torch import Tensor
 from roundround.pe.rotary import apply_rotation, rotation
 from roundround.probing.layout import Layout, rotated
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, near
-from roundround.theory.heads import logits, weights
+from roundround.theory.heads import logits
 from roundround.theory.real_heads import calls, layouts
+from roundround.theory.rows import weights
 
 TARGET, OTHER = 64.0, 8.0  # q . k of the target and of every other key before any rotation
 PLACES = 400  # of the target that are tried, spread evenly

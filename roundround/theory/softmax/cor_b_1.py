@@ -11,20 +11,17 @@ from torch import Tensor
 
 from roundround.attention.keys import Keys
 from roundround.softmax.softmax import Softmax
-from roundround.theory._rows import SHAPE, first_length, lone_weight, weights
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.theory.rows import SHAPE, first_length, lone_weight, weights
 
 LEAD = 5.69  # nats: the mean spread of Gemma 2B's logits, all of it the decisive item's
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-TWICE = (
-    2.0**-12
-)  # relative: half precision is rounded to by way of float32, so half a spacing is met within 2^-24 / 2^-11
+TWICE = 2.0**-12  # relative: half precision is rounded to by way of float32, half a spacing met within 2^-24 / 2^-11
 LONGEST, RUN_IN_FULL = 10**13, ("bfloat16", "float16")
 
 
 def length_by_formula(dtype: torch.dtype) -> int:
-    """Smallest n at which 1 + alpha rounds to 1: alpha <= spacing / 2, ties to even, alpha = 1 / (1 + (n - 1)
-    e^-LEAD)."""
+    """Smallest n at which 1 + alpha rounds to 1, ties to even: alpha = 1 / (1 + (n - 1) e^-LEAD) <= spacing / 2."""
     half = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}[dtype]
     return math.ceil(math.exp(LEAD) * (1 / half - 1) + 1)
 

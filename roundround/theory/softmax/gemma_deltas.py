@@ -8,8 +8,8 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
-from roundround.theory._rows import first_length, lone_weight, rows_of_model, weights
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_most, near
+from roundround.theory.rows import first_length, lone_weight, rows_of_model, weights
 
 DELTAS = {"2B, least": 2.28, "2B, mean": 5.69, "7B, mean": 5.82, "2B, most": 14.78, "7B, most": 32.74}
 LEVELS, CONTEXT, LONGEST = (0.5, 0.1), 8192, 10**17

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
-from roundround.theory._rows import SHAPE, rows_of_model, weights
 from roundround.theory.claim import Claim, Curve, Finding, Picture, Trained, as_printed, at_least, at_most, near
+from roundround.theory.rows import SHAPE, rows_of_model, weights
 
 FIGURE_4 = (-0.037, 0.481, -2.3, 4.917, -1.791)  # the paper's listing, highest power first
 GATE = 0.5  # nats: below it the listing leaves a row alone

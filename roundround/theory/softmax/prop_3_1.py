@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import extreme_logits
-from roundround.theory._rows import ModelRows, rows_of_model
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
 from roundround.theory.heads import random_vector
+from roundround.theory.rows import ModelRows, rows_of_model
 
 DRAWS, WIDTH, ITEMS = 500, 16, 32
 ROUNDING = 1e-9  # relative, float64

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
-from roundround.theory._rows import weights_at
 from roundround.theory.claim import Claim, Curve, Finding, Picture, at_most, near
 from roundround.theory.heads import random_vector
+from roundround.theory.rows import weights_at
 
 BETAS, STEP, KEYS = (0.3, 1.0, 2.5), 1e-4, 64
 GRID = np.linspace(0.05, 6, 120)  # of beta
@@ -72,8 +72,8 @@ class Prop32(Claim):
     def rest(self, found: float, logits_K: Tensor) -> float:
         """What is left of the entropy at the first beta when ln n and the integral of the formula are taken away."""
         betas = np.linspace(0, GRID[0], 201)
-        integral = np.trapezoid([slope_by_formula(beta, logits_K) for beta in betas], betas)
-        return float(found - np.log(KEYS) - integral)
+        slopes = torch.tensor([slope_by_formula(beta, logits_K) for beta in betas], dtype=torch.float64)
+        return float(found - np.log(KEYS) - torch.trapezoid(slopes, torch.from_numpy(betas)))
 
 
 def entropy(beta: float, logits_K: Tensor) -> float:

@@ -13,8 +13,8 @@ from roundround.model.decoder import Decoder
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
-from roundround.theory._rows import ModelRows, rows_of_model, slope
 from roundround.theory.claim import Claim, Curve, Finding, Picture, Trained, at_least, at_most
+from roundround.theory.rows import ModelRows, rows_of_model, slope
 
 VOCABULARY, LAYERS, HEADS, WIDTH = 16, 3, 4, 32
 SPREAD = 0.15  # standard deviation of the weights: the spread of logits is then 8.6, above Gemma's mean of 5.8
