@@ -1,18 +1,16 @@
-"""The typed config of each verb: what Hydra composed is merged into it once more, because `+typo=1` passes Hydra."""
+"""What each verb reads, with its types, and the bounds that its values must keep."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import MISSING, DictConfig
 
-from roundround.config.build import assign, plain, without_place
+from roundround.config.bounds import at_least_one, check_checkpoint, check_seed, is_utf8
+from roundround.config.build import plain
 from roundround.errors import UserError, nearest
 
-T = TypeVar("T")
 MOST_INPUTS = 10_000_000  # of max retrieval: a typo would take years
 
 
@@ -244,64 +242,3 @@ class MaxRetrievalConfig:
         if self.fit or "fitted" in wanted:
             wanted |= {"adaptive_temperature", "fitted"}
         return [name for name in names if name in wanted]
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text of the command line was UTF-8: Python keeps other bytes as halves of characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def check_checkpoint(name: str) -> None:
-    """Raises UserError where it names no checkpoint."""
-    if not re.fullmatch(r"best|last|step-\d+", name):
-        raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
-
-
-def at_least_one(**values: int) -> None:
-    """Raises UserError for the first value below 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise UserError(f"{name}={value} must be at least 1")
-
-
-def check_seed(**values: int) -> None:
-    """Raises UserError for a seed that not all generators of random numbers take."""
-    for name, value in values.items():
-        if not 0 <= value < 2**32:
-            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
-
-
-def checked(schema: type[T], cfg: DictConfig) -> T:
-    """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
-
-    Raises UserError for an unknown key, a wrong type or a value out of range.
-    """
-    names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
-    for key in map(str, cfg):
-        if key not in names:
-            raise UserError(f"no config key '{key}'{nearest(key, names)}")
-    typed = OmegaConf.structured(schema)
-    for key in map(str, cfg):
-        try:
-            assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
-        except OmegaConfBaseException as error:
-            raise UserError(f"{key}: {without_place(error)}") from error
-    values: dict[str, Any] = {}
-    for field in fields(schema):  # type: ignore[arg-type]
-        if OmegaConf.is_missing(typed, field.name):
-            raise UserError(f"{field.name} has no value; give {field.name}=...")
-        try:
-            value = typed[field.name]
-            values[field.name] = value if isinstance(value, DictConfig) else plain(value)
-        except OmegaConfBaseException as error:  # a text like an interpolation, where none can stand
-            raise UserError(f"{field.name}: {without_place(error)}") from error
-        absent = value is None and field.default is None
-        if field.type == "Any" and not absent and not isinstance(value, DictConfig):
-            raise UserError(f"{field.name} must give values by name, _target_ first; it is {values[field.name]}")
-    config = schema(**values)
-    config.check()  # type: ignore[attr-defined]
-    return config

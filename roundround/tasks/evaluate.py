@@ -16,9 +16,10 @@ from omegaconf import DictConfig
 from torch import nn
 
 from roundround.config.build import build
+from roundround.config.checked import checked
 from roundround.config.models import give_default_data, opened_pretrained
 from roundround.config.recorded import as_dict
-from roundround.config.schema import EvalConfig, checked
+from roundround.config.schema import EvalConfig
 from roundround.console import print_status, print_table, warnings_as_lines
 from roundround.data.batches import EvaluationWindows, evaluation_windows
 from roundround.data.corpora import Corpus

@@ -13,8 +13,9 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from roundround.config.build import build, checked_values
+from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import ExportConfig, checked
+from roundround.config.schema import ExportConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import validation_windows
 from roundround.errors import UserError

@@ -9,9 +9,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build
+from roundround.config.checked import checked
 from roundround.config.models import count_parameters
 from roundround.config.recorded import as_dict
-from roundround.config.schema import MaxRetrievalConfig, checked
+from roundround.config.schema import MaxRetrievalConfig
 from roundround.config.starting import config_of_run
 from roundround.console import print_status
 from roundround.errors import Interrupted, UserError

@@ -6,8 +6,9 @@ from omegaconf import DictConfig
 from safetensors.torch import save_file
 
 from roundround.config.build import build
+from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import ProbeConfig, checked
+from roundround.config.schema import ProbeConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.files import usual_mode
 from roundround.model.scoring import PositionLoss

@@ -5,8 +5,9 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from roundround.config.build import build
+from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import TheoryConfig, checked
+from roundround.config.schema import TheoryConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.errors import Refuted, UserError
 from roundround.report import theory as report

@@ -11,9 +11,10 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 
 from roundround.config.build import build, plain, target_class
+from roundround.config.checked import checked
 from roundround.config.models import build_decoder, check_buildable
 from roundround.config.recorded import as_dict
-from roundround.config.schema import TrainConfig, checked
+from roundround.config.schema import TrainConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import TrainingWindows, validation_windows
 from roundround.data.corpora import Corpus

@@ -1,0 +1,36 @@
+"""Bounds that values of several verbs must keep."""
+
+from __future__ import annotations
+
+import re
+
+from roundround.errors import UserError, nearest
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text of the command line was UTF-8: Python keeps other bytes as halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_checkpoint(name: str) -> None:
+    """Raises UserError where it names no checkpoint."""
+    if not re.fullmatch(r"best|last|step-\d+", name):
+        raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
+
+
+def at_least_one(**values: int) -> None:
+    """Raises UserError for the first value below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise UserError(f"{name}={value} must be at least 1")
+
+
+def check_seed(**values: int) -> None:
+    """Raises UserError for a seed that not all generators of random numbers take."""
+    for name, value in values.items():
+        if not 0 <= value < 2**32:
+            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
