@@ -11,7 +11,7 @@ from roundround.command_line.arguments import (
     WITHOUT_VALUE,
     read_command_line,
 )
-from roundround.command_line.composition import compose, config_loader
+from roundround.config.composition import compose, config_loader
 from roundround.command_line.messages import EXPLAINED
 from roundround.command_line.sweeps import is_sweep
 from roundround.theory import names
