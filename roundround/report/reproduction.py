@@ -96,8 +96,8 @@ def tell_plan(items: Mapping[str, Item], missing: Mapping[str, str]) -> None:
     here = {name: item for name, item in items.items() if name not in missing}
     commands = {item.command or name: item.minutes for name, item in here.items()}  # one run may serve several
     minutes = sum(commands.values())
-    long = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{max(1, minutes):.0f} minutes"
-    print_status(f"{len(here)} items, at most about {long} on two cores; runs that are finished are taken")
+    long = "seconds" if minutes < 2 else f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minutes"
+    print_status(f"items: {len(here)}; at most about {long} on two cores, runs that are finished are taken")
     for name, why in missing.items():
         print_status(f"{name} is left out: it {why}")
 
@@ -131,6 +131,7 @@ def draw(entry: Entry, item: Item, panels: Mapping[str, HeatMap | Picture], fold
     for axis, (name, panel) in zip(axes[0], panels.items(), strict=True):
         if isinstance(panel, Picture):
             plot(axis, panel)
+            axis.margins(y=0.25)  # for the legend
         else:
             draw_heat_map(figure, axis, panel)
         axis.set_title(name, fontsize="medium", parse_math=False)

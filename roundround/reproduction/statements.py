@@ -23,7 +23,7 @@ class Statements(Item):
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         directory = run("theory", f"claim=[{','.join(self.claims)}]")
         found = comparisons_of(directory)
-        parts = [f"{meaning}: {share(found, name)}" for name, meaning in self.claims.items()]
+        parts = [f"{meaning}: {share(found[name])}" for name, meaning in self.claims.items()]
         return Outcome(
             ours="; ".join(parts),
             comparisons=[comparison for name in self.claims for comparison in found[name]],
@@ -42,9 +42,9 @@ def comparisons_of(directory: Path) -> dict[str, list[Comparison]]:
     return found
 
 
-def share(found: Mapping[str, Sequence[Comparison]], name: str) -> str:
+def share(comparisons: Sequence[Comparison]) -> str:
     """How many of a statement's numbers hold."""
-    return f"{sum(comparison.holds for comparison in found[name])} of {len(found[name])} numbers hold"
+    return f"{sum(comparison.holds for comparison in comparisons)} of {len(comparisons)}"
 
 
 def pictures_of(directory: Path) -> dict[str, Picture]:
@@ -62,10 +62,10 @@ ITEMS: dict[str, Item] = {
         published="NoPE no, yes; RoPE yes, no; p-RoPE yes, yes",
         command="roundround theory rope.prop_5_2 rope.thm_5_3 rope.thm_6_1 beyond.p_rope_guarantee",
         claims={
-            "rope.prop_5_2": "NoPE no patterns of position",
-            "rope.thm_5_3": "RoPE any pattern of position",
-            "rope.thm_6_1": "RoPE no slow channel that lasts",
-            "beyond.p_rope_guarantee": "p-RoPE unrotated pairs that last",
+            "rope.prop_5_2": "NoPE has no positions",
+            "rope.thm_5_3": "RoPE has",
+            "rope.thm_6_1": "its slow channels do not last",
+            "beyond.p_rope_guarantee": "p-RoPE's do",
         },
         remark="The table is about single heads. p-RoPE's patterns of position are RoPE's, on the pairs that it still "
         "rotates. What it keeps for any distance is a share of the logit; the weight it does not guarantee.",
@@ -75,7 +75,7 @@ ITEMS: dict[str, Item] = {
         published="every weight tends to 0",
         command="roundround theory softmax.thm_2_2",
         minutes=0.5,
-        claims={"softmax.thm_2_2": "largest weight falls as 1 / n in a random decoder"},
+        claims={"softmax.thm_2_2": "largest weight falls as 1 / n"},
     ),
     "softmax.fig4": Statements(
         shows="the adaptive temperature as code",

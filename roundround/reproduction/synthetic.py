@@ -65,14 +65,14 @@ def without_decay(what: str, curves_DN: Tensor) -> list[Comparison]:
     ]
 
 
-def band(name: str, curves_DN: Tensor) -> list[Curve]:
+def band(curves_DN: Tensor) -> list[Curve]:
     """Within which 95 % of the draws lie, and the first draw."""
     places = DRAWN.numpy()
     low, high = np.quantile(curves_DN.numpy(), [0.025, 0.975], axis=0)
     return [
-        Curve(f"{name}, one draw", places, curves_DN[0].numpy()[places]),
-        Curve(f"{name}, 2.5 % of {len(curves_DN)} draws", places, low[places]),
-        Curve(f"{name}, 97.5 %", places, high[places]),
+        Curve("one draw", places, curves_DN[0].numpy()[places]),
+        Curve(f"2.5 % of {len(curves_DN)} draws", places, low[places]),
+        Curve("97.5 %", places, high[places]),
     ]
 
 
@@ -151,11 +151,14 @@ class RandomPositions(Item):
             random_DN = torch.stack([gaussian(distances_N, seed) for seed, distances_N in enumerate(draws[:RANDOM])])
             comparisons += without_decay(f"(b) L = {most:,}", random_DN)
         lines = [Curve(name, DRAWN, f_DN.mean(0)[DRAWN]) for name, f_DN in curves.items()]
-        wander = band(f"L = {LONGEST[-1]:,}", random_DN)
+        wander = band(random_DN)
         return Outcome(
             ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
             comparisons=comparisons,
-            panels={"(a) all ones": Picture(X, Y, lines), "(b) Gaussian": Picture(X, "q . k / sqrt(d)", wander)},
+            panels={
+                "(a) all ones": Picture(X, Y, lines),
+                f"(b) Gaussian, L = {LONGEST[-1]:,}": Picture(X, "q . k / sqrt(d)", wander),
+            },
             remark=f"Compared by statement, over {DRAWS} draws of the positions; the paper gives no d and no "
             "normalisation, so its curves are not comparable number by number.",
         )
@@ -167,19 +170,19 @@ class OneQueryOneKey(Item):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         comparisons: list[Comparison] = []
-        curves: list[Curve] = []
+        panels: dict[str, HeatMap | Picture] = {}
         spreads = []
+        pairs = [random_vector(2 * HEAD_DIM, seed).view(2, HEAD_DIM) for seed in range(DRAWS)]
         for name, theta in THETAS.items():
-            pairs = [random_vector(2 * HEAD_DIM, seed).view(2, HEAD_DIM) for seed in range(DRAWS)]
-            found = [logits(q, k, DISTANCES, frequencies(HEAD_DIM, theta)) for q, k in pairs]
+            found = [logits(q_C, k_C, DISTANCES, frequencies(HEAD_DIM, theta)) for q_C, k_C in pairs]
             f_DN = torch.stack(found) / math.sqrt(HEAD_DIM)
             comparisons += without_decay(name, f_DN)
             spreads.append(float(f_DN.std()))
-            curves += band(name, f_DN)
+            panels[name] = Picture(X, "q . k / sqrt(d)", band(f_DN))
         return Outcome(
             ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
             comparisons=comparisons,
-            panels={"ours": Picture(X, "q . k / sqrt(d)", curves)},
+            panels=panels,
             remark=f"Compared by statement, over {DRAWS} draws; the paper's d, draw and normalisation are not known, "
             "so its two curves are not comparable number by number.",
         )
