@@ -78,7 +78,7 @@ def test_a_verb_that_is_refused_says_so(here: Path) -> None:
 
 
 def test_a_signal_reaches_the_verb_before_it_is_obeyed(here: Path) -> None:
-    words = ["max-retrieval", *QUICK, "max_steps=1000000", "checkpoint_every=1000000", "logger=none", "device=cpu"]
+    words = ["max-retrieval", "seeds=2", "model.width=8", "max_steps=1000000", "logger=none", "device=cpu"]
     code = f"from roundround.reproduction.runner import start; start({words})"
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
