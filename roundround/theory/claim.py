@@ -45,6 +45,8 @@ class Comparison:
             half = (self.high - self.low) / 2
             return room / half if half else float(room == 0)
         end = self.low if math.isfinite(self.low) else self.high
+        if math.isinf(end):
+            return math.inf
         return room / (abs(end) or 1.0)
 
 
@@ -64,6 +66,11 @@ def at_least(what: str, ours: float, bound: float) -> Comparison:
 
 def at_most(what: str, ours: float, bound: float) -> Comparison:
     return Comparison(what, float(ours), -math.inf, bound)
+
+
+def shown(what: str, ours: float, published: float | None = None) -> Comparison:
+    """A number that is told and not judged."""
+    return Comparison(what, float(ours), -math.inf, math.inf, published)
 
 
 @dataclass(frozen=True)
