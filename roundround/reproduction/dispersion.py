@@ -69,7 +69,7 @@ class Spreads(Item):
                 as_printed("mean spread", ours["mean"], mean, PUBLISHED["standard deviation"]),
                 *[shown(f"{name} spread", ours[name], PUBLISHED[name]) for name in told],
             ],
-            panels={"spreads, sorted": Picture("share of the heads", "spread", [Curve("ours", share, spreads), published])},
+            panels={"sorted": Picture("share of the heads", "spread", [Curve("ours", share, spreads), published])},
             remark=f"Ours are each head's mean over rows, on other code; the paper does not say which rows. {GEMMA_7B}",
         )
         return whose(outcome, subject, self.model)

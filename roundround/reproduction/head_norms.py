@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -122,7 +121,8 @@ def in_words(seen: Probed) -> tuple[str, str]:
     queries_PH = filled(seen.by_head("query")[0]).T
     fastest, shares = np.argsort(-fastest_mean(queries_PH))[: len(FAST_HEADS)], slowest_share(queries_PH)
     told = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}"
-    return told, f"The slowest quarter has most of the queries' squared norm in {(shares > 0.5).sum()} of {len(shares)} heads."
+    n_slow = (shares > 0.5).sum()
+    return told, f"In {n_slow} of {len(shares)} heads, the slowest quarter has most of the queries' squared norm."
 
 
 ITEMS: dict[str, Item] = {

@@ -112,7 +112,8 @@ def statement(seen: Probed, kind: str) -> str:
     shares = slowest_share(seen.by_layer(kind))
     if kind == "value":
         even = abs(shares.mean() - EVEN) <= NEARLY_EVEN
-        return f"Values are {'' if even else 'not '}even: the slowest quarter has {shares.mean():.2f} of the squared norm."
+        whether = "even" if even else "not even"
+        return f"Values are {whether}: the slowest quarter has {shares.mean():.2f} of their squared norm."
     shares = shares[seen.rotates()]
     n_low = int((shares > EVEN).sum())
     whether = "dominate" if n_low == len(shares) else "do not dominate everywhere"

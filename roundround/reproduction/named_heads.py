@@ -6,9 +6,11 @@ Shapes: L layers, H heads, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roundround.errors import UserError
 from roundround.probing.prompt import LayerRecord, PromptRecord
@@ -21,10 +23,11 @@ MOST = 0.5  # of a row's weight: what "attends to" means at least; by Figure 12 
 
 @dataclass(frozen=True)
 class NamedHead:
-    """A head of Gemma 7B. layers: from 0; where two are given, the paper's label can mean either.
+    """A head of Gemma 7B.
 
-    pattern: `diagonal`, `previous`, `semantic` or `apostrophe`. late: look in the second half of another model's layers.
-    queries, keys: the published norms [P, T] of a prompt that is not printed.
+    layers: from 0; where two are given, the paper's label can mean either. pattern: `diagonal`, `previous`, `semantic`
+    or `apostrophe`. queries, keys: the published norms [P, T] of a prompt that is not printed. late: in another model,
+    look in the second half of the layers.
     """
 
     label: str
@@ -67,18 +70,18 @@ def find(named: NamedHead, seen: Probed, prompt: PromptRecord, subject: Subject)
     scores_LH = pattern_scores(named.pattern, seen, prompt)
     if subject.is_the_papers:
         layer, remark = paper_layer(named, scores_LH)
-        head, why = named.head, f"the paper's {named.label}"
+        head, why = named.head, "the paper's"
     else:
         first = seen.n_layers // 2 if named.late else 0
         layer, head = (int(n) for n in np.unravel_index(np.nanargmax(scores_LH[first:]), scores_LH[first:].shape))
         layer += first
-        why, remark = f"most {named.pattern} of its heads, {scores_LH[layer, head]:.2f}", ""
+        why, remark = f"{named.pattern} {scores_LH[layer, head]:.2f}, the most of all", ""
     record = prompt.layers[layer]
     key_head = head * len(record.key_norms) // len(record.query_norms)
     return Found(
         layer,
         head,
-        f"layer {layer}, head {head} ({why})",
+        f"layer {layer}, head {head}: {why}",
         remark,
         numbers(record.query_norms[head]).T,
         numbers(record.key_norms[key_head]).T,
@@ -90,7 +93,7 @@ def find(named: NamedHead, seen: Probed, prompt: PromptRecord, subject: Subject)
 def paper_layer(named: NamedHead, scores_LH: Array) -> tuple[int, str]:
     """The layer that the paper's label means; of two that it can mean, the one whose head has more of the pattern."""
     if scores_LH.shape[0] <= max(named.layers) or scores_LH.shape[1] <= named.head:
-        raise UserError(f"this is not the paper's model: it has no {named.label}; give another one with model=")
+        raise UserError(f"this is not the paper's model: it has no {named.label}; give it by its own name in model=")
     scores = {layer: float(scores_LH[layer, named.head]) for layer in named.layers}
     best = max(scores, key=lambda layer: scores[layer])
     if len(scores) == 1:
@@ -118,12 +121,11 @@ def apostrophe_weights(record: LayerRecord, words: list[str]) -> list[tuple[floa
     """Of every head: mean weight on the apostrophe of the rows behind one, and of all others but the first on it."""
     behind, others = apostrophe_rows(words)
     weights_HTT = numbers(record.weights)
-    return [
-        (float(weights_TT[behind, behind - 1].mean()), float(weights_TT[others, 0].mean())) for weights_TT in weights_HTT
-    ]
+    on_it_H, on_first_H = weights_HTT[:, behind, behind - 1].mean(1), weights_HTT[:, others, 0].mean(1)
+    return list(zip(on_it_H.tolist(), on_first_H.tolist(), strict=True))
 
 
-def apostrophe_rows(words: list[str]) -> tuple[Array, Array]:
+def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The rows behind an apostrophe, and all others but the first row.
 
     Raises UserError where the tokenizer has no apostrophe apart from letters.
@@ -131,8 +133,8 @@ def apostrophe_rows(words: list[str]) -> tuple[Array, Array]:
     after = [word.strip() in ("'", "\u2019") for word in words[:-1]]
     if not any(after):
         raise UserError("this model's tokenizer joins the apostrophe of I'm to letters: no head can look for it alone")
-    rows = np.arange(1, len(words))
-    return rows[after], rows[~np.array(after)]
+    behind = np.array(after)
+    return np.flatnonzero(behind) + 1, np.flatnonzero(~behind) + 1
 
 
 def compare_pattern(pattern: str, found: Found, words: list[str]) -> list[Comparison]:
@@ -154,3 +156,13 @@ def compare_pattern(pattern: str, found: Found, words: list[str]) -> list[Compar
         at_least(f"{named} of rows behind an apostrophe on it", float(weights_TT[behind, behind - 1].mean()), MOST),
         at_least(f"{named} of other rows on the first token", float(weights_TT[others, 0].mean()), MOST),
     ]
+
+
+def statement(found: Found, pattern: Sequence[Comparison]) -> str:
+    """Whether the head's weight goes where the paper's goes, and on which pair its queries are strongest."""
+    there = all(comparison.holds for comparison in pattern)
+    strongest, n_pairs = int(found.query_norms[:, 1:].mean(1).argmax()) + 1, len(found.query_norms)
+    return (
+        f"The head of layer {found.layer} {'has' if there else 'does not have'} the pattern here; "
+        f"its queries are strongest on pair {strongest} of {n_pairs}, from the fastest."
+    )

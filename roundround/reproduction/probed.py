@@ -60,7 +60,7 @@ class Probed:
 
     def rotates(self) -> NDArray[np.bool_]:
         """Which layers have RoPE: [L]."""
-        return np.nan_to_num(numbers(self.arrays["frequencies"])).any(1)
+        return np.asarray(np.nan_to_num(numbers(self.arrays["frequencies"])).any(axis=1), dtype=np.bool_)
 
     def n_frequency_tables(self) -> int:
         """How many different sets of frequencies the layers with RoPE use."""

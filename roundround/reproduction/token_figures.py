@@ -24,6 +24,7 @@ from roundround.reproduction.named_heads import (
     apostrophe_rows,
     compare_pattern,
     find,
+    statement,
 )
 from roundround.reproduction.norm_maps import check_shape, compare_strongest, correlation, side_by_side
 from roundround.reproduction.probed import Array, probed, sentences, whose
@@ -54,14 +55,15 @@ class AttentionMaps(Item):
         seen = probed(run, subject)
         prompt = seen.prompt()
         comparisons: list[Comparison] = []
-        panels, told, remarks = {}, [], []
+        panels: dict[str, HeatMap] = {}
+        told, remarks = [], []
         for named in self.heads:
             found = find(named, seen, prompt, subject)
             pattern = compare_pattern(named.pattern, found, prompt.words)
             comparisons += pattern
-            panels[f"weights of {found.title}"] = weights(found)
+            panels |= weights(found)
             told.append(in_words(found, named, pattern))
-            remarks.append(found.remark)
+            remarks += [found.remark, statement(found, pattern)]
         remark = sentences([*remarks, NO_PROMPT])
         return whose(Outcome("; ".join(told), comparisons, panels, remark), subject, self.model)
 
@@ -78,21 +80,21 @@ class TokenNorms(Item):
         seen = probed(run, subject)
         prompt = seen.prompt()
         found = find(self.named, seen, prompt, subject)
-        comparisons = compare_pattern(self.named.pattern, found, prompt.words)
-        told = in_words(found, self.named, comparisons)
-        panels = {}
+        pattern = compare_pattern(self.named.pattern, found, prompt.words)
+        comparisons, panels = list(pattern), weights(found)
         for what, ours, name in (
             ("queries", found.query_norms, self.named.queries),
             ("keys", found.key_norms, self.named.keys),
         ):
             published = heat_map(name)
-            panels |= side_by_side(f"{what} of {found.title}", ours, published, "token")
+            whose_panels = (found.title, f"published: {self.named.label}")
+            panels |= side_by_side(what, ours, published, "token", whose=whose_panels)
             if subject.is_the_papers:
                 comparisons += compare_norms(what, ours, published)
-        panels[f"weights of {found.title}"] = weights(found)
-        strongest = f"strongest pairs of queries, counted from 1: {strongest_pairs(found.query_norms)}"
-        remark = sentences([found.remark, NO_PROMPT])
-        return whose(Outcome(f"{told}; {strongest}", comparisons, panels, remark), subject, self.model)
+        told = f"strongest pairs of queries, counted from 1: {strongest_pairs(found.query_norms)}"
+        remark = sentences([found.remark, statement(found, pattern), NO_PROMPT])
+        told = f"{in_words(found, self.named, pattern)}; {told}"
+        return whose(Outcome(told, comparisons, panels, remark), subject, self.model)
 
 
 @final
@@ -105,18 +107,22 @@ class Logits(Item):
         prompt = seen.prompt()
         found = find(APOSTROPHE, seen, prompt, subject)
         published = heat_map("Fig12_L1H10_logits")
-        comparisons = compare_pattern("apostrophe", found, prompt.words)
-        told = in_words(found, APOSTROPHE, comparisons)
-        comparisons += compare_logits(found.logits, published, prompt.words)
+        pattern = compare_pattern("apostrophe", found, prompt.words)
         panels = {
-            f"logits of {found.title}": HeatMap(found.logits, "key", "query"),
+            f"logits, {found.title}": HeatMap(found.logits, "key", "query"),
             "logits, published": HeatMap(visible(published), "key", "query"),
         }
-        return whose(Outcome(told, comparisons, panels, sentences([found.remark, NO_PROMPT])), subject, self.model)
+        outcome = Outcome(
+            ours=in_words(found, APOSTROPHE, pattern),
+            comparisons=[*pattern, *compare_logits(found.logits, published, prompt.words)],
+            panels=panels,
+            remark=sentences([found.remark, statement(found, pattern), NO_PROMPT]),
+        )
+        return whose(outcome, subject, self.model)
 
 
-def weights(found: Found) -> HeatMap:
-    return HeatMap(found.weights, "key", "query", most=1.0)
+def weights(found: Found) -> dict[str, HeatMap]:
+    return {f"weights, {found.title}": HeatMap(found.weights, "key", "query", most=1.0)}
 
 
 def visible(logits_TT: Array) -> Array:
