@@ -53,7 +53,13 @@ class Alignment(Item):
             shown("previous: mean share of the bound with the key of t - 1", float(np.nanmean(own_bound))),
         ]
         told = f"{diagonal.mean():.3f} of the bound on itself, {readings[nearest]:.3f} on the token before"
-        remark = sentences([found.remark, f"The column of the token before fits better read as token {nearest}."])
+        remark = sentences(
+            [
+                found.remark,
+                f"The column of the token before fits better read as token {nearest}.",
+                "The paper divides it by the bound of a token with itself; the share of its own bound stands beside it.",
+            ]
+        )
         panels = {found.title: self.picture(rows)}
         return whose(Outcome(told, comparisons, panels, remark), subject, self.model)
 

@@ -34,7 +34,8 @@ class EntropyOfLists(Item):
         curves = [Curve(f"head {head}", list(found), list(found.values())) for head, found in by_head.items()]
         remark = (
             f"Entropy {'grows' if n_growing == len(gains) else 'does not grow'} in every head here. "
-            "The paper does not print its prompt; nor does it give numbers that could be compared."
+            "The paper does not print its prompt, and the values of its figure are not known here: that entropy grows "
+            "is all that is compared."
         )
         outcome = Outcome(
             ours=f"entropy grows in {n_growing} of {len(gains)} heads, from 1 to {last} numbers",
@@ -66,8 +67,8 @@ class Spreads(Item):
             ours=f"{ours['smallest']:.2f} to {ours['largest']:.2f}, mean {ours['mean']:.2f}",
             comparisons=[
                 # other code, and the paper does not say of which rows: as far apart as its own heads
-                as_printed("mean spread", ours["mean"], mean, PUBLISHED["standard deviation"]),
-                *[shown(f"{name} spread", ours[name], PUBLISHED[name]) for name in told],
+                as_printed("mean of the spreads", ours["mean"], mean, PUBLISHED["standard deviation"]),
+                *[shown(f"{name} of the spreads", ours[name], PUBLISHED[name]) for name in told],
             ],
             panels={"sorted": Picture("share of the heads", "spread", [Curve("ours", share, spreads), published])},
             remark=f"Ours are each head's mean over rows, on other code; the paper does not say which rows. {GEMMA_7B}",

@@ -11,13 +11,21 @@ import numpy as np
 
 from roundround.reproduction.item import HeatMap, Item, Outcome, RunVerb, Subject
 from roundround.reproduction.norm_maps import best_fit, compare_maps, correlation, side_by_side
-from roundround.reproduction.probed import Array, Probed, fastest_mean, probed, sentences, slowest_share, whose
+from roundround.reproduction.probed import (
+    Array,
+    Probed,
+    even_share,
+    fastest_mean,
+    probed,
+    sentences,
+    slowest_share,
+    whose,
+)
 from roundround.reproduction.published import heat_map
 from roundround.theory.claim import Comparison, at_least, shown
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values"}
-EVEN = 0.25  # share of the slowest quarter where no pair is preferred
-NEARLY_EVEN = 0.05  # from that, the mean over layers: values of Gemma 7B have 0.250 and of Llama 3.1 8B 0.265
+NEARLY_EVEN = 0.05  # from an even share, the mean over layers: values of Gemma 7B have 0.250 and of Llama 3.1 8B 0.265
 ALIKE = 0.9  # correlation of the maps of two texts: those of the paper have 0.923 at least
 
 
@@ -69,12 +77,12 @@ class DomainNorms(Item):
         remarks, ours = [], {}
         for texts, name in self.maps.items():
             seen, published = probed(run, subject, texts), heat_map(name)
-            ours[texts] = seen.by_layer("query")
+            map_PL = ours[texts] = seen.by_layer("query")
             if subject.is_the_papers:
-                fit, ours[texts] = fitted(seen, "query", published)
+                fit, map_PL = fitted(seen, "query", published)
                 remarks.append(f"On {texts} fits best: {fit}.")
-            comparisons += compare_maps(texts, ours[texts], published) + compare_ends(texts, ours[texts], published)
-            panels |= side_by_side(texts, ours[texts], published, "layer")
+            comparisons += compare_maps(texts, map_PL, published) + compare_ends(texts, map_PL, published)
+            panels |= side_by_side(texts, map_PL, published, "layer")
         alike, published_alike = least_alike(ours), least_alike({text: heat_map(n) for text, n in self.maps.items()})
         comparisons.append(at_least("smallest correlation of two texts' maps", alike, ALIKE))
         comparisons.append(shown("the same of the paper's maps", published_alike, published_alike))
@@ -109,15 +117,14 @@ def least_alike(maps: Mapping[str, Array]) -> float:
 
 def statement(seen: Probed, kind: str) -> str:
     """Whether what the paper says of these vectors holds in this model."""
-    shares = slowest_share(seen.by_layer(kind))
+    map_PL = seen.by_layer(kind)
+    shares, even = slowest_share(map_PL), even_share(map_PL)
     if kind == "value":
-        even = abs(shares.mean() - EVEN) <= NEARLY_EVEN
-        whether = "even" if even else "not even"
+        whether = "even" if abs(shares.mean() - even.mean()) <= NEARLY_EVEN else "not even"
         return f"Values are {whether}: the slowest quarter has {shares.mean():.2f} of their squared norm."
-    shares = shares[seen.rotates()]
-    n_low = int((shares > EVEN).sum())
-    whether = "dominate" if n_low == len(shares) else "do not dominate everywhere"
-    return f"Low frequencies {whether} in {PLURALS[kind]}: above an even share in {n_low} of {len(shares)} layers."
+    low = (shares > even)[seen.rotates()]
+    whether = "dominate" if low.all() else "do not dominate everywhere"
+    return f"Low frequencies {whether} in {PLURALS[kind]}: above an even share in {low.sum()} of {len(low)} layers."
 
 
 def about_layers(seen: Probed) -> str:
@@ -126,6 +133,8 @@ def about_layers(seen: Probed) -> str:
     parts = []
     if n_without:
         parts.append(f"{n_without} of {seen.n_layers} layers have no RoPE: there the order of the pairs means nothing.")
+    if seen.n_still():
+        parts.append(f"{seen.n_still()} pairs do not rotate; they come last.")
     if n_tables > 1:
         parts.append(f"The layers have {n_tables} different sets of frequencies: a row is a pair, not a frequency.")
     return sentences(parts)

@@ -90,11 +90,11 @@ def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[Comp
 
 
 def side_by_side(
-    what: str, ours: Array, published: Array, columns_are: str, *, whose: tuple[str, str] = ("ours", "published")
+    what: str, ours: Array, published: Array, columns_are: str, *, titles: tuple[str, str] = ("ours", "published")
 ) -> dict[str, HeatMap]:
     """Both maps, equally dark where norms are equal if they have the same size."""
     most = float(max(ours.max(), published.max())) if ours.shape == published.shape else None
     return {
-        f"{what}, {name}": HeatMap(values, columns_are, "pair, from the fastest", most)
-        for name, values in zip(whose, (ours, published), strict=True)
+        f"{what}, {title}": HeatMap(values, columns_are, "pair, from the fastest", most)
+        for title, values in zip(titles, (ours, published), strict=True)
     }

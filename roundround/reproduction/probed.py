@@ -62,6 +62,10 @@ class Probed:
         """Which layers have RoPE: [L]."""
         return np.asarray(np.nan_to_num(numbers(self.arrays["frequencies"])).any(axis=1), dtype=np.bool_)
 
+    def n_still(self) -> int:
+        """How many pairs do not rotate, in layers with RoPE; the most of all layers."""
+        return int((numbers(self.arrays["frequencies"])[self.rotates()] == 0).sum(1).max())
+
     def n_frequency_tables(self) -> int:
         """How many different sets of frequencies the layers with RoPE use."""
         tables = np.nan_to_num(numbers(self.arrays["frequencies"]), nan=-1)[self.rotates()]
@@ -128,12 +132,20 @@ def filled(x_HP: Array) -> Array:
 
 
 def slowest_share(map_PN: Array) -> Array:
-    """Share of the squared norm in the slowest quarter of the pairs, of every column: [N]; 0.25 is even."""
-    shares = []
-    for column in columns(map_PN):
-        n = round(len(column) / SLOWEST)
-        shares.append((column[len(column) - n :] ** 2).sum() / (column**2).sum())
-    return np.array(shares)
+    """Share of the squared norm in the slowest quarter of the pairs, of every column: [N]; `even_share` is even."""
+    slowest = [column[len(column) - n_slowest(column) :] for column in columns(map_PN)]
+    return np.array(
+        [(slow**2).sum() / (column**2).sum() for slow, column in zip(slowest, columns(map_PN), strict=True)]
+    )
+
+
+def even_share(map_PN: Array) -> Array:
+    """The same where all pairs are alike: 0.25, unless four does not divide their number."""
+    return np.array([n_slowest(column) / len(column) for column in columns(map_PN)])
+
+
+def n_slowest(column: Array) -> int:
+    return round(len(column) / SLOWEST)
 
 
 def fastest_mean(map_PN: Array) -> Array:

@@ -87,8 +87,8 @@ class TokenNorms(Item):
             ("keys", found.key_norms, self.named.keys),
         ):
             published = heat_map(name)
-            whose_panels = (found.title, f"published: {self.named.label}")
-            panels |= side_by_side(what, ours, published, "token", whose=whose_panels)
+            titles = (found.title, f"published: {self.named.label}")
+            panels |= side_by_side(what, ours, published, "token", titles=titles)
             if subject.is_the_papers:
                 comparisons += compare_norms(what, ours, published)
         told = f"strongest pairs of queries, counted from 1: {strongest_pairs(found.query_norms)}"
@@ -153,12 +153,18 @@ def compare_norms(what: str, ours: Array, published: Array) -> list[Comparison]:
 
 
 def compare_logits(ours: Array, published: Array, words: list[str]) -> list[Comparison]:
-    """The first token with itself, with the rows behind an apostrophe and with the others; the apostrophes."""
+    """The first token with itself, with the rows behind an apostrophe and with the others; the apostrophes.
+
+    Of a layer with a window, the rows that see it.
+    """
     behind, others = apostrophe_rows(words)
     theirs_behind = np.array([row for row, _ in APOSTROPHE_CELLS])
     theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
-    on_it, published_on_it = ours[behind, behind - 1].mean(), published[theirs_behind, theirs_behind - 1].mean()
-    on_first, published_on_first = ours[others, 0].mean(), published[theirs_others, 0].mean()
+    on_it, published_on_it = (
+        float(np.nanmean(ours[behind, behind - 1])),
+        published[theirs_behind, theirs_behind - 1].mean(),
+    )
+    on_first, published_on_first = float(np.nanmean(ours[others, 0])), published[theirs_others, 0].mean()
     return [
         as_printed("logit of the first token on itself", ours[0, 0], published[0, 0], READING),
         as_printed("mean logit of other rows on the first token", on_first, published_on_first, OTHER_WORDS),

@@ -129,6 +129,29 @@ def test_layers_that_differ_are_told(tmp_path: Path) -> None:
     assert "of 2 layers" in remark  # whose low frequencies can dominate
 
 
+@pytest.mark.parametrize(("slow", "said"), [(1.0, "do not dominate"), (1.1, "dominate in")])
+def test_pairs_that_are_alike_have_an_even_share(slow: float, said: str, tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    norms["query_norm"] = np.where(np.isnan(norms["query_norm"]), np.nan, 1.0)
+    norms["query_norm"][0, :, -1] = norms["query_norm"][1, :, 3] = slow
+    remark = ITEMS["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
+    assert remark.startswith(f"Low frequencies {said}")
+
+
+def test_pairs_that_do_not_rotate_are_told(tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    norms["frequencies"][0, 4:] = 0
+    assert "2 pairs do not rotate" in ITEMS["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
+
+
+def test_logits_outside_a_window_are_left_out(tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    rows = np.arange(len(WORDS))
+    prompt["logits"][:, :, rows[:, None] - rows >= 5] = np.nan
+    outcome = ITEMS["rope.fig12"].make(always(write(tmp_path, norms, prompt)), UNEVEN)
+    assert all(math.isfinite(c.ours) for c in outcome.comparisons)
+
+
 def test_what_fills_up_a_layer_counts_for_nothing(tmp_path: Path) -> None:
     norms, prompt = uneven()
     write(tmp_path, norms, prompt)
