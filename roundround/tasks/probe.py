@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from omegaconf import DictConfig
 from safetensors.torch import save_file
 
@@ -71,8 +73,9 @@ def look(run: Run, config: ProbeConfig, probed: ProbedModel, texts: list[list[in
     run.results(report.records(seen), **report.shares(seen))
     if not run.writes:
         return
-    for name, found in (("probe", seen.arrays()), ("prompt", seen.prompt.arrays())):
-        save_file(found, run.directory / f"{name}.safetensors")
+    words = {"words": json.dumps(seen.prompt.words)}
+    for name, found, about in (("probe", seen.arrays(), None), ("prompt", seen.prompt.arrays(), words)):
+        save_file(found, run.directory / f"{name}.safetensors", metadata=about)
         usual_mode(run.directory / f"{name}.safetensors")
     report.write_alignment(seen.prompt, seen, run.directory / "alignment.json")
     figures.draw_all(seen, seen.prompt, run.directory / "figures")
