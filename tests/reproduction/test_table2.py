@@ -11,8 +11,12 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from scipy import stats
 
+from roundround.config.models import build_decoder
 from roundround.reproduction import table2
 from roundround.reproduction.table2 import Difference
+
+CONF = ROOT / "conf"
+EXPERIMENT = OmegaConf.load(CONF / "experiment" / "rope" / "table2.yaml")
 
 
 def record(pe: str, seed: int, value: float, *, length: int = 256, **fields: Any) -> dict[str, Any]:
@@ -130,9 +134,18 @@ def test_the_papers_differences_in_nats(encoding: str, wiki: float, flan: float)
 
 
 def test_the_experiment_runs_the_encodings_of_the_paper() -> None:
-    experiment = OmegaConf.load(ROOT / "conf" / "experiment" / "rope" / "table2.yaml")
-    assert experiment.hydra.sweeper.params.pe.split(",") == list(table2.PAPER)
+    assert EXPERIMENT.hydra.sweeper.params.pe.split(",") == list(table2.PAPER)
     assert {name for pair in table2.CONTROLS for name in pair} <= table2.PAPER.keys()
+
+
+def test_the_controls_rotate_as_many_pairs_as_p_rope() -> None:
+    model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), EXPERIMENT.model)
+    softmax = OmegaConf.load(CONF / "softmax" / "softmax.yaml")
+    facts = {
+        pe: build_decoder(model, OmegaConf.load(CONF / "pe" / f"{pe}.yaml"), softmax, 2).encoding.facts()
+        for pe in ("rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope")
+    }
+    assert [found["rotated_pairs"] for found in facts.values()] == [16, 16, 12, 12, 4, 12]
 
 
 def cells(table: str) -> list[list[str]]:
