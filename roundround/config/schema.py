@@ -187,10 +187,12 @@ class ReproduceConfig:
     outputs: str = MISSING
     logger: Any = MISSING
     model: Any = None
+    data: Any = None
 
     def check(self) -> None:
-        if self.model is not None and not self.item:
-            raise UserError("model= is for items that are made; name some, such as rope.fig3, or all")
+        for name in ("model", "data"):
+            if getattr(self, name) is not None and not self.item:
+                raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
 
 
 @dataclass

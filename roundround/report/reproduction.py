@@ -202,8 +202,8 @@ def section(name: str, item: Item, entry: Entry | None) -> str:
         parts.append(f"\nNot comparable: {entry.incomparable}.\n")
     if entry.remark:
         parts.append(f"\n{entry.remark}\n")
-    commands = "".join(f"{made.command}\n" for made in entry.runs) or f"roundround reproduce {name}\n"
-    parts.append(f"\n```\n{commands}```\n")
+    command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
+    parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
         rows = "".join(f"| {c.what} | {number(c.ours)} | {allowed(c)} |\n" for c in entry.comparisons)
         parts.append("\n| number | ours | allowed |\n|---|---|---|\n" + rows)

@@ -57,7 +57,7 @@ class Alignment(Item):
             [
                 found.remark,
                 f"The column of the token before fits better read as token {nearest}.",
-                "The paper divides it by the bound of a token with itself; the share of its own bound stands beside it.",
+                "The paper divides it by a token's bound with itself; the share of its own bound stands beside it.",
             ]
         )
         panels = {found.title: self.picture(rows)}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from roundround.errors import UserError, nearest
-from roundround.reproduction import max_retrieval, names, statements, synthetic
+from roundround.reproduction import max_retrieval, names, of_models, perplexity, statements, synthetic
 from roundround.reproduction.item import Item
 
-ITEMS: dict[str, Item] = synthetic.ITEMS | statements.ITEMS | max_retrieval.ITEMS
+ITEMS: dict[str, Item] = synthetic.ITEMS | of_models.ITEMS | perplexity.ITEMS | statements.ITEMS | max_retrieval.ITEMS
 
 
 def in_order() -> dict[str, Item]:
     """All items in the papers' order."""
-    return {name: ITEMS[name] for name in names() if name in ITEMS}
+    return {name: ITEMS[name] for name in names()}
 
 
 def chosen(wanted: list[str]) -> dict[str, Item]:

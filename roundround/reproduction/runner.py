@@ -46,18 +46,22 @@ class VerbFailed(Exception):
 
 @dataclass
 class Runner:
-    """Runs verbs for one item and keeps what it ran. device, trust: as every verb takes them."""
+    """Runs verbs for one item and keeps what it ran. device, trust: as every verb takes them.
+
+    data: overrides of the text that is trained on.
+    """
 
     outputs: str
     config_dir: str | None
     device: str
     trust: bool
+    data: tuple[str, ...] = ()
     made: list[Made] = field(default_factory=list)
 
     def __call__(self, verb: str, *overrides: str) -> Path:
         command = shlex.join(["roundround", verb, *overrides])
         of_all = ["logger=none", f"trust={str(self.trust).lower()}"]
-        words = [*overrides, *of_all, *([] if verb == "train" else [f"device={self.device}"])]
+        words = [*overrides, *of_all, *(self.data if verb == "train" else [f"device={self.device}"])]
         wanted = hash_of(self.config(verb, words))
         same = [
             (path, manifest["status"])

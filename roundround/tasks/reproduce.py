@@ -53,9 +53,12 @@ def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> li
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
         report.tell_plan(items, missing)
         entries: list[ledger.Entry] = []
+        data = given(invocation, "data")
         for name, item in items.items():
             if name not in missing:
-                runner = Runner(config.outputs, invocation.config_dir, config.device, config.trust)
+                runner = Runner(
+                    config.outputs, invocation.config_dir, config.device, config.trust, given(invocation, "data")
+                )
                 entries.append(entry_of(name, item, subjects[name], runner, run))
                 conclude(run, entries)
         report.show(items, entries)
@@ -101,13 +104,19 @@ def subject_of(item: Item, cfg: DictConfig, invocation: Invocation) -> Subject |
     """The model to take: the one that is given, else the paper's own; None for an item without one."""
     if item.model is None:
         return None
-    given = tuple(word for word in invocation.overrides if word.split("=")[0].split(".")[0].lstrip("+~") == "model")
-    if not given:
+    words = given(invocation, "model")
+    if not words:
         return Subject(item.model, (f"model={item.model}",), is_the_papers=True)
     name = invocation.choices["model"]
     assert name is not None
     path = cfg.model.path
-    return Subject(name if name != "hf" else Path(str(path)).name, given, is_the_papers=name == item.model)
+    return Subject(name if name != "hf" else Path(str(path)).name, words, is_the_papers=name == item.model)
+
+
+def given(invocation: Invocation, group: str) -> tuple[str, ...]:
+    """The words of the command line about a group: the option and its numbers."""
+    keys = {word: word.partition("=")[0].lstrip("+~").partition(".")[0] for word in invocation.overrides}
+    return tuple(word for word, key in keys.items() if key == group)
 
 
 def why_not(item: Item, subject: Subject | None, for_all: bool) -> str | None:
