@@ -38,9 +38,9 @@ class Perplexities(Item):
             comparisons=[*judged(sweep), *told(sweep)],
             panels={"perplexity": Picture("context (tokens)", "held-out perplexity", curves, log="xy")},
             remark=f"At a laptop's size: {len(SEEDS)} seeds, paired, differences in nats per token with 95 % t "
-            "intervals. Judged is what the paper's margins can show here: NoPE and 0.25-RoPE are worse than RoPE, so that the "
-            "lower end of the interval lies above 0. The other encodings' margins in the paper are below half a per "
-            "cent of one run each, and only shown; docs/table2.md has what these seeds say about them.",
+            "intervals. Judged is what the paper's margins can show here: NoPE and 0.25-RoPE are worse than RoPE, so "
+            "that the lower end of the interval lies above 0. The other encodings' margins in the paper are below "
+            "half a per cent of one run each, and only shown; docs/table2.md has what these seeds say about them.",
         )
 
 

@@ -56,9 +56,7 @@ def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> li
         data = given(invocation, "data")
         for name, item in items.items():
             if name not in missing:
-                runner = Runner(
-                    config.outputs, invocation.config_dir, config.device, config.trust, given(invocation, "data")
-                )
+                runner = Runner(config.outputs, invocation.config_dir, config.device, config.trust, data)
                 entries.append(entry_of(name, item, subjects[name], runner, run))
                 conclude(run, entries)
         report.show(items, entries)
