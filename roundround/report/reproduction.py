@@ -135,7 +135,7 @@ def draw(entry: Entry, item: Item, panels: Mapping[str, HeatMap | Picture], fold
         else:
             draw_heat_map(figure, axis, panel)
         axis.set_title(name, fontsize="medium", parse_math=False)
-    whose = "" if entry.is_the_papers else f", of {entry.model}, which is not the paper's model"
+    whose = "" if entry.is_the_papers else f"; here of {entry.model} in its place"
     set_title(figure, f"{entry.name}: {item.shows}{whose}")
     save(figure, folder, entry.name)
 
@@ -148,6 +148,7 @@ def draw_heat_map(figure: Any, axis: Any, panel: HeatMap) -> None:
         vmax=panel.most,
     )  # fmt: skip
     figure.colorbar(image, ax=axis, fraction=0.05)
+    axis.locator_params(integer=True)
     axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
 
 
