@@ -32,6 +32,7 @@ WITHOUT_VALUE = {
 }
 MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
 
+BARE_WORDS = {"theory": "claim", "reproduce": "item"}  # verbs whose words without a key name what is to be done
 SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
 
 FLAG_CHOICES = {
@@ -102,12 +103,15 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
 def expand_sugar(args: list[str], verb: str) -> list[str]:
     """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
 
-    Bare words of theory, such as `rope.thm_6_1`, are `claim=[rope.thm_6_1]`. Raises UserError where a name is missing.
+    Bare words of theory, such as `rope.thm_6_1`, are `claim=[rope.thm_6_1]`, those of reproduce `item=[...]`, and
+    `--write-docs` is `write_docs=true`. Raises UserError where a name is missing.
     """
-    if verb == "theory":
+    if verb in BARE_WORDS:
         bare = {n for n, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and not is_value(args, n)}
         rest = [arg for n, arg in enumerate(args) if n not in bare]
-        return [*rest, f"claim=[{','.join(args[n] for n in sorted(bare))}]"] if bare else args
+        if verb == "reproduce":
+            rest = ["write_docs=true" if arg == "--write-docs" else arg for arg in rest]
+        return [*rest, f"{BARE_WORDS[verb]}=[{','.join(args[n] for n in sorted(bare))}]"] if bare else rest
     if verb != "max-retrieval":
         return args
     expanded, names, words = [], ["softmax"], iter(args)

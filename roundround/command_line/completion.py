@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 
+from roundround import reproduction, theory
 from roundround.command_line.arguments import (
+    BARE_WORDS,
     FLAG_CHOICES,
     SHORT_NORMALISERS,
     WITH_VALUE,
     WITHOUT_VALUE,
     read_command_line,
 )
-from roundround.config.composition import compose, config_loader
 from roundround.command_line.messages import EXPLAINED
 from roundround.command_line.sweeps import is_sweep
-from roundround.theory import names
+from roundround.config.composition import compose, config_loader
+
+OWN_FLAGS = {"max-retrieval": ["--temp"], "reproduce": ["--write-docs"]}
+
+
+def names(verb: str) -> list[str]:
+    """What words without a key may name."""
+    return theory.names() if verb == "theory" else [*reproduction.names(), "all"]
 
 
 def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]:
@@ -32,15 +40,15 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         flag = prefix.removesuffix("=") or (words[-1] if words else "")
         if flag == "--temp" and verb == "max-retrieval":
             return names_of_normalisers(incomplete)
-        if verb == "theory" and prefix in ("", "claim="):
-            start = "claim=" if incomplete.startswith("claim=") else ""
-            claims = [start + name for name in names() if (start + name).startswith(incomplete)]
-            if claims:
-                return claims
+        if verb in BARE_WORDS and prefix in ("", f"{BARE_WORDS[verb]}="):
+            start = f"{BARE_WORDS[verb]}=" if incomplete.startswith(f"{BARE_WORDS[verb]}=") else ""
+            found = [start + name for name in names(verb) if (start + name).startswith(incomplete)]
+            if found:
+                return found
         if flag in FLAG_CHOICES:
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):
-            flags = [*WITH_VALUE, *WITHOUT_VALUE, *(["--temp"] if verb == "max-retrieval" else [])]
+            flags = [*WITH_VALUE, *WITHOUT_VALUE, *OWN_FLAGS.get(verb, [])]
             return [flag for flag in flags if flag.startswith(incomplete)]
         line = read_command_line(words, verb)
         beside = [word for word in line.overrides if not is_sweep(word) and len(word.split()) == 1]

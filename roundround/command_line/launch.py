@@ -81,6 +81,7 @@ class Job:
             task = self.task(directory, log_name)
             on_signals(interrupt)
             task(cfg, self.invocation())
+            leave_nothing(directory, log_name)  # where it opened no run
         except EXPLAINED as error:
             log.debug("refused", exc_info=error)
             leave_nothing(directory, log_name)
@@ -122,6 +123,7 @@ class Job:
             overrides=typed_overrides(),
             choices=dict(hydra_config.runtime.choices),
             sweep=directory.parent if hydra_config.mode == RunMode.MULTIRUN else None,
+            config_dir=self.config_dir,
         )
 
     def failed(self, error: BaseException) -> int:

@@ -11,8 +11,8 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeS
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from roundround.config.composition import compose
 from roundround.command_line.messages import EXPLAINED
+from roundround.config.composition import compose
 from roundround.config.options import options_of
 from roundround.errors import UserError
 

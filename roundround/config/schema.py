@@ -177,6 +177,25 @@ class TheoryConfig(SubjectConfig):
 
 
 @dataclass
+class ReproduceConfig:
+    """What `roundround reproduce` reads; model is None where the papers' own models are meant."""
+
+    item: list[str] = MISSING
+    device: str = MISSING
+    trust: bool = MISSING
+    write_docs: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+    model: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        for name in ("model", "data"):
+            if getattr(self, name) is not None and not self.item:
+                raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
+
+
+@dataclass
 class MaxRetrievalConfig:
     """What `roundround max-retrieval` reads."""
 

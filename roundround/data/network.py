@@ -25,6 +25,14 @@ def hub_is_reachable() -> bool:
     return True
 
 
+def is_cached(name: str) -> bool:
+    """Whether the weights of a model on the hub lie in the local cache, in safetensors."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    return any(folder.glob("snapshots/*/*.safetensors"))
+
+
 def cached_commit(name: str, revision: str | None) -> str | None:
     """The commit of a data set that the local cache knows for a branch or tag, else the newest it has; or None."""
     from huggingface_hub import constants

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
-from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, PAPER, Array, Measured, half_width, shown_name
+from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, Array, Measured, half_width, shown_name
+from roundround.retrieval.published import PAPER
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
 KINDS = ("svg", "pdf", "png")

@@ -15,23 +15,10 @@ from rich import box
 from rich.table import Table
 from scipy import stats
 
+from roundround.retrieval.published import PAPER
+
 Array = NDArray[np.float64]
 
-# Velickovic et al. 2024, arXiv:2410.01104, table 1: items, accuracy in per cent of the plain softmax and of the
-# adaptive temperature; the rows of 32 and 8,192 items are less certain than the others
-PAPER = {
-    16: (98.6, 98.6),
-    32: (97.1, 97.1),
-    64: (94.3, 94.5),
-    128: (89.7, 89.9),
-    256: (81.3, 82.1),
-    512: (70.1, 72.5),
-    1024: (53.8, 57.7),
-    2048: (35.7, 39.4),
-    4096: (22.6, 24.9),
-    8192: (15.7, 17.5),
-    16384: (12.4, 14.0),
-}
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size

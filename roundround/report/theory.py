@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from roundround.console import print_table
 from roundround.files import write_atomically
 from roundround.report.figures import save, set_title, subplots
-from roundround.theory.claim import Answer, Comparison, Finding
+from roundround.theory.claim import Answer, Comparison, Finding, Picture
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # told apart without colour
 CAPTION = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
@@ -61,6 +62,23 @@ def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def curves(answers: Sequence[Answer]) -> dict[str, Any]:
+    """What the figures show, as numbers."""
+    return {answer.label: as_numbers(answer.finding.picture) for answer in answers if answer.finding.picture}
+
+
+def as_numbers(picture: Picture) -> dict[str, Any]:
+    return {
+        "x_label": picture.x_label,
+        "y_label": picture.y_label,
+        "log": picture.log,
+        "curves": [
+            {"name": c.name, "x": np.asarray(c.x).tolist(), "y": np.asarray(c.y).tolist(), "points": c.points}
+            for c in picture.curves
+        ],
+    }
+
+
 def show(answers: Sequence[Answer]) -> None:
     """One row a statement."""
     table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
@@ -97,6 +115,13 @@ def draw(answer: Answer, folder: Path) -> None:
     if picture is None:
         return
     figure, axis = subplots(figsize=(6.4, 4.2))
+    plot(axis, picture)
+    set_title(figure, f"{answer.label}: {answer.claim.title}")
+    save(figure, folder, "_".join(re.findall(r"[\w.-]+", answer.label)))
+
+
+def plot(axis: Any, picture: Picture) -> None:
+    """Its curves and points, told apart without colour."""
     for place, curve in enumerate(c for c in picture.curves if not c.points):
         axis.plot(curve.x, curve.y, linestyle=STYLES[place % len(STYLES)], label=curve.name, linewidth=1.3)
     for place, curve in enumerate(c for c in picture.curves if c.points):
@@ -106,5 +131,3 @@ def draw(answer: Answer, folder: Path) -> None:
     axis.set(xlabel=picture.x_label, ylabel=picture.y_label)
     if any(curve.name for curve in picture.curves):
         axis.legend(fontsize=8)
-    set_title(figure, f"{answer.label}: {answer.claim.title}")
-    save(figure, folder, "_".join(re.findall(r"[\w.-]+", answer.label)))

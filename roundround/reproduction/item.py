@@ -68,7 +68,8 @@ class Item(ABC):
 
     shows: what it is about. published: the paper's most telling number or two, as text. command: the verb that does
     the work; "" where this program's own functions are called directly. minutes: of two CPU cores, without a model.
-    model: the pretrained model that it is about, by its name in `model=`; None for none.
+    model: the pretrained model that it is about, by its name in `model=`; None for none. needs: what no machine like
+    this has; "" where it can be made here, given the model.
     """
 
     shows: str
@@ -76,6 +77,7 @@ class Item(ABC):
     command: str = ""
     minutes: float = 0.2
     model: str | None = None
+    needs: str = ""
 
     @abstractmethod
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:

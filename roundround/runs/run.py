@@ -87,7 +87,7 @@ class Invocation:
     """How a verb was called: what the command line decided beside the config.
 
     directory: the run's own, claimed. overrides: as Hydra parsed them. choices: the option taken of each config group.
-    sweep: the directory of the sweep that this run is a job of.
+    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder.
     """
 
     verb: str
@@ -95,6 +95,7 @@ class Invocation:
     overrides: list[str]
     choices: dict[str, str | None]
     sweep: Path | None = None
+    config_dir: str | None = None
 
     @property
     def given(self) -> dict[str, str]:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from safetensors.torch import save_file
 
 from roundround.config.build import build
 from roundround.config.schema import MaxRetrievalConfig
 from roundround.console import print_status, print_table
 from roundround.errors import UserError
-from roundround.files import write_atomically
+from roundround.files import usual_mode, write_atomically
 from roundround.report import max_retrieval_figures as figures
 from roundround.report import max_retrieval_tables as report
 from roundround.retrieval import fitting
@@ -49,7 +50,7 @@ def report_on(
     measured = measure(run, config, models, softmaxes)
     tabulate(run, config, measured)
     if run.writes:
-        draw(config, models, softmaxes, measured, points, run.directory / "figures")
+        draw(config, models, softmaxes, measured, points, run.directory)
 
 
 def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
@@ -147,9 +148,10 @@ def draw(
     softmaxes: dict[str, AttentionSoftmax],
     measured: report.Measured,
     points: torch.Tensor | None,
-    folder: Path,
+    directory: Path,
 ) -> None:
-    """Every figure of the run; heat maps of the first seed, plain and adaptive."""
+    """Every figure of the run; heat maps of the first seed, plain and adaptive, also as arrays [sets, items]."""
+    folder, arrays = directory / "figures", directory / "attention.safetensors"
     figures.accuracy(measured, folder)
     figures.dispersion(measured, folder)
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
@@ -158,6 +160,8 @@ def draw(
     for n in measured.sizes:
         sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes, stream=TEST)
         frames[n] = attention_by_priority(model, shown, sets, **HEAT_MAP)
+    save_file({f"{name}.{n}": alpha for n, found in frames.items() for name, alpha in found.items()}, arrays)
+    usual_mode(arrays)
     for name in shown:
         figures.heat_maps({n: weights[name].numpy() for n, weights in frames.items()}, name, folder)
     if points is not None:

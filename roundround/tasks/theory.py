@@ -10,6 +10,7 @@ from roundround.config.recorded import as_dict
 from roundround.config.schema import TheoryConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.errors import Refuted, UserError
+from roundround.files import write_json
 from roundround.report import theory as report
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.loggers.base import Logger
@@ -68,5 +69,6 @@ def conclude(run: Run, answers: list[Answer]) -> None:
     if run.writes:
         report.show(answers)
         report.write(answers, run.directory / "theory.md")
+        write_json(run.directory / "curves.json", report.curves(answers))
     if failed:
         raise Refuted(f"{len(failed)} of {len(answers)} do not hold: {', '.join(failed)}")

@@ -1,0 +1,212 @@
+"""What was reproduced: the list of all items, a line and a figure for each, the page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from roundround import __version__
+from roundround.config.options import conf_dir
+from roundround.console import print_status, print_table
+from roundround.errors import UserError
+from roundround.files import write_atomically
+from roundround.report.figures import colour_map, save, set_title, subplots
+from roundround.report.theory import interval, number, plot
+from roundround.reproduction.item import HeatMap, Item
+from roundround.reproduction.ledger import Entry
+from roundround.theory.claim import Comparison, Picture
+
+PAPERS = {
+    "rope": "Round and Round We Go! What makes Rotary Positional Encodings useful? (arXiv 2410.06205)",
+    "softmax": "softmax is not enough (for sharp out-of-distribution) (arXiv 2410.01104)",
+}
+HEAD = """# The papers' figures and tables, made again
+
+This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce`
+lists the same, `roundround reproduce NAME` makes an item again by the other verbs, `roundround reproduce all`
+everything that a machine can do. A figure that needs Gemma's or Llama's weights is made of them where they are in the
+cache of the Hugging Face hub, or of another model (`model=`), and then says so.
+
+An item passes if every number that is judged lies within what is allowed; that, and what the paper prints, stands
+beside it.
+"""
+
+
+def needs(item: Item) -> str:
+    """What it takes to make an item, in a few words."""
+    if item.needs:
+        return item.needs
+    if item.model is not None:
+        return f"weights of {item.model}"
+    if item.minutes < 1:
+        return "seconds"
+    return f"{item.minutes:.0f} minutes of CPU" if item.minutes < 90 else f"{item.minutes / 60:.1f} hours of CPU"
+
+
+def show_all(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> None:
+    """Every item with what was found last of it."""
+    columns = ("item", "shows", "command", "needs", "published", "ours", "verdict")
+    table = Table(*columns, title="figures and tables of the papers")
+    for name, item in items.items():
+        entry = found[name][0] if name in found else None
+        ours, verdict = ("", "not run") if entry is None else (told(entry), entry.verdict)
+        table.add_row(name, item.shows, item.command, needs(item), item.published, ours, verdict)
+    table.caption = "roundround reproduce NAME makes one, roundround reproduce all what this machine can"
+    print_table(table)
+
+
+def show(items: Mapping[str, Item], entries: Sequence[Entry]) -> None:
+    """What was made now, with every number that is judged and does not hold."""
+    table = Table("item", "published", "ours", "numbers", "verdict", title="reproduced")
+    for entry in entries:
+        judged = [c for c in entry.comparisons if is_judged(c)]
+        numbers = f"{sum(c.holds for c in judged)} of {len(judged)}" if judged else ""
+        table.add_row(entry.name, items[entry.name].published, told(entry), numbers, entry.verdict)
+    print_table(table)
+    for entry in entries:
+        for c in entry.comparisons:
+            if not c.holds:
+                print_status(f"{entry.name}: {c.what}: {number(c.ours)} ({interval(c)})")
+
+
+def told(entry: Entry) -> str:
+    """What was found, and of which model where that is not the paper's."""
+    return entry.ours if entry.is_the_papers else f"{entry.ours} (of {entry.model})"
+
+
+def allowed(comparison: Comparison) -> str:
+    """What a number had to be, and whether it was; what the paper prints where it is only shown."""
+    paper = "" if comparison.published is None else f"; the paper: {number(comparison.published)}"
+    if not is_judged(comparison):
+        return f"shown{paper}"
+    return f"{interval(comparison)}{paper}{'' if comparison.holds else ': **no**'}"
+
+
+def is_judged(comparison: Comparison) -> bool:
+    return bool(np.isfinite(comparison.low) or np.isfinite(comparison.high))
+
+
+def tell_plan(items: Mapping[str, Item], missing: Mapping[str, str]) -> None:
+    """How long it may take, and what is left out."""
+    here = {name: item for name, item in items.items() if name not in missing}
+    commands = {item.command or name: item.minutes for name, item in here.items()}  # one run may serve several
+    minutes = sum(commands.values())
+    long = "seconds" if minutes < 2 else f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minutes"
+    print_status(f"items: {len(here)}; at most about {long} on two cores, runs that are finished are taken")
+    for name, why in missing.items():
+        print_status(f"{name} is left out: it {why}")
+
+
+def line(entry: Entry) -> str:
+    """The verdict of one item."""
+    return f"{entry.verdict}  {entry.name}: {told(entry)}"
+
+
+def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Every number of every item, and its verdict."""
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        found.append({"metric": "verdict", "item": entry.name, "value": entry.verdict})
+        found += [
+            {"metric": "comparison", "item": entry.name, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
+             "published": c.published, "holds": c.holds}
+            for c in entry.comparisons
+        ]  # fmt: skip
+    return found
+
+
+# -- the figure
+
+
+def draw(entry: Entry, item: Item, panels: Mapping[str, HeatMap | Picture], folder: Path) -> None:
+    """All panels side by side; legible without colour."""
+    if not panels:
+        return
+    figure, axes = subplots(1, len(panels), figsize=(1.2 + 4.6 * len(panels), 4.2), squeeze=False)
+    for axis, (name, panel) in zip(axes[0], panels.items(), strict=True):
+        if isinstance(panel, Picture):
+            plot(axis, panel)
+            axis.margins(y=0.25)  # for the legend
+        else:
+            draw_heat_map(figure, axis, panel)
+        axis.set_title(name, fontsize="medium", parse_math=False)
+    whose = "" if entry.is_the_papers else f", of {entry.model}, which is not the paper's model"
+    set_title(figure, f"{entry.name}: {item.shows}{whose}")
+    save(figure, folder, entry.name)
+
+
+def draw_heat_map(figure: Any, axis: Any, panel: HeatMap) -> None:
+    """Light to dark, so that grey paper shows the same order."""
+    values = np.asarray(panel.values, dtype=float)
+    image = axis.imshow(
+        values, aspect="auto", interpolation="nearest", cmap=colour_map("YlGnBu"), vmin=min(0.0, np.nanmin(values)),
+        vmax=panel.most,
+    )  # fmt: skip
+    figure.colorbar(image, ax=axis, fraction=0.05)
+    axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
+
+
+# -- the page
+
+
+def docs_folder() -> Path:
+    """Where the page goes: docs of the checkout that this code runs from. UserError where it is installed."""
+    folder = conf_dir().parent / "docs"
+    if not folder.is_dir():
+        raise UserError("--write-docs writes the page of a checkout, and roundround is installed here without its docs")
+    return folder
+
+
+def write_docs(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> Path:
+    """The page of all items and its figures; returns its path."""
+    docs = docs_folder()
+    figures = docs / "reproduction"
+    shutil.rmtree(figures, ignore_errors=True)
+    figures.mkdir()
+    for entry, directory in found.values():
+        if entry.figure is not None:
+            shutil.copyfile(directory / "figures" / f"{entry.figure}.svg", figures / f"{entry.figure}.svg")
+    parts = [HEAD, f"\nWritten by version {__version__}.\n"]
+    for paper, title in PAPERS.items():
+        of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
+        parts += [f"\n## {title}\n\n", overview(of_paper, found)]
+        parts += [section(name, item, found[name][0] if name in found else None) for name, item in of_paper.items()]
+    path = docs / "reproduction.md"
+    write_atomically(path, "".join(parts))
+    return path
+
+
+def overview(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> str:
+    """The table at the top of a paper's half."""
+    rows = []
+    for name, item in items.items():
+        entry = found[name][0] if name in found else None
+        ours, verdict = ("", "not run") if entry is None else (told(entry), entry.verdict)
+        rows.append(f"| `{name}` | {item.shows} | {needs(item)} | {item.published} | {ours} | {verdict} |\n")
+    return "| item | shows | needs | published | ours | verdict |\n|---|---|---|---|---|---|\n" + "".join(rows)
+
+
+def section(name: str, item: Item, entry: Entry | None) -> str:
+    """One item: command, remark, numbers, figure."""
+    if entry is None:
+        return f"\n### {name}\n\n{item.shows.capitalize()}. Not run: it needs {needs(item)}.\n"
+    parts = [f"\n### {name}: {entry.verdict}\n\n{item.shows[0].upper()}{item.shows[1:]}.\n"]
+    if not entry.is_the_papers:
+        parts.append(f"\nMade of {entry.model}, which is not the paper's model.\n")
+    if entry.incomparable:
+        parts.append(f"\nNot comparable: {entry.incomparable}.\n")
+    if entry.remark:
+        parts.append(f"\n{entry.remark}\n")
+    command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
+    parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
+    if entry.comparisons:
+        rows = "".join(f"| {c.what} | {number(c.ours)} | {allowed(c)} |\n" for c in entry.comparisons)
+        parts.append("\n| number | ours | allowed |\n|---|---|---|\n" + rows)
+    if entry.figure is not None:
+        parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
+    return "".join(parts)

@@ -1,0 +1,134 @@
+"""`roundround reproduce`: the figures and tables of both papers, made again by the other verbs and compared."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from roundround.config.build import build
+from roundround.config.checked import checked
+from roundround.config.options import load_option
+from roundround.config.recorded import as_dict
+from roundround.config.schema import ReproduceConfig
+from roundround.console import print_result, print_status
+from roundround.data.network import hub_is_reachable, is_cached
+from roundround.errors import Refuted, UserError
+from roundround.report import reproduction as report
+from roundround.reproduction import ledger
+from roundround.reproduction.catalogue import chosen, in_order
+from roundround.reproduction.item import Item, Outcome, Subject
+from roundround.reproduction.runner import Runner, VerbFailed
+from roundround.runs.loggers.base import Logger
+from roundround.runs.opening import now, opened
+from roundround.runs.run import Invocation, Run
+
+
+def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
+    """List the items, or make some; write the page where it is asked for. Refuted where one fails."""
+    config = checked(ReproduceConfig, cfg)
+    if config.write_docs:
+        report.docs_folder()  # said before hours
+    failed = make(cfg, config, invocation) if config.item else []
+    found = ledger.newest(config.outputs)
+    if config.write_docs:
+        print_result(str(report.write_docs(in_order(), found)))
+    elif not config.item:
+        report.show_all(in_order(), found)
+    if failed:
+        raise Refuted(f"{len(failed)} differ from the paper: {', '.join(failed)}")
+
+
+def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
+    """Make the items that are asked for; the names of those that fail."""
+    items = chosen(config.item)
+    subjects = {name: subject_of(item, cfg, invocation) for name, item in items.items()}
+    missing = {
+        name: why for name, item in items.items() if (why := why_not(item, subjects[name], "all" in config.item))
+    }
+    if missing and "all" not in config.item:
+        name, why = next(iter(missing.items()))
+        raise UserError(f"{name} {why}")
+    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
+        report.tell_plan(items, missing)
+        entries: list[ledger.Entry] = []
+        data = given(invocation, "data")
+        for name, item in items.items():
+            if name not in missing:
+                runner = Runner(
+                    config.outputs, invocation.config_dir, config.device, config.trust, given(invocation, "data")
+                )
+                entries.append(entry_of(name, item, subjects[name], runner, run))
+                conclude(run, entries)
+        report.show(items, entries)
+        return [entry.name for entry in entries if entry.verdict == "fail"]
+
+
+def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run: Run) -> ledger.Entry:
+    """Make one item, and draw it."""
+    began = time.monotonic()
+    try:
+        outcome = item.make(runner, subject)
+    except VerbFailed as error:
+        outcome = Outcome(ours="none", remark=f"{error}.")
+    entry = ledger.Entry(
+        name=name,
+        verdict=outcome.verdict,
+        ours=outcome.ours,
+        comparisons=outcome.comparisons,
+        remark=outcome.remark,
+        incomparable=outcome.incomparable,
+        model=None if subject is None else subject.name,
+        is_the_papers=subject is None or subject.is_the_papers,
+        runs=runner.made,
+        figure=name if outcome.panels else None,
+        seconds=time.monotonic() - began,
+        ended=now(),
+    )
+    if run.writes:
+        report.draw(entry, item, outcome.panels, run.directory / "figures")
+        print_status(report.line(entry))
+    return entry
+
+
+def conclude(run: Run, entries: list[ledger.Entry]) -> None:
+    """Record what there is so far: a later item may take hours."""
+    verdicts = [entry.verdict for entry in entries]
+    run.results(report.records(entries), passed=verdicts.count("pass"), failed=verdicts.count("fail"))
+    if run.writes:
+        ledger.write(entries, run.directory)
+
+
+def subject_of(item: Item, cfg: DictConfig, invocation: Invocation) -> Subject | None:
+    """The model to take: the one that is given, else the paper's own; None for an item without one."""
+    if item.model is None:
+        return None
+    words = given(invocation, "model")
+    if not words:
+        return Subject(item.model, (f"model={item.model}",), is_the_papers=True)
+    name = invocation.choices["model"]
+    assert name is not None
+    path = cfg.model.path
+    return Subject(name if name != "hf" else Path(str(path)).name, words, is_the_papers=name == item.model)
+
+
+def given(invocation: Invocation, group: str) -> tuple[str, ...]:
+    """The words of the command line about a group: the option and its numbers."""
+    keys = {word: word.partition("=")[0].lstrip("+~").partition(".")[0] for word in invocation.overrides}
+    return tuple(word for word, key in keys.items() if key == group)
+
+
+def why_not(item: Item, subject: Subject | None, for_all: bool) -> str | None:
+    """Why an item cannot be made here; None where it can. `all` downloads nothing."""
+    if item.needs:
+        return f"needs {item.needs}"
+    if subject is None or not subject.is_the_papers:
+        return None
+    path = str(load_option("model", subject.name).path)
+    if is_cached(path) or (not for_all and hub_is_reachable()):
+        return None
+    return (
+        f"needs the weights of {path}, which are not in the cache of the Hugging Face hub; fetch them, or give another "
+        "model, such as model=stories260k"
+    )

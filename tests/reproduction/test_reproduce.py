@@ -1,0 +1,129 @@
+"""`roundround reproduce`: a list, an item, a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, Done, assert_refused
+
+from roundround.command_line.arguments import expand_sugar
+from roundround.command_line.completion import complete_override
+from roundround.errors import UserError
+from roundround.report import reproduction as report
+from roundround.reproduction import ledger, names
+from roundround.reproduction.catalogue import ITEMS, chosen, in_order
+from roundround.reproduction.item import Outcome
+from roundround.reproduction.published import FOLDER, heat_map
+from roundround.theory.claim import at_least, shown
+
+
+def test_every_figure_and_table_of_both_papers_has_its_item() -> None:
+    assert list(in_order()) == names() == sorted(ITEMS, key=names().index)
+    assert len(names()) == 19 + 5 + 7 + 2
+
+
+def test_an_item_passes_where_every_judged_number_holds() -> None:
+    good, bad, told = at_least("a", 2, 1), at_least("b", 0, 1), shown("c", 5, published=9)
+    assert Outcome("", [good, told]).verdict == "pass"
+    assert Outcome("", [good, bad]).verdict == "fail"
+    assert Outcome("", []).verdict == "fail"
+    assert Outcome("", [good, bad], incomparable="another model").verdict == "not comparable"
+
+
+def test_an_item_is_made_listed_and_written_down(
+    roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = roundround("reproduce")
+    assert (listed.code, listed.out) == (0, "")
+    assert "not run" in listed.err
+    assert not [path for path in Path("outputs").rglob("*") if path.is_file()]
+    done = roundround("reproduce", "rope.fig1")
+    assert done.code == 0, done.err
+    assert done.value("verdict", item="rope.fig1") == "pass"
+    assert (done.directory / "figures" / "rope.fig1.svg").is_file()
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(report, "docs_folder", lambda: tmp_path / "docs")
+    written = roundround("reproduce", "--write-docs")
+    assert written.out.strip() == str(tmp_path / "docs" / "reproduction.md")
+    page = (tmp_path / "docs" / "reproduction.md").read_text()
+    assert "### rope.fig1: pass" in page
+    assert "### rope.fig2\n\nAligned vectors" in page
+    assert (tmp_path / "docs" / "reproduction" / "rope.fig1.svg").is_file()
+
+
+def test_what_was_recorded_is_read_again(roundround: Callable[..., Done]) -> None:
+    done = roundround("reproduce", "rope.fig1")
+    (entry,) = ledger.read(done.directory)
+    assert entry.verdict == "pass"
+    assert {(c.low, c.high) for c in entry.comparisons} == {(0.99, np.inf)}
+    assert ledger.newest("outputs")["rope.fig1"] == (entry, done.directory)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '[{"name": "rope.fig1"}]', "[" * 9999])
+def test_a_damaged_record_is_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "outcomes.json").write_text(text)
+    assert ledger.read(tmp_path) == []
+
+
+def test_the_papers_own_model_comes_before_another_one(roundround: Callable[..., Done]) -> None:
+    done = roundround("reproduce", "rope.fig1")
+    (recorded,) = json.loads((done.directory / "outcomes.json").read_text())
+    other = roundround("reproduce", "rope.fig1")
+    (other.directory / "outcomes.json").write_text(json.dumps([{**recorded, "is_the_papers": False}]))
+    assert ledger.newest("outputs")["rope.fig1"][1] == done.directory
+
+
+def test_an_item_that_fails_is_named_and_the_exit_code_is_1(
+    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(ITEMS["rope.fig1"]), "make", lambda *_: Outcome("0.5", [at_least("weight", 0.5, 0.9)]))
+    done = roundround("reproduce", "rope.fig1")
+    assert done.code == 1
+    assert "1 differ from the paper: rope.fig1" in done.err.splitlines()[-1]
+    assert "weight: 0.5 (at least 0.9)" in done.err
+
+
+def test_wrong_words_get_one_line(roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_refused(roundround("reproduce", "rope.fig20"), "no item 'rope.fig20'; did you mean 'rope.fig2'?")
+    assert_refused(roundround("reproduce", "rope.fgi2"), "did you mean 'rope.fig2'?")
+    assert_refused(roundround("reproduce", "model=stories260k"), "name some")
+    assert_refused(roundround("reproduce", "rope.fig3"), "needs the weights of google/gemma-7b", "model=stories260k")
+    assert_refused(roundround("reproduce", "softmax.fig7"), "needs Gemma 2B")
+    monkeypatch.setattr(report, "conf_dir", lambda: Path("elsewhere") / "conf")
+    assert_refused(roundround("reproduce", "--write-docs"), "without its docs")
+
+
+def test_all_stands_for_every_item() -> None:
+    assert list(chosen(["all", "rope.fig2"])) == names()
+    assert list(chosen(["rope.fig2", "rope.fig1", "rope.fig2"])) == ["rope.fig2", "rope.fig1"]
+    with pytest.raises(UserError):
+        chosen(["rope.fig"])
+
+
+def test_words_and_completion() -> None:
+    assert expand_sugar(["rope.fig2", "--write-docs", "model=hf"], "reproduce") == [
+        "write_docs=true",
+        "model=hf",
+        "item=[rope.fig2]",
+    ]
+    assert complete_override("reproduce", [], "softmax.t") == ["softmax.table1"]
+    assert complete_override("reproduce", ["rope.fig1"], "al") == ["all"]
+    assert "--write-docs" in complete_override("reproduce", [], "--w")
+
+
+def test_the_published_maps_have_the_paper_s_shape() -> None:
+    assert len(list(FOLDER.glob("*.csv"))) == 24
+    assert heat_map("G7B_Fig3a_query_layer").shape == (128, 27)
+    assert heat_map("L3.1_Fig10a_query").shape == (64, 32)
+    assert heat_map("Fig12_L1H10_logits").shape == (20, 20)
+
+
+def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    assert page.startswith(report.HEAD)
+    for name, item in in_order().items():
+        assert f"| `{name}` | {item.shows} |" in page, f"{name} is not on the page: roundround reproduce --write-docs"

@@ -1,0 +1,95 @@
+"""What an item is made from: a verb in a process of its own, or the finished run of the same config."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import FAST, Done
+
+from roundround.errors import UserError
+from roundround.reproduction import runner
+from roundround.reproduction.runner import Runner, hash_of
+
+QUICK = ["seeds=2", "max_steps=3", "test_sizes=[4,8]", "test_sets=8", "checkpoint_every=1", "model.width=8"]
+
+
+def of(outputs: str = "outputs") -> Runner:
+    return Runner(outputs, None, "cpu", False)
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("theory", ["claim=[rope.lemma_a_3]"]),
+        ("probe", ["model=stories260k", "max_documents=1", "rows=false", "entropy=false"]),
+        ("max-retrieval", QUICK),
+    ],
+)
+def test_the_config_that_is_looked_for_is_the_one_that_the_verb_records(
+    roundround: Callable[..., Done], verb: str, words: list[str]
+) -> None:
+    words = [*words, "device=cpu"]
+    done = roundround(verb, *words, "logger=none")
+    assert hash_of(of().config(verb, words)) == hash_of(done.manifest["config"])
+
+
+def test_so_are_those_of_training_and_of_evaluating_a_run(roundround: Callable[..., Done], corpus: Path) -> None:
+    words = [*FAST, "data=text", f"data.path={corpus}"]
+    trained = roundround("train", *words)
+    assert hash_of(of().config("train", words)) == hash_of(trained.manifest["config"])
+    words = [f"run={trained.directory}", "length=[16,32]"]
+    done = roundround("eval", *words)
+    assert hash_of(of().config("eval", words)) == hash_of(done.manifest["config"])
+
+
+def test_a_finished_run_is_taken_a_stopped_one_gone_on_with_and_another_config_begun(
+    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = roundround("max-retrieval", *QUICK, "device=cpu")
+    started: list[list[str]] = []
+    monkeypatch.setattr(runner, "start", lambda words: started.append(words) or Path("new"))
+    ours = of()
+    assert ours("max-retrieval", *QUICK) == done.directory
+    assert ours("max-retrieval", *QUICK, "seed=7") == Path("new")
+    (done.directory / "run.json").write_text(json.dumps({**done.manifest, "status": "interrupted"}))
+    assert ours("max-retrieval", *QUICK) == Path("new")
+    assert [made.taken for made in ours.made] == [True, False, False]
+    assert started == [
+        ["max-retrieval", *QUICK, "seed=7", "logger=none", "trust=false", "device=cpu", "outputs=outputs"],
+        ["max-retrieval", f"resume={done.directory}", "logger=none", "outputs=outputs"],
+    ]
+
+
+def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
+    directory = of()("theory", "claim=[rope.lemma_a_3]")
+    assert json.loads((directory / "run.json").read_text())["status"] == "done"
+
+
+def test_a_verb_that_is_refused_says_so(here: Path) -> None:
+    with pytest.raises(UserError, match="was refused"):
+        runner.start(["theory", "rope.lemma_a_9"])
+
+
+def test_a_signal_reaches_the_verb_before_it_is_obeyed(here: Path) -> None:
+    words = ["max-retrieval", "seeds=2", "model.width=8", "max_steps=1000000", "logger=none", "device=cpu"]
+    code = f"from roundround.reproduction.runner import start; start({words})"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    try:
+        while not list(Path("outputs").glob("*/*/*/metrics.jsonl")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "interrupted by SIGTERM" in told
+    (manifest,) = Path("outputs").glob("max-retrieval/*/*/run.json")
+    assert json.loads(manifest.read_text())["status"] == "interrupted"
