@@ -39,7 +39,7 @@ class Alignment(Item):
         before, after = (rows[name][1:] / rows["bound"][1:] for name in ("previous", "next"))
         own_bound = rows["previous"][1:] / rows["bound_previous"][1:]
         target = published_previous.mean()
-        readings = {"t - 1 from t": float(np.nanmean(before)), "t from t + 1": float(np.nanmean(after))}
+        readings = {"t on t - 1": float(np.nanmean(before)), "t + 1 on t": float(np.nanmean(after))}
         nearest = min(readings, key=lambda reading: abs(readings[reading] - target))
         comparisons = [
             *self.compare_first(rows),
@@ -56,8 +56,8 @@ class Alignment(Item):
         remark = sentences(
             [
                 found.remark,
-                f"The column of the token before fits better read as token {nearest}.",
-                "The paper divides it by a token's bound with itself; the share of its own bound stands beside it.",
+                f"The column of the token before fits better read as the logit of {nearest}.",
+                "The paper divides it by the bound of a token with itself; its own bound stands beside that.",
             ]
         )
         panels = {found.title: self.picture(rows)}

@@ -166,7 +166,7 @@ def test_both_readings_of_the_previous_column_are_told(tmp_path: Path) -> None:
     logits[below + 1, below] = logits[below, below - 1]  # as a_{t+1,t}
     logits[below[::2], below[::2] - 1] = 0
     outcome = made("rope.table5", tmp_path, gemma_norms(), prompt)
-    assert "token t from t + 1" in outcome.remark
+    assert "as the logit of t + 1 on t." in outcome.remark
     assert sum(c.what.startswith("previous") for c in outcome.comparisons) == 3
 
 
