@@ -7,24 +7,14 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
-
-from roundround.config.composition import compose
-from roundround.config.options import config_name
-from roundround.config.recorded import as_dict
 from roundround.console import print_status
 from roundround.errors import Interrupted, UserError
 from roundround.interruption import interrupt, on_signals, put_back
 from roundround.runs.directories import all_runs, runs_of
-from roundround.runs.provenance import config_hash
-from roundround.runs.run import Invocation
-from roundround.runs.subject import settle_model_and_data
+from roundround.runs.planned import hash_of_numbers, planned_config
 
 RESUMABLE = {"train", "max-retrieval"}
-NO_RESULT = {"outputs", "logger", "resume", "hydra"}  # keys that change no number
-ABOUT_MODELS = {"probe", "theory"}  # verbs that choose a text to go with the model
 
 
 @dataclass(frozen=True)
@@ -62,11 +52,11 @@ class Runner:
         command = shlex.join(["roundround", verb, *overrides])
         of_all = ["logger=none", f"trust={str(self.trust).lower()}"]
         words = [*overrides, *of_all, *(self.data if verb == "train" else [f"device={self.device}"])]
-        wanted = hash_of(self.config(verb, words))
+        wanted = hash_of_numbers(planned_config(verb, words, self.outputs, self.config_dir))
         same = [
             (path, manifest["status"])
             for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
-            if hash_of(manifest["config"]) == wanted
+            if hash_of_numbers(manifest["config"]) == wanted
         ]
         done = [path for path, status in same if status == "done"]
         if done:
@@ -83,22 +73,6 @@ class Runner:
     @property
     def own_folder(self) -> list[str]:
         return [] if self.config_dir is None else ["--config-dir", self.config_dir]
-
-    def config(self, verb: str, words: list[str]) -> dict[str, Any]:
-        """The config that the verb would record."""
-        cfg: DictConfig = compose(config_name(verb), words, self.config_dir)
-        choices = dict(cfg.hydra.runtime.choices)
-        with open_dict(cfg):
-            del cfg["hydra"]
-        OmegaConf.update(cfg, "outputs", self.outputs)
-        if verb in ABOUT_MODELS:
-            settle_model_and_data(cfg, Invocation(verb=verb, directory=Path(), overrides=words, choices=choices))
-        return as_dict(cfg)
-
-
-def hash_of(config: dict[str, Any]) -> str:
-    """The hash of what a config's numbers depend on."""
-    return config_hash({key: value for key, value in config.items() if key not in NO_RESULT})
 
 
 def start(words: list[str]) -> Path:

@@ -44,10 +44,9 @@ def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> li
     """Make the items that are asked for; the names of those that fail."""
     items = chosen(config.item)
     subjects = {name: subject_of(item, cfg, invocation) for name, item in items.items()}
-    missing = {
-        name: why for name, item in items.items() if (why := why_not(item, subjects[name], "all" in config.item))
-    }
-    if missing and "all" not in config.item:
+    everything = "all" in config.item
+    missing = {name: why for name, item in items.items() if (why := why_not(item, subjects[name], everything))}
+    if missing and not everything:
         name, why = next(iter(missing.items()))
         raise UserError(f"{name} {why}")
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger)) as run:
@@ -57,19 +56,23 @@ def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> li
         for name, item in items.items():
             if name not in missing:
                 runner = Runner(config.outputs, invocation.config_dir, config.device, config.trust, data)
-                entries.append(entry_of(name, item, subjects[name], runner, run))
+                entries.append(entry_of(name, item, subjects[name], runner, run, go_on=everything))
                 conclude(run, entries)
         report.show(items, entries)
         return [entry.name for entry in entries if entry.verdict == "fail"]
 
 
-def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run: Run) -> ledger.Entry:
-    """Make one item, and draw it."""
+def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run: Run, *, go_on: bool) -> ledger.Entry:
+    """Make one item, and draw it. What one model cannot do does not end a run of all items (`go_on`)."""
     began = time.monotonic()
     try:
         outcome = item.make(runner, subject)
     except VerbFailed as error:
         outcome = Outcome(ours="none", remark=f"{error}.")
+    except UserError as error:
+        if not go_on:
+            raise
+        outcome = Outcome(ours="none", incomparable=str(error))
     entry = ledger.Entry(
         name=name,
         verdict=outcome.verdict,

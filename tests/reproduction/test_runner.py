@@ -11,42 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import FAST, Done
+from conftest import Done
 
 from roundround.errors import UserError
 from roundround.reproduction import runner
-from roundround.reproduction.runner import Runner, hash_of
+from roundround.reproduction.runner import Runner
 
 QUICK = ["seeds=2", "max_steps=3", "test_sizes=[4,8]", "test_sets=8", "checkpoint_every=1", "model.width=8"]
 
 
 def of(outputs: str = "outputs") -> Runner:
     return Runner(outputs, None, "cpu", False)
-
-
-@pytest.mark.parametrize(
-    ("verb", "words"),
-    [
-        ("theory", ["claim=[rope.lemma_a_3]"]),
-        ("probe", ["model=stories260k", "max_documents=1", "rows=false", "entropy=false"]),
-        ("max-retrieval", QUICK),
-    ],
-)
-def test_the_config_that_is_looked_for_is_the_one_that_the_verb_records(
-    roundround: Callable[..., Done], verb: str, words: list[str]
-) -> None:
-    words = [*words, "device=cpu"]
-    done = roundround(verb, *words, "logger=none")
-    assert hash_of(of().config(verb, words)) == hash_of(done.manifest["config"])
-
-
-def test_so_are_those_of_training_and_of_evaluating_a_run(roundround: Callable[..., Done], corpus: Path) -> None:
-    words = [*FAST, "data=text", f"data.path={corpus}"]
-    trained = roundround("train", *words)
-    assert hash_of(of().config("train", words)) == hash_of(trained.manifest["config"])
-    words = [f"run={trained.directory}", "length=[16,32]"]
-    done = roundround("eval", *words)
-    assert hash_of(of().config("eval", words)) == hash_of(done.manifest["config"])
 
 
 def test_a_finished_run_is_taken_a_stopped_one_gone_on_with_and_another_config_begun(
