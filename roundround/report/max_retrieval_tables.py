@@ -18,7 +18,7 @@ from scipy import stats
 Array = NDArray[np.float64]
 
 # Velickovic et al. 2024, arXiv:2410.01104, table 1: items, accuracy in per cent of the plain softmax and of the
-# adaptive temperature; the rows of 32 and 8,192 items are less certain than the others
+# adaptive temperature, from texts that quote the paper
 PAPER = {
     16: (98.6, 98.6),
     32: (97.1, 97.1),
@@ -32,6 +32,8 @@ PAPER = {
     8192: (15.7, 17.5),
     16384: (12.4, 14.0),
 }
+SECOND_HAND = (32, 8192)  # items: no quotation of these rows was seen; they are marked wherever they are printed
+MARK = "*"
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
@@ -169,7 +171,7 @@ def rows(measured: Measured) -> list[list[str]]:
     """
     found = [["items", *(f"{n:,}" for n in measured.sizes)]]
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
-        cells = [f"{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
+        cells = [shown_of_paper(n, place) if n in PAPER else "" for n in measured.sizes]
         if any(cells):
             found.append([label, *cells])
     baseline = measured.accuracy(BASELINE)
@@ -181,6 +183,19 @@ def rows(measured: Measured) -> list[list[str]]:
             if name != BASELINE:
                 found.append(["  p", *map(shown_p, p_values(accuracy, baseline))])
     return found
+
+
+def shown_of_paper(n: int, place: int) -> str:
+    """The paper's accuracy in per cent, marked where it is second-hand; the mark in front leaves points aligned."""
+    return f"{MARK if n in SECOND_HAND else ''}{PAPER[n][place]:.1f}"
+
+
+def second_hand(sizes: Sequence[int]) -> str | None:
+    """What the mark means; None where none of these sizes has it."""
+    marked = [f"{n:,}" for n in sizes if n in SECOND_HAND]
+    if not marked:
+        return None
+    return f"{MARK} second-hand: the paper's numbers of {' and '.join(marked)} items are less certain than its others"
 
 
 def shown_p(p: float) -> str:
@@ -224,6 +239,9 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
         )
     else:
         lines.append("per cent, one seed; intervals and p-values need two")
+    marked = second_hand(measured.sizes)
+    if marked is not None:
+        lines.append(marked)
     for name, repeated_by in measured.distinct().items():
         if repeated_by:
             lines.append(

@@ -380,6 +380,23 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     assert max(map(len, shown.splitlines())) <= width
 
 
+def test_what_is_second_hand_of_the_paper_is_marked_and_explained(tmp_path: Path) -> None:
+    for sizes, words in (([16, 32, 8192], "32 and 8,192 items"), ([32, 64], "32 items"), ([16, 64], None)):
+        values = np.full((2, len(sizes)), 50.0)
+        found = measured({"softmax": values, "adaptive_temperature": values + 1}, sizes)
+        marked = [head for head, cell in zip(*report.rows(found)[:2], strict=True) if cell.startswith("*")]
+        assert marked == [f"{n:,}" for n in sizes if n in (32, 8192)]
+        assert not any("*" in cell for row in report.rows(found)[3:] for cell in row), "our own numbers are first-hand"
+        legend = [note for note in report.notes(found, []) if "*" in note]
+        drawn = next(path for path in figures.accuracy(found, tmp_path) if path.suffix == ".svg").read_text()
+        if words is None:
+            assert not legend
+        else:
+            assert len(legend) == 1
+            assert words in legend[0]
+        assert ("paper: second-hand" in drawn) is (words is not None)
+
+
 def test_no_distance_without_the_papers_sizes_or_both_of_its_rows() -> None:
     values = np.full((2, 1), 50.0)
     assert report.distances(measured({"softmax": values, "adaptive_temperature": values}, [17])) is None
