@@ -195,7 +195,7 @@ def second_hand(sizes: Sequence[int]) -> str | None:
     marked = [f"{n:,}" for n in sizes if n in SECOND_HAND]
     if not marked:
         return None
-    return f"{MARK} second-hand: the paper's numbers of {' and '.join(marked)} items are less certain than its others"
+    return f"{MARK}: second-hand; the paper's numbers of {' and '.join(marked)} items are less certain than its others"
 
 
 def shown_p(p: float) -> str:
