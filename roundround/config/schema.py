@@ -223,6 +223,8 @@ class MaxRetrievalConfig:
     run: str | None = MISSING
     resume: str | None = MISSING
     trust: bool = MISSING
+    bfloat16: bool = False  # runs from before they were there have none
+    one_temperature: bool = False
 
     def check(self) -> None:
         at_least_one(

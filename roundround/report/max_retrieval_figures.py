@@ -11,14 +11,14 @@ import torch
 
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
 from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, Array, Measured, half_width, shown_name
-from roundround.retrieval.published import PAPER
+from roundround.retrieval.published import PAPER, SECOND_HAND
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
 KINDS = ("svg", "pdf", "png")
 
 
 def accuracy(measured: Measured, folder: Path) -> list[Path]:
-    """Accuracy against the number of items, with 95 % intervals, and the paper's."""
+    """Accuracy against the number of items, with 95 % intervals, and the paper's, ringed where it is second-hand."""
     figure, axis = subplots(figsize=(7.0, 4.2))
     for name, colour in colours(measured).items():
         values = measured.accuracy(name)
@@ -29,6 +29,11 @@ def accuracy(measured: Measured, folder: Path) -> list[Path]:
     in_paper = [n for n in measured.sizes if n in PAPER]
     for place, (label, style) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
         axis.plot(in_paper, [PAPER[n][place] for n in in_paper], style, color="black", linewidth=1.1, label=label)
+    ringed = [n for n in in_paper if n in SECOND_HAND]
+    if ringed:
+        rings = [(n, accuracy) for n in ringed for accuracy in PAPER[n]]
+        ring = {"markerfacecolor": "white", "markeredgecolor": "black", "markersize": 4.5, "markeredgewidth": 0.9}
+        axis.plot(*zip(*rings, strict=True), "o", **ring, label="paper: second-hand")
     over_items(axis, measured.sizes, "accuracy (%)")
     axis.set_ylim(0, 101)
     axis.legend(frameon=False, fontsize="small", loc="upper right")

@@ -15,10 +15,11 @@ from rich import box
 from rich.table import Table
 from scipy import stats
 
-from roundround.retrieval.published import PAPER
+from roundround.retrieval.published import PAPER, SECOND_HAND
 
 Array = NDArray[np.float64]
 
+MARK = "*"  # of SECOND_HAND
 FEWEST_TO_RESAMPLE = 5  # seeds; a bootstrap interval of fewer means nothing
 BASELINE, ADAPTIVE = "softmax", "adaptive_temperature"
 EQUAL = 5e-4  # of accuracy, which is printed in tenths of a per cent, and of the other measures' size
@@ -156,7 +157,7 @@ def rows(measured: Measured) -> list[list[str]]:
     """
     found = [["items", *(f"{n:,}" for n in measured.sizes)]]
     for place, label in enumerate(("paper: softmax", "paper: adaptive")):
-        cells = [f"{PAPER[n][place]:.1f}" if n in PAPER else "" for n in measured.sizes]
+        cells = [shown_of_paper(n, place) if n in PAPER else "" for n in measured.sizes]
         if any(cells):
             found.append([label, *cells])
     baseline = measured.accuracy(BASELINE)
@@ -168,6 +169,19 @@ def rows(measured: Measured) -> list[list[str]]:
             if name != BASELINE:
                 found.append(["  p", *map(shown_p, p_values(accuracy, baseline))])
     return found
+
+
+def shown_of_paper(n: int, place: int) -> str:
+    """The paper's accuracy in per cent, marked where it is second-hand; the mark in front leaves points aligned."""
+    return f"{MARK if n in SECOND_HAND else ''}{PAPER[n][place]:.1f}"
+
+
+def second_hand(sizes: Sequence[int]) -> str | None:
+    """What the mark means; None where none of these sizes has it."""
+    marked = [f"{n:,}" for n in sizes if n in SECOND_HAND]
+    if not marked:
+        return None
+    return f"{MARK}: second-hand; the paper's numbers of {' and '.join(marked)} items are less certain than its others"
 
 
 def shown_p(p: float) -> str:
@@ -211,6 +225,9 @@ def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:
         )
     else:
         lines.append("per cent, one seed; intervals and p-values need two")
+    marked = second_hand(measured.sizes)
+    if marked is not None:
+        lines.append(marked)
     for name, repeated_by in measured.distinct().items():
         if repeated_by:
             lines.append(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from roundround.attention.row_measures import shannon_entropy
+from roundround.retrieval.bfloat16 import InBfloat16
 from roundround.retrieval.model import MaxRetrieval
 from roundround.retrieval.sets import Sets
 
@@ -27,14 +28,14 @@ MOST_ITEMS = 2**22
 
 
 @torch.no_grad()
-def points(model: MaxRetrieval, blocks: Iterable[Sets], *, n_inputs: int) -> Tensor:
+def points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_inputs: int) -> Tensor:
     """Entropy in nats and best inverse temperature of up to `n_inputs` misordered inputs of one seed, [inputs, 2].
 
     Inputs are left out that have no best inverse temperature above 0: their largest item's logit is below the mean.
     """
     found: list[Tensor] = []
     for block in blocks:
-        sets = block.to(next(model.parameters()).device)
+        sets = block.to(model.device)
         e_BN, largest_B = model.attended(sets)[0][0].double(), sets.largest_SB[0]
         wrong_B = e_BN.argmax(-1) != largest_B
         e_BN, largest_B = e_BN[wrong_B], largest_B[wrong_B]

@@ -22,6 +22,7 @@ from roundround.retrieval.sets import Sets
 from roundround.softmax.base import AttentionSoftmax
 
 MOST_CLASSES = 256  # a class is one byte
+STD_OF_CUT_NORMAL = 0.87962566103423978  # of a standard normal that is cut at -2 and 2
 
 
 class StackedLinear(nn.Module):
@@ -45,8 +46,9 @@ class MaxRetrieval(nn.Module):
     with GELU; x_i is the priority and the one-hot class.
 
     What the paper leaves open: `scaled_logits` divides the logits by sqrt(width); `tanh_gelu` is JAX's default GELU
-    instead of the exact one; `uniform_init` is torch.nn.Linear's initialisation instead of Flax's, a truncated normal
-    of standard deviation 1 / sqrt(fan in) with zero biases. A seed's weights are a function of the seed alone.
+    instead of the exact one; `haiku_init` and `uniform_init` are the initialisations of Haiku and of torch.nn.Linear
+    instead of Flax's, a truncated normal of standard deviation 1 / sqrt(fan in) with zero biases. A seed's weights are
+    a function of the seed alone.
     """
 
     def __init__(
@@ -58,12 +60,15 @@ class MaxRetrieval(nn.Module):
         scaled_logits: bool,
         tanh_gelu: bool,
         uniform_init: bool,
+        haiku_init: bool = False,  # its default is for runs that were kept before there was a choice
     ) -> None:
         super().__init__()
         if not 2 <= n_classes <= MOST_CLASSES:
             raise ValueError(f"n_classes={n_classes} must lie between 2 and {MOST_CLASSES}: a class is kept in a byte")
         if width < 1:
             raise ValueError(f"width={width} must be at least 1")
+        if uniform_init and haiku_init:
+            raise ValueError("uniform_init=true and haiku_init=true are two initialisations; give one of them")
         self.n_classes, self.width = n_classes, width
         self.scale = 1 / math.sqrt(width) if scaled_logits else 1.0
         self.gelu = "tanh" if tanh_gelu else "none"
@@ -72,10 +77,10 @@ class MaxRetrieval(nn.Module):
         self.query_in, self.query_out = StackedLinear(n, 1, d), StackedLinear(n, d, d)
         self.to_query, self.to_key, self.to_value = (StackedLinear(n, d, d) for _ in range(3))
         self.answer_in, self.answer_out = StackedLinear(n, d, d), StackedLinear(n, d, n_classes)
-        self.initialise(seeds, uniform_init)
+        self.initialise(seeds, uniform=uniform_init, stretched=not haiku_init)
 
     @torch.no_grad()
-    def initialise(self, seeds: Sequence[int], uniform: bool) -> None:
+    def initialise(self, seeds: Sequence[int], *, uniform: bool, stretched: bool) -> None:
         for place, seed in enumerate(seeds):
             generator = torch.Generator().manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]))
             for layer in self.children():
@@ -84,10 +89,14 @@ class MaxRetrieval(nn.Module):
                 if uniform:
                     nn.init.uniform_(weight, -std, std, generator=generator)
                     nn.init.uniform_(bias, -std, std, generator=generator)
-                else:  # cut at two standard deviations, and stretched so that what is left has the right one
-                    std = std / 0.87962566103423978
+                else:  # cut at two standard deviations, and stretched by Flax so that what is left has the right one
+                    std = std / STD_OF_CUT_NORMAL if stretched else std
                     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
                     nn.init.zeros_(bias)
+
+    @property
+    def device(self) -> torch.device:
+        return self.item_in.weight.device
 
     def only(self, place: int) -> MaxRetrieval:
         """A copy with one of the seeds alone."""
@@ -103,13 +112,17 @@ class MaxRetrieval(nn.Module):
 
     def definition(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
         """Logits of the classes [S, B, K], every item pushed forward through encoder, K and V."""
+        e_SBN, v_SBND = self.logits_and_values(sets)
+        alpha_SBN = weights_of(softmax, e_SBN, sets.present_SBN)
+        return self.answer((alpha_SBN[:, :, None] @ v_SBND)[:, :, 0])
+
+    def logits_and_values(self, sets: Sets) -> tuple[Tensor, Tensor]:
+        """e [S, B, N] and V h [S, B, N, D]."""
         one_hot = F.one_hot(sets.classes_SBN, self.n_classes).to(sets.priorities_SBN.dtype)
         x_SBNI = torch.cat([sets.priorities_SBN[..., None], one_hot], -1)
         h_SBND = self.each(self.item_out, self.activation(self.each(self.item_in, x_SBNI)))
-        e_SBN = self.query_of(sets) @ self.each(self.to_key, h_SBND).mT * self.scale
-        alpha_SBN = weights_of(softmax, e_SBN[:, :, 0], sets.present_SBN)
-        z_SBD = (alpha_SBN[:, :, None] @ self.each(self.to_value, h_SBND))[:, :, 0]
-        return self.answer(z_SBD)
+        e_SB1N = self.query_of(sets) @ self.each(self.to_key, h_SBND).mT * self.scale
+        return e_SB1N[:, :, 0], self.each(self.to_value, h_SBND)
 
     def each(self, layer: StackedLinear, x_SBNI: Tensor) -> Tensor:
         """The layer on every item."""

@@ -25,9 +25,8 @@ def train(
     n_steps: int,
 ) -> Iterator[tuple[int, Tensor]]:
     """Updates first_step + 1 to n_steps; after each its number and every seed's loss in nats, [S]."""
-    device = next(model.parameters()).device
     for step in range(first_step, n_steps):
-        loss_S = model.loss(sets.batch(step).to(device), softmax)
+        loss_S = model.loss(sets.batch(step).to(model.device), softmax)
         optimizer.zero_grad()
         loss_S.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -30,14 +30,14 @@ from roundround.runs.run import Invocation, Run
 from roundround.runs.variants import taken_over, tell_changes
 from roundround.runs.weights import check_optimizer, load_into
 from roundround.softmax.base import AttentionSoftmax
-from roundround.tasks.max_retrieval_evaluation import report_on, softmax_of
+from roundround.tasks.max_retrieval_evaluation import check_one_temperature, report_on, softmax_of
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.optim import OptimizerFactory
 
 VERB = "max-retrieval"
 FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
-OF_EVALUATION = {"normalisers", "evaluate", "test_sizes", "test_sets", "fit", "fit_sizes", "fit_inputs", "device"}
-FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", *OF_EVALUATION}
+HOW_TO_EVALUATE = {"test_sizes", "test_sets", "bfloat16", "one_temperature", "fit", "fit_sizes", "fit_inputs"}
+FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", "device", "normalisers", "evaluate", *HOW_TO_EVALUATE}
 
 
 def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
@@ -58,6 +58,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     for node in config.normalisers.values():  # those that nobody evaluates too
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
+    check_one_temperature(config, softmaxes)
     known = {
         "device": describe_device(device),
         "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from roundround.files import usual_mode, write_atomically
 from roundround.report import max_retrieval_figures as figures
 from roundround.report import max_retrieval_tables as report
 from roundround.retrieval import fitting
-from roundround.retrieval.evaluation import attention_by_priority, evaluate
+from roundround.retrieval.bfloat16 import InBfloat16
+from roundround.retrieval.evaluation import at_one_temperature, attention_by_priority, evaluate
 from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.runs.device import pick_device
@@ -28,6 +30,7 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
 from roundround.training.display import Display
 
+Models = Mapping[int, MaxRetrieval | InBfloat16]  # by seed
 HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
 
 
@@ -39,7 +42,8 @@ def report_on(
     softmaxes: dict[str, AttentionSoftmax],
 ) -> None:
     """Fit a temperature where one is asked for, evaluate, tabulate and draw."""
-    models = {seed: model.only(place) for place, seed in enumerate(seeds)}
+    alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
+    models: Models = {seed: InBfloat16(model) for seed, model in alone.items()} if config.bfloat16 else alone
     points = None
     if "fitted" in softmaxes:
         try:
@@ -70,9 +74,13 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
     return softmax
 
 
-def fit_temperature(
-    run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval]
-) -> tuple[torch.Tensor, AttentionSoftmax]:
+def check_one_temperature(config: MaxRetrievalConfig, softmaxes: dict[str, AttentionSoftmax]) -> None:
+    """Raises UserError where one temperature for all sets is asked for, and no adaptive one is evaluated."""
+    if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
+        raise UserError("one_temperature=true is about adaptive temperatures; give --temp adaptive too")
+
+
+def fit_temperature(run: Run, config: MaxRetrievalConfig, models: Models) -> tuple[torch.Tensor, AttentionSoftmax]:
     """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found.
 
     Raises ValueError where there are too few points.
@@ -99,17 +107,22 @@ def fit_temperature(
 
 
 def measure(
-    run: Run, config: MaxRetrievalConfig, models: dict[int, MaxRetrieval], softmaxes: dict[str, AttentionSoftmax]
+    run: Run, config: MaxRetrievalConfig, models: Models, softmaxes: dict[str, AttentionSoftmax]
 ) -> report.Measured:
     """Every size, seed and normaliser."""
     measured = report.Measured(list(models), config.test_sizes)
     display = Display(sum(config.test_sizes) * len(models), 0, shown=run.writes, unit="evaluated")
+    plain = {report.BASELINE: softmaxes[report.BASELINE]}
     done = 0
     try:
         for n in config.test_sizes:
             for seed, model in models.items():
-                sets = sets_of_size(seed, n=n, n_sets=config.test_sets, n_classes=model.n_classes, stream=TEST)
-                measured.put(seed, n, *evaluate(model, softmaxes, sets))
+                options = {"n": n, "n_sets": config.test_sets, "n_classes": model.n_classes, "stream": TEST}
+                here = softmaxes
+                if config.one_temperature:
+                    of_plain, _ = evaluate(model, plain, sets_of_size(seed, **options))
+                    here = at_one_temperature(softmaxes, of_plain[report.BASELINE]["entropy"])
+                measured.put(seed, n, *evaluate(model, here, sets_of_size(seed, **options)))
                 display.advance(done := done + n)
             means = {name: measured.mean_accuracy(name, n) for name in softmaxes}
             display.metrics(done, f"{n:,} items: {', '.join(f'{name} {mean:.1f} %' for name, mean in means.items())}")
@@ -130,7 +143,7 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
         for metric, distance in zip(("baseline_from_paper", "gains_from_paper"), apart, strict=True):
             records.append({"metric": metric, "value": distance.value, "low": distance.low, "high": distance.high})
     run.results(records, **headline)
-    notes = report.notes(measured, config.fit_sizes)
+    notes = report.notes(measured, config.fit_sizes) + how_evaluated(config)
     if run.writes:
         lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
         write_atomically(run.directory / "table.md", "".join(lines))
@@ -142,9 +155,24 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
             print_status(note)
 
 
+def how_evaluated(config: MaxRetrievalConfig) -> list[str]:
+    """What is not as usual, a line each."""
+    lines = []
+    if config.bfloat16:
+        lines.append(
+            "bfloat16=true: weights, items and every result in between rounded to bfloat16, in evaluation alone"
+        )
+    if config.one_temperature:
+        lines.append(
+            f"one_temperature=true: adaptive temperatures follow the mean entropy of {config.test_sets:,} sets, those "
+            "of a seed and size, not each set's own"
+        )
+    return lines
+
+
 def draw(
     config: MaxRetrievalConfig,
-    models: dict[int, MaxRetrieval],
+    models: Models,
     softmaxes: dict[str, AttentionSoftmax],
     measured: report.Measured,
     points: torch.Tensor | None,
@@ -157,9 +185,11 @@ def draw(
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
     frames = {}
-    for n in measured.sizes:
+    for place, n in enumerate(measured.sizes):
         sets = sets_of_size(seed, n=n, n_sets=HEAT_MAP["n_sets"], n_classes=model.n_classes, stream=TEST)
-        frames[n] = attention_by_priority(model, shown, sets, **HEAT_MAP)
+        entropy = measured.values[report.BASELINE]["entropy"][0, place]
+        here = at_one_temperature(shown, float(entropy)) if config.one_temperature else shown
+        frames[n] = attention_by_priority(model, here, sets, **HEAT_MAP)
     save_file({f"{name}.{n}": alpha for n, found in frames.items() for name, alpha in found.items()}, arrays)
     usual_mode(arrays)
     for name in shown:

@@ -180,6 +180,28 @@ def test_a_run_can_be_evaluated_again_without_training(roundround: Callable[...,
     assert "model.width (32 -> 48)" in refused.err
 
 
+def test_a_run_from_before_the_options_is_evaluated_in_bfloat16_and_at_one_temperature(
+    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("roundround.tasks.max_retrieval_evaluation.draw", lambda *_: None)  # most of the time
+        first = roundround("maxkey", *SMALL)
+    manifest = json.loads((first.directory / "run.json").read_text())
+    del manifest["config"]["bfloat16"], manifest["config"]["one_temperature"], manifest["config"]["model"]["haiku_init"]
+    (first.directory / "run.json").write_text(json.dumps(manifest))
+    both = ["bfloat16=true", "one_temperature=true"]
+    done = roundround("maxkey", f"run={first.directory}", "logger=none", *both)
+    assert done.code == 0, done.err
+    assert "bfloat16=true: weights, items and every result in between rounded" in done.err
+    assert "follow the mean entropy of 40 sets" in (done.directory / "table.md").read_text()
+    plain = {"softmax": "softmax", "seed": 1, "n": 32}
+    assert done.value("entropy", **plain) == pytest.approx(first.value("entropy", **plain), rel=0.01)
+    assert done.value("entropy", **plain) != first.value("entropy", **plain)
+    resumed = roundround("maxkey", f"resume={first.directory}", "logger=none", *both)
+    assert resumed.code == 2
+    assert "bfloat16 (None -> True), one_temperature (None -> True)" in resumed.err
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround: Callable[..., Done]) -> None:
     options = [
@@ -250,6 +272,8 @@ def test_an_interrupt_saves_the_step_it_comes_at(here: Path) -> None:
         (["seed=-1"], ["seed=-1"]),
         (["test_sizes=16,10000000000"], ["test_sizes=10000000000", "GiB"]),
         (["min_items=9", "max_items=8"], ["max_items=8 must be at least min_items=9"]),
+        (["one_temperature=true", "--temp", "hard"], ["one_temperature=true is about adaptive temperatures"]),
+        (["model.haiku_init=true", "model.uniform_init=true"], ["are two initialisations"]),
         (["run=last"], ["no finished max-retrieval run"]),
         (["normalisers.temperature_50.temperature=0", "--temp", "all"], ["temperature=0"]),
         (["optim.lr=-1"], ["lr=-1"]),
@@ -354,6 +378,23 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     assert "adaptive_temperature" in shown
     assert "\u2026" not in shown, "nothing is cut"
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_what_is_second_hand_of_the_paper_is_marked_and_explained(tmp_path: Path) -> None:
+    for sizes, words in (([16, 32, 8192], "32 and 8,192 items"), ([32, 64], "32 items"), ([16, 64], None)):
+        values = np.full((2, len(sizes)), 50.0)
+        found = measured({"softmax": values, "adaptive_temperature": values + 1}, sizes)
+        marked = [head for head, cell in zip(*report.rows(found)[:2], strict=True) if cell.startswith("*")]
+        assert marked == [f"{n:,}" for n in sizes if n in (32, 8192)]
+        assert not any("*" in cell for row in report.rows(found)[3:] for cell in row), "our own numbers are first-hand"
+        legend = [note for note in report.notes(found, []) if "*" in note]
+        drawn = next(path for path in figures.accuracy(found, tmp_path) if path.suffix == ".svg").read_text()
+        if words is None:
+            assert not legend
+        else:
+            assert len(legend) == 1
+            assert words in legend[0]
+        assert ("paper: second-hand" in drawn) is (words is not None)
 
 
 def test_no_distance_without_the_papers_sizes_or_both_of_its_rows() -> None:

@@ -8,9 +8,11 @@ import torch
 from scipy import optimize
 
 from roundround.retrieval import fitting
-from roundround.retrieval.evaluation import attention_by_priority, evaluate
+from roundround.retrieval.bfloat16 import InBfloat16
+from roundround.retrieval.evaluation import at_one_temperature, attention_by_priority, evaluate
 from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import TEST, Sets, sets_of_size
+from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
 from roundround.softmax.hard import Hard
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.temperature import Temperature
@@ -64,6 +66,56 @@ def test_the_heat_map_has_the_highest_priority_on_the_right(model: MaxRetrieval)
         alpha = model.attended(parts[0])[0][0, b].softmax(-1)
         ranked = sorted(range(40), key=lambda i: float(parts[0].priorities_SBN[0, b, i]))
         torch.testing.assert_close(found[b], alpha[ranked[-5:]])
+
+
+def test_bfloat16_is_the_definition_to_eight_bits(model: MaxRetrieval) -> None:
+    (sets,) = blocks(40, 200)
+    rounded, softmax = InBfloat16(model), Softmax(SHAPE)
+    e_SBN, v_SBND = rounded.attended(sets)
+    with torch.no_grad():
+        exact_e_SBN, exact_v_SBND = model.logits_and_values(sets)
+    for found, exact in ((e_SBN, exact_e_SBN), (v_SBND, exact_v_SBND)):
+        assert found.dtype == torch.bfloat16
+        error = float((found.float() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+        assert 2**-12 < error < 2**-6
+    found, _ = evaluate(rounded, {"softmax": softmax}, [sets])
+    exact_means, _ = evaluate(model, {"softmax": softmax}, [sets])
+    assert found["softmax"]["accuracy"] == pytest.approx(exact_means["softmax"]["accuracy"], abs=0.05)
+    assert model.item_in.weight.dtype == torch.float32, "the model itself is left as it was"
+
+
+def test_priorities_that_bfloat16_cannot_tell_apart_are_one_item(model: MaxRetrieval) -> None:
+    priorities = torch.tensor([[[0.9985, 0.9995, 0.5]]])  # the numbers of bfloat16 are 1/256 apart here
+    sets = Sets(priorities, torch.zeros(1, 1, 3, dtype=torch.long), torch.full((1, 1), 0.25))
+    exact, rounded = model.attended(sets)[0][0, 0], InBfloat16(model).attended(sets)[0][0, 0]
+    assert exact[0] != exact[1]
+    assert rounded[0] == rounded[1] != rounded[2]
+
+
+def adaptive() -> AdaptiveTemperature:
+    options = {"min_entropy": 0.5, "min_beta": 1.0, "in_training": False, "gradient_through_beta": True}
+    return AdaptiveTemperature(SHAPE, coefficients=PUBLISHED, **options).eval()  # type: ignore[arg-type]
+
+
+def test_one_temperature_is_the_one_of_the_mean_entropy(model: MaxRetrieval) -> None:
+    parts = blocks(600, 90)
+    plain, _ = evaluate(model, {"softmax": Softmax(SHAPE)}, parts)
+    beta = np.polyval(PUBLISHED, plain["softmax"]["entropy"])
+    assert beta > 1.2
+    softmaxes = {"adaptive_temperature": adaptive(), "hard": Hard(SHAPE)}
+    found, _ = evaluate(model, at_one_temperature(softmaxes, plain["softmax"]["entropy"]), parts)
+    own, _ = evaluate(model, {**softmaxes, "fixed": Temperature(SHAPE, temperature=1 / beta)}, parts)
+    assert found["adaptive_temperature"] == pytest.approx(own["fixed"], rel=1e-6)
+    assert found["adaptive_temperature"]["entropy"] != pytest.approx(own["adaptive_temperature"]["entropy"], rel=1e-3)
+    assert found["hard"] == own["hard"]
+
+
+def test_the_one_temperature_of_a_single_set_is_its_own(model: MaxRetrieval) -> None:
+    parts = blocks(64, 1)
+    plain, _ = evaluate(model, {"softmax": Softmax(SHAPE)}, parts)
+    of_one = at_one_temperature({"adaptive_temperature": adaptive()}, plain["softmax"]["entropy"])
+    found, own = (evaluate(model, softmaxes, parts)[0] for softmaxes in (of_one, {"adaptive_temperature": adaptive()}))
+    assert found["adaptive_temperature"] == pytest.approx(own["adaptive_temperature"], rel=1e-6)
 
 
 def test_the_best_temperature_is_scipys() -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from roundround.retrieval.model import MaxRetrieval, head_shape
@@ -14,7 +15,7 @@ from roundround.retrieval.training import train
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.softmax import Softmax
-from roundround.training.optim import Adam
+from roundround.training.optim import Adam, AdamW, OptimizerFactory
 
 SEEDS = [3, 14, 15]
 OPTIONS = {"n_classes": 4, "width": 12, "scaled_logits": True, "tanh_gelu": False, "uniform_init": True}
@@ -146,6 +147,36 @@ def test_the_uniform_initialisation_is_torchs() -> None:
         float(torch.nn.Linear(256, 256).weight.detach().std()), rel=0.02
     )
     assert 0 < float(model.to_key.bias.detach().abs().max()) <= 1 / 16
+
+
+def test_haikus_initialisation_is_flaxs_without_the_stretch() -> None:
+    """Cut at two of its standard deviations, which leaves 0.88 of one: scipy's truncnorm."""
+    flax, haiku = (model_of([0], width=256, uniform_init=False, haiku_init=haiku) for haiku in (False, True))
+    weight = haiku.to_key.weight.detach()[0] * 16
+    assert float(weight.std()) == pytest.approx(stats.truncnorm(-2, 2).std(), abs=0.01)
+    assert 1.9 < float(weight.abs().max()) <= 2 + 1e-6
+    torch.testing.assert_close(weight / 16, 0.8796256610342398 * flax.to_key.weight.detach()[0])
+    assert not haiku.to_key.bias.any()
+
+
+def test_two_initialisations_are_one_too_many() -> None:
+    with pytest.raises(ValueError, match="uniform_init=true and haiku_init=true are two initialisations"):
+        model_of(uniform_init=True, haiku_init=True)
+
+
+@pytest.mark.parametrize("optimizer", [Adam, AdamW])
+def test_biases_neither_decay_nor_are_penalised_unless_asked_for(optimizer: type[OptimizerFactory]) -> None:
+    for decay_biases in (False, True):
+        model = model_of()
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        made = optimizer(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.3, decay_biases=decay_biases)
+        stepping = made.create(model)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        stepping.step()
+        for name, parameter in model.named_parameters():
+            moves = decay_biases or name.endswith("weight")
+            assert torch.equal(parameter, before[name]) is not moves, name
 
 
 @pytest.mark.parametrize(("option", "value"), [("n_classes", 1), ("n_classes", 257), ("width", 0)])
