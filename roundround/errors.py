@@ -15,6 +15,10 @@ class UserError(Exception):
     """Wrong input: one line that says what, where and what to do. The command prints it and exits with 2."""
 
 
+class Refused(UserError):
+    """Wrong input that a verb started from here has said in its line already; the command only exits with 2."""
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Tail of a message about a wrong name: the nearest right one where there is one, and all of them."""
     names = sorted(choices)

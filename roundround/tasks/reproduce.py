@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -15,11 +16,14 @@ from roundround.config.schema import ReproduceConfig
 from roundround.console import print_result, print_status
 from roundround.data.network import hub_is_reachable, is_cached
 from roundround.errors import Refuted, UserError
+from roundround.hf.load import Pretrained
 from roundround.report import reproduction as report
 from roundround.reproduction import ledger
 from roundround.reproduction.catalogue import chosen, in_order
 from roundround.reproduction.item import Item, Outcome, Subject
+from roundround.reproduction.perplexity import Perplexities
 from roundround.reproduction.runner import Runner, VerbFailed
+from roundround.runs.device import pick_device
 from roundround.runs.loggers.base import Logger
 from roundround.runs.opening import now, opened
 from roundround.runs.run import Invocation, Run
@@ -43,6 +47,7 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
 def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
     """Make the items that are asked for; the names of those that fail."""
     items = chosen(config.item)
+    check_used(config, items)
     subjects = {name: subject_of(item, cfg, invocation) for name, item in items.items()}
     everything = "all" in config.item
     missing = {name: why for name, item in items.items() if (why := why_not(item, subjects[name], everything))}
@@ -112,6 +117,17 @@ def subject_of(item: Item, cfg: DictConfig, invocation: Invocation) -> Subject |
     assert name is not None
     path = cfg.model.path
     return Subject(name if name != "hf" else Path(str(path)).name, words, is_the_papers=name == item.model)
+
+
+def check_used(config: ReproduceConfig, items: Mapping[str, Item]) -> None:
+    """Raises UserError for what is given and none of the items would read."""
+    pick_device(config.device)
+    if config.model is not None:
+        if all(item.model is None for item in items.values()):
+            raise UserError(f"model= is for figures of a pretrained model, which {', '.join(items)} is not")
+        build(config.model, Pretrained).check_there()
+    if config.data is not None and not any(isinstance(item, Perplexities) for item in items.values()):
+        raise UserError(f"data= is for rope.table2, which trains; {', '.join(items)} reads no text of yours")
 
 
 def given(invocation: Invocation, group: str) -> tuple[str, ...]:

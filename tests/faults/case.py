@@ -51,6 +51,8 @@ STATUS = re.compile(
             r"loaded in a clean process",
             r"documents have ",
             r"holds  \w+\.\w+|margin: ",
+            r"(pass|not comparable)  \w+\.\w+: |items: \d+; |roundround reproduce NAME makes one|"
+            r"roundround (probe|theory|train|eval|max-retrieval) \S+=",  # what reproduce starts
             r"\w+ has no exact fused form: ",
             r"the learning rate warms up during ",
         ]

@@ -128,7 +128,17 @@ THEORY = [
     ("rope.lemma_a_1", "rope.lema_a_2"), "checkpoint=worst", "seed=3",
 ]  # fmt: skip
 
+REPRODUCE = [
+    "rope.nope", "rope", "5", "item=", "item=[a,b]", "item=null", "alll", "rope.fig1,rope.fig2", "rope.fig3",
+    ("rope.fig1", "rope.fgi2"), ("rope.fig1", "device=nope"), ("rope.fig1", "model=tiny"), ("rope.fig3", "model=tiny"),
+    ("rope.fig3", "model=hf"), ("rope.fig3", "model=hf", "model.path=nope"), ("rope.fig1", "model=nope"),
+    "model=stories260k", "data=pydoc", "pe=rope", "run=last", "write_docs=5", "--write-doc", "write_docs=null",
+    ("rope.fig1", "outputs=/dev/null/x"), "softmax.fig7", "trust=5", "text=nope",
+]  # fmt: skip
+
 CASES = [
+    *of_words("reproduce", ["reproduce"], REPRODUCE),
+    *of_words("good reproduce", ["reproduce"], ["rope.fig1", ("item=rope.fig1", "device=cpu")], codes=(0,)),
     *of_words("theory", ["theory"], THEORY),
     *of_words("good theory", ["theory"], ["rope.lemma_a_1", ("claim=rope.lemma_a_3", "device=cpu")], codes=(0,)),
     *of_values("eval", EVAL, OF_EVAL, **RUN),
