@@ -97,7 +97,7 @@ def tell_plan(items: Mapping[str, Item], missing: Mapping[str, str]) -> None:
     commands = {item.command or name: item.minutes for name, item in here.items()}  # one run may serve several
     minutes = sum(commands.values())
     long = "seconds" if minutes < 2 else f"{minutes / 60:.1f} hours" if minutes > 90 else f"{minutes:.0f} minutes"
-    print_status(f"items: {len(here)}; at most about {long} on two cores, runs that are finished are taken")
+    print_status(f"items: {len(here)}; {long} on two cores, less where runs are finished")
     for name, why in missing.items():
         print_status(f"{name} is left out: it {why}")
 

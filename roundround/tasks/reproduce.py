@@ -16,7 +16,6 @@ from roundround.config.schema import ReproduceConfig
 from roundround.console import print_result, print_status
 from roundround.data.network import hub_is_reachable, is_cached
 from roundround.errors import Refuted, UserError
-from roundround.hf.load import Pretrained
 from roundround.report import reproduction as report
 from roundround.reproduction import ledger
 from roundround.reproduction.catalogue import chosen, in_order
@@ -115,8 +114,9 @@ def subject_of(item: Item, cfg: DictConfig, invocation: Invocation) -> Subject |
         return Subject(item.model, (f"model={item.model}",), is_the_papers=True)
     name = invocation.choices["model"]
     assert name is not None
-    path = cfg.model.path
-    return Subject(name if name != "hf" else Path(str(path)).name, words, is_the_papers=name == item.model)
+    elsewhere = any(word.startswith("model.path=") for word in words)  # another model under the option's name
+    shown = Path(str(cfg.model.path)).name if elsewhere else name
+    return Subject(shown, words, is_the_papers=name == item.model and not elsewhere)
 
 
 def check_used(config: ReproduceConfig, items: Mapping[str, Item]) -> None:
@@ -125,6 +125,8 @@ def check_used(config: ReproduceConfig, items: Mapping[str, Item]) -> None:
     if config.model is not None:
         if all(item.model is None for item in items.values()):
             raise UserError(f"model= is for figures of a pretrained model, which {', '.join(items)} is not")
+        from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
+
         build(config.model, Pretrained).check_there()
     if config.data is not None and not any(isinstance(item, Perplexities) for item in items.values()):
         raise UserError(f"data= is for rope.table2, which trains; {', '.join(items)} reads no text of yours")

@@ -12,12 +12,15 @@ from conftest import ROOT, Done, assert_refused
 
 from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
+from roundround.config.composition import compose
 from roundround.errors import UserError
 from roundround.report import reproduction as report
 from roundround.reproduction import ledger, names
 from roundround.reproduction.catalogue import ITEMS, chosen, in_order
-from roundround.reproduction.item import Outcome
+from roundround.reproduction.item import Outcome, Subject
 from roundround.reproduction.published import FOLDER, heat_map
+from roundround.runs.run import Invocation
+from roundround.tasks.reproduce import subject_of
 from roundround.theory.claim import at_least, shown
 
 
@@ -127,3 +130,19 @@ def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
     assert page.startswith(report.HEAD)
     for name, item in in_order().items():
         assert f"| `{name}` | {item.shows} |" in page, f"{name} is not on the page: roundround reproduce --write-docs"
+
+
+def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(here: Path) -> None:
+    def of(*overrides: str) -> Subject:
+        cfg = compose("reproduce", list(overrides), None)
+        invocation = Invocation(
+            verb="reproduce", directory=here, overrides=list(overrides), choices={"model": overrides[0].split("=")[1]}
+        )
+        subject = subject_of(ITEMS["rope.fig3"], cfg, invocation)
+        assert subject is not None
+        return subject
+
+    assert of("model=gemma-7b", "model.dtype=float32").is_the_papers
+    assert not of("model=gemma-7b", "model.path=/somewhere/else").is_the_papers
+    assert of("model=hf", "model.path=/models/mine").name == "mine"
+    assert not of("model=stories260k").is_the_papers
