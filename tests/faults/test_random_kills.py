@@ -68,7 +68,7 @@ def test_a_run_stopped_at_random_moments_and_resumed_is_the_run_never_stopped(
 
 @dataclass
 class Stops:
-    """Signals sent: whether each came before the end. seconds: the least that a run has taken; other work delays some."""
+    """Signals sent, and whether each came before the end. seconds: the least that a run has taken."""
 
     seconds: float
     in_time: list[bool] = field(default_factory=list)
