@@ -147,6 +147,13 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.update(kept)
 
 
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here."""
+    if request.node.get_closest_marker("pictures") is None:
+        monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text of two hundred paragraphs whose order a model can learn something from."""

@@ -51,6 +51,11 @@ def widen(axis: Any, least: float = 0.1) -> None:
         axis.set_ylim(middle - least * abs(middle) / 2, middle + least * abs(middle) / 2)
 
 
+def write(figure: Any, path: Path) -> None:
+    """One file, in the format that its name says."""
+    figure.savefig(path, dpi=150)
+
+
 def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("svg", "pdf")) -> list[Path]:
     """Write `folder/name.<kind>` for each kind, and close the figure."""
     from matplotlib import pyplot as plt
@@ -58,7 +63,7 @@ def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("svg", "p
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in kinds]
     for path in paths:
-        figure.savefig(path, dpi=150)
+        write(figure, path)
         figure.set_layout_engine("none")  # laid out once, the same in every format
     plt.close(figure)
     return paths

@@ -27,6 +27,7 @@ def probe(roundround: Callable[..., Done], folder: Path) -> Callable[..., Done]:
     return lambda *args: roundround("probe", "logger=none", "model=hf", f"model.path={folder}", *args)
 
 
+@pytest.mark.pictures
 def test_a_probe_leaves_arrays_records_and_pictures(probe: Callable[..., Done]) -> None:
     done = probe()
     assert done.code == 0, done.err

@@ -195,6 +195,7 @@ def test_most_rows_outside_the_active_range_are_warned_of() -> None:
     assert report.warning({1024: seen}) is None
 
 
+@pytest.mark.pictures
 def test_eval_reports_dispersion_for_each_head_and_length(
     roundround: Callable[..., Done], train: Callable[..., Done]
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
             assert steep.perplexity() < high
 
 
+@pytest.mark.pictures
 def test_a_figure_is_laid_out_the_same_in_every_format(tmp_path: Path) -> None:
     figure, axis = figures.subplots(figsize=(4, 3))
     axis.set_ylabel("a label that needs room")

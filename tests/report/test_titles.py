@@ -14,6 +14,7 @@ from roundround.report.figures import save, set_title, subplots
 ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
 
 
+@pytest.mark.pictures
 def test_a_figure_takes_any_title(tmp_path: Path) -> None:
     figure, _ = subplots()
     set_title(figure, ODD)

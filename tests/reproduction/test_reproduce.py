@@ -37,6 +37,7 @@ def test_an_item_passes_where_every_judged_number_holds() -> None:
     assert Outcome("", [good, bad], incomparable="another model").verdict == "not comparable"
 
 
+@pytest.mark.pictures
 def test_an_item_is_made_listed_and_written_down(
     roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

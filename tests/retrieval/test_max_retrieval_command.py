@@ -56,6 +56,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "checkpoints" / "last" / "model.safetensors")
 
 
+@pytest.mark.pictures
 def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     done = roundround("maxkey", *SMALL, "--temp", "all")
     assert done.code == 0, done.err
@@ -342,6 +343,7 @@ def test_intervals_and_p_values_are_scipys() -> None:
     assert np.isnan(report.p_values(baseline, baseline)).all(), "no difference anywhere: no test"
 
 
+@pytest.mark.pictures
 def test_lines_that_lie_on_each_other_are_drawn_once_with_both_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     one, other = rng.normal(50, 3, (2, 3)), rng.normal(60, 3, (2, 3))
@@ -380,6 +382,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     assert max(map(len, shown.splitlines())) <= width
 
 
+@pytest.mark.pictures
 def test_what_is_second_hand_of_the_paper_is_marked_and_explained(tmp_path: Path) -> None:
     for sizes, words in (([16, 32, 8192], "32 and 8,192 items"), ([32, 64], "32 items"), ([16, 64], None)):
         values = np.full((2, len(sizes)), 50.0)

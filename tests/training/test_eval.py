@@ -96,6 +96,7 @@ def test_loss_by_position_averages_to_the_loss(roundround: Callable[..., Done], 
         assert [bins[0]["first_position"], bins[-1]["last_position"]] == [0, length - 1]
 
 
+@pytest.mark.pictures
 def test_the_figure_is_drawn(roundround: Callable[..., Done], run: Path) -> None:
     done = evaluated(roundround, run, LENGTHS)
     assert (done.directory / "figures" / "perplexity.pdf").stat().st_size > 1000
