@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.probing.layout import Layout, same
 from roundround.probing.maximum import N_LISTS
 from roundround.probing.norms import KINDS, stacked
 from roundround.probing.places import PLACES
@@ -28,7 +27,8 @@ from roundround.report.figures import (
     set_title,
     subplots,
 )
-from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
+from roundround.report.pair_axis import name_pairs
+from roundround.report.probe_tables import ROTATED, standing_out
 
 HEAT = "YlGnBu"
 PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
@@ -53,34 +53,8 @@ def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: A
     figure.colorbar(image, ax=axis, label=label, fraction=0.05)
 
 
-def name_pairs(axis: Any, n_pairs: int, layout: Layout | None, train_length: int, strongest: int | None = None) -> None:
-    """Pairs down the axis with their wavelengths, the strongest among them; dashed where a training context ends.
-
-    layout: None for vectors to which RoPE is not applied.
-    """
-    ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
-    if strongest is not None:
-        ticks = {tick for tick in ticks if abs(tick - strongest) >= n_pairs / 16} | {strongest}
-    if layout is None:
-        axis.set(yticks=sorted(ticks), ylabel="pair")
-        return
-    names = [f"{tick}: {shown_wavelength(layout, tick)}" for tick in sorted(ticks)]
-    axis.set_yticks(sorted(ticks), names, fontsize="small")
-    axis.set_ylabel("pair: wavelength (tokens)")
-    longer = [layout.wavelength(pair) > train_length for pair in range(n_pairs)]
-    for pair in range(1, n_pairs):
-        if longer[pair] != longer[pair - 1]:
-            axis.axhline(pair - 0.5, color="black", linestyle="--", linewidth=0.8)
-
-
 def context_note(seen: Probe) -> str:
     return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens"
-
-
-def common_layout(seen: Probe) -> Layout | None:
-    """The layout of all layers that rotate; None where they differ."""
-    rotating = [layout for layout in seen.layouts if layout.n_rotated]
-    return rotating[0] if rotating and all(same(rotating[0], layout) for layout in rotating) else None
 
 
 def name_places(figure: Any, counts: Mapping[str, int] | None = None) -> None:
@@ -103,9 +77,9 @@ def draw_layers(seen: Probe, folder: Path) -> list[Path]:
         n_pairs = max(len(norm_P) for norm_P in by_layer)
         if kind in ROTATED:
             pairs = [pair for pair, _ in seen.strongest_pairs(kind)]
-            name_pairs(axis, n_pairs, common_layout(seen), seen.train_length, max(pairs, key=pairs.count))
+            name_pairs(axis, n_pairs, seen.layouts, seen.train_length, max(pairs, key=pairs.count))
         else:
-            name_pairs(axis, n_pairs, None, seen.train_length)
+            name_pairs(axis, n_pairs, [], seen.train_length)
     read = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens"
     set_title(figure, f"{seen.name}: norms of 2-D chunks, {read}; {context_note(seen)}")
     return save(figure, folder, "norms")
@@ -122,7 +96,7 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
             axis.set(title=f"layer {layer}, {kind} norms")
             number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
             strongest = seen.strongest_pairs(kind)[layer][0]
-            name_pairs(axis, norms[layer].shape[1], seen.layouts[layer], seen.train_length, strongest)
+            name_pairs(axis, norms[layer].shape[1], [seen.layouts[layer]], seen.train_length, strongest)
     set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
     return save(figure, folder, "heads")
 
@@ -165,7 +139,7 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
-        name_pairs(axis, len(values_PD), seen.layouts[layer], seen.train_length, strongest)
+        name_pairs(axis, len(values_PD), [seen.layouts[layer]], seen.train_length, strongest)
     set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
     return save(figure, folder, "logits_by_frequency")
 
@@ -208,7 +182,7 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
             axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
             strongest = int(norms_TP.square().sum(0).argmax())
-            name_pairs(axis, norms_TP.shape[1], seen.layouts[layer], seen.train_length, strongest)
+            name_pairs(axis, norms_TP.shape[1], [seen.layouts[layer]], seen.train_length, strongest)
         for axis in row[2:]:
             axis.set_yticks(range(n), words, fontsize=7)
             axis.set(xlabel="key", ylabel="query")

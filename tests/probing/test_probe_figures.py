@@ -105,6 +105,30 @@ def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, 
     assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
 
 
+def norms_of(name: str) -> Any:
+    """The first panel of the picture of norms by layer."""
+    model = tiny(name)
+    with installed(model):
+        probe = observe(ProbedHuggingFaceModel(name, model, Words()), [some_tokens(40).tolist()], rows=False)
+    with kept() as drawn:
+        probe_figures.draw_layers(probe, Path())
+        return drawn["norms"].axes[0]
+
+
+def test_layers_that_rotate_differently_have_their_wavelengths_side_by_side() -> None:
+    axis = norms_of("gemma3_text")
+    assert "2: 63 | 199" in [t.get_text() for t in axis.get_yticklabels()]  # 2 pi 10^(4 * 2/8) and 2 pi 10^(6 * 2/8)
+    assert axis.get_ylabel() == "pair: wavelength (tokens) | layers 1, 3"
+    ends = {tuple(line.get_xdata()): line.get_ydata()[0] for line in axis.lines}
+    assert ends == {(-0.5, 0.5): 3.5, (0.5, 1.5): 2.5, (1.5, 2.5): 3.5, (2.5, 3.5): 2.5}  # trained on 256 tokens
+
+
+def test_heads_of_two_sizes_and_layers_without_rotation_are_named_too() -> None:
+    axis = norms_of("gemma4_text")
+    assert axis.get_yticklabels()[-1].get_text() == "15: - | still"
+    assert norms_of("smollm3").get_ylabel() == "pair: wavelength (tokens)"
+
+
 def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
     figure = drawn["labels"]
     assert len(figure.axes[0].texts) == 4  # a share in every cell
