@@ -13,12 +13,12 @@ LAYERS_NAMED = 4
 
 
 def name_pairs(
-    axis: Any, n_pairs: int, layouts: Sequence[Layout], train_length: int, strongest: int | None = None
+    axis: Any, n_pairs: int, layouts: Sequence[Layout], contexts: Sequence[int], strongest: int | None = None
 ) -> None:
-    """Pairs down the axis with their wavelengths, the strongest among them; dashed where a training context ends.
+    """Pairs down the axis with their wavelengths, the strongest among them; dashed where the context ends.
 
-    layouts: one, or that of each column; none for vectors to which RoPE is not applied. Where columns differ, the
-    wavelengths of both kinds stand side by side, and each column has its own dashed line.
+    layouts, contexts: the pairs of each column and the tokens that it sees, or one of both for all; none for vectors to
+    which RoPE is not applied. Where columns differ, the wavelengths of both kinds stand side by side.
     """
     ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
     if strongest is not None:
@@ -34,7 +34,7 @@ def name_pairs(
         axis.set_yticks(sorted(ticks), names, fontsize="small")
         others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
         axis.set_ylabel(f"pair: wavelength (tokens){others}")
-    draw_context(axis, layouts, train_length)
+    draw_context(axis, layouts, contexts)
 
 
 def wavelength_if_any(layout: Layout, pair: int) -> str:
@@ -60,12 +60,12 @@ def in_layers(columns: Sequence[int]) -> str:
     return f"layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
 
 
-def draw_context(axis: Any, layouts: Sequence[Layout], train_length: int) -> None:
-    """A dashed line below the slowest pair that turns at least once within a training context, in every column."""
+def draw_context(axis: Any, layouts: Sequence[Layout], contexts: Sequence[int]) -> None:
+    """A dashed line below the slowest pair that turns at least once within the context, in every column."""
     left, right = axis.get_xlim()
-    for column, layout in enumerate(layouts):
+    for column, (layout, context) in enumerate(zip(layouts, contexts, strict=True)):
         ends = (left, right) if len(layouts) == 1 else (column - 0.5, column + 0.5)
-        longer = [layout.wavelength(pair) > train_length for pair in range(layout.n_pairs)]
+        longer = [layout.wavelength(pair) > context for pair in range(layout.n_pairs)]
         for pair in range(1, layout.n_pairs):
             if longer[pair] != longer[pair - 1]:
                 axis.plot(ends, (pair - 0.5,) * 2, color="black", linestyle="--", linewidth=0.8)

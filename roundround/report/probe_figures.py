@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.probing.layout import Layout
 from roundround.probing.maximum import N_LISTS
 from roundround.probing.norms import KINDS, stacked
 from roundround.probing.places import PLACES
@@ -34,6 +35,7 @@ HEAT = "YlGnBu"
 PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
+FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
 TICKS = 6  # distances along an axis
 
 
@@ -50,11 +52,29 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
 def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: Any) -> None:
     """A heat map with its colour bar; rows downwards."""
     image = axis.imshow(values.numpy(), aspect="auto", interpolation="nearest", **{"cmap": HEAT, **options})
-    figure.colorbar(image, ax=axis, label=label, fraction=0.05)
+    beyond = "max" if "vmax" in options and bool((values > options["vmax"]).any()) else "neither"
+    figure.colorbar(image, ax=axis, label=label, fraction=0.05, extend=beyond)
+
+
+def darkest(norms: Tensor) -> float:
+    """The norm from which on all are drawn alike, so that a few pairs far above all others do not hide them.
+
+    The largest, if FEW of them are not more than FAR times below it.
+    """
+    known = norms[~norms.isnan()]
+    largest, most = float(known.max()), float(known.quantile(1 - FEW))
+    return most if most * FAR < largest else largest
 
 
 def context_note(seen: Probe) -> str:
-    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens"
+    windows = sorted({context for context in seen.contexts() if context < seen.train_length})
+    window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
+    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}"
+
+
+def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
+    """The pairs of one layer and the tokens that it sees."""
+    return [seen.layouts[layer]], [seen.contexts()[layer]]
 
 
 def name_places(figure: Any, counts: Mapping[str, int] | None = None) -> None:
@@ -71,15 +91,15 @@ def draw_layers(seen: Probe, folder: Path) -> list[Path]:
     figure, axes = subplots(1, 3, figsize=(14, 4.2))
     for axis, kind in zip(axes, KINDS, strict=True):
         by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
-        heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0)
+        heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0, vmax=darkest(stacked(by_layer)))
         axis.set(title=f"{kind} norms")
         number_columns(axis, len(by_layer), "layer")
         n_pairs = max(len(norm_P) for norm_P in by_layer)
         if kind in ROTATED:
             pairs = [pair for pair, _ in seen.strongest_pairs(kind)]
-            name_pairs(axis, n_pairs, seen.layouts, seen.train_length, max(pairs, key=pairs.count))
+            name_pairs(axis, n_pairs, seen.layouts, seen.contexts(), max(pairs, key=pairs.count))
         else:
-            name_pairs(axis, n_pairs, [], seen.train_length)
+            name_pairs(axis, n_pairs, [], [])
     read = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens"
     set_title(figure, f"{seen.name}: norms of 2-D chunks, {read}; {context_note(seen)}")
     return save(figure, folder, "norms")
@@ -96,7 +116,7 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
             axis.set(title=f"layer {layer}, {kind} norms")
             number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
             strongest = seen.strongest_pairs(kind)[layer][0]
-            name_pairs(axis, norms[layer].shape[1], [seen.layouts[layer]], seen.train_length, strongest)
+            name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
     return save(figure, folder, "heads")
 
@@ -139,7 +159,7 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
-        name_pairs(axis, len(values_PD), [seen.layouts[layer]], seen.train_length, strongest)
+        name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
     return save(figure, folder, "logits_by_frequency")
 
@@ -182,7 +202,7 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
             axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
             strongest = int(norms_TP.square().sum(0).argmax())
-            name_pairs(axis, norms_TP.shape[1], [seen.layouts[layer]], seen.train_length, strongest)
+            name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), strongest)
         for axis in row[2:]:
             axis.set_yticks(range(n), words, fontsize=7)
             axis.set(xlabel="key", ylabel="query")

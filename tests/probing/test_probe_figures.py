@@ -105,9 +105,9 @@ def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, 
     assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
 
 
-def norms_of(name: str) -> Any:
+def norms_of(name: str, **changes: Any) -> Any:
     """The first panel of the picture of norms by layer."""
-    model = tiny(name)
+    model = tiny(name, **changes)
     with installed(model):
         probe = observe(ProbedHuggingFaceModel(name, model, Words()), [some_tokens(40).tolist()], rows=False)
     with kept() as drawn:
@@ -116,17 +116,25 @@ def norms_of(name: str) -> Any:
 
 
 def test_layers_that_rotate_differently_have_their_wavelengths_side_by_side() -> None:
-    axis = norms_of("gemma3_text")
+    axis = norms_of("gemma3_text", sliding_window=60)
     assert "2: 63 | 199" in [t.get_text() for t in axis.get_yticklabels()]  # 2 pi 10^(4 * 2/8) and 2 pi 10^(6 * 2/8)
     assert axis.get_ylabel() == "pair: wavelength (tokens) | layers 1, 3"
     ends = {tuple(line.get_xdata()): line.get_ydata()[0] for line in axis.lines}
-    assert ends == {(-0.5, 0.5): 3.5, (0.5, 1.5): 2.5, (1.5, 2.5): 3.5, (2.5, 3.5): 2.5}  # trained on 256 tokens
+    local, of_all = 1.5, 2.5  # of 6, 20 and 63 tokens, in a window of 60; of 6, 35, 199 and 1,117, in a context of 256
+    assert ends == {(-0.5, 0.5): local, (0.5, 1.5): of_all, (1.5, 2.5): local, (2.5, 3.5): of_all}
 
 
 def test_heads_of_two_sizes_and_layers_without_rotation_are_named_too() -> None:
     axis = norms_of("gemma4_text")
     assert axis.get_yticklabels()[-1].get_text() == "15: - | still"
     assert norms_of("smollm3").get_ylabel() == "pair: wavelength (tokens)"
+
+
+def test_a_pair_far_above_all_others_does_not_hide_them() -> None:
+    norms = 1 + torch.arange(400.0).view(2, 200) / 400
+    assert probe_figures.darkest(norms) == norms.max()
+    norms[0, 3] = 40.0
+    assert 1.9 < probe_figures.darkest(norms) < 2.0
 
 
 def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
