@@ -1,7 +1,8 @@
-"""What docs/gemma3.md says about single heads, printed again: python docs/gemma3_heads.py google/gemma-3-270m
+"""What docs/gemma3.md says of single heads, printed again: python docs/gemma3_heads.py google/gemma-3-270m [FOLDER]
 
-First the heads that look for an earlier copy of the token and rest on what came after it, then the head that looks for an
-apostrophe before the token: who they are, on which pairs it depends, and what else they answer to. Two minutes on a CPU.
+First the heads that look for an earlier copy of the token and rest on what came after it, then the head that looks for
+an apostrophe before the token: who they are, on which pairs they depend, and what else they answer to. It takes a few
+minutes on a CPU. With a folder it also draws them there, on the default prompt of `roundround probe`.
 Shapes: L layers, H heads, B rows of text, T tokens, R rows of attention, C head channels, P pairs.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from roundround.hf.patching.attention import attention_layers, installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.probing.probe import observe
+from roundround.probing.texts import APOSTROPHE as PROMPT
+from roundround.probing.texts import texts_of
+from roundround.report.probe_figures import draw_prompt
 from roundround.theory.real_heads import Call, calls
 
 COPIED, SEQUENCES = 64, 8  # random tokens that come twice, and how many such texts
@@ -25,6 +31,11 @@ IDS = (1000, 50_000)  # from which they are drawn: words and parts of words
 LENGTHS = (16, 64, 256, 1024)
 SILENCED = ([(2, 3)], [(4, 1)], [(10, 1)], [(2, 1)], [(4, 0)])  # previous-token heads, and two others
 BANDS = {"no pair": (0, 0), "fastest": (0, 1), "fast": (1, 2), "slow": (2, 3), "slowest": (3, 4)}  # quarters
+
+DRAWN = [(0, 0, "apostrophes"), (5, 1, "copies"), (4, 1, "previous")]
+COPY = "weight after the first copy, on the first token"
+MARK = "weight on the mark, on the first token"
+LOGIT = "logit over the mean of all other keys, by quarter of the pairs, the fastest first"
 
 APOSTROPHE = "'"
 SENTENCES = (
@@ -149,28 +160,26 @@ def copy_scores(
 def show_copies(probed: ProbedHuggingFaceModel) -> None:
     scores = copy_scores(probed, COPIED, SEQUENCES)
     best = sorted(scores, key=lambda head: -scores[head][0])[:6]
-    print(
-        f"\n{COPIED} random tokens twice, {SEQUENCES} texts, {SEQUENCES * (COPIED - 1)} rows: weight after the first copy, on the first token"
-    )
+    print(f"\n{COPIED} random tokens twice, {SEQUENCES} texts, {SEQUENCES * (COPIED - 1)} rows: {COPY}")
     for layer, head in best:
         print(f"  {layer}.{head}  {scores[layer, head][0]:.2f}  {scores[layer, head][1]:.2f}")
     layer, head = best[0]
     found = [copied(probed, COPIED, seed) for seed in range(SEQUENCES)]
     some = [Rows(of_layers[layer], head, rows_R=rows) for of_layers, rows in found]
-    print(f"\n{layer}.{head} without a quarter of its pairs: weight after the first copy, on the first token")
+    print(f"\n{layer}.{head} without a quarter of its pairs: {COPY}")
     for band in BANDS:
         alphas = [rows.weights(band) for rows in some]
         after = sum(at(alpha, rows.rows - COPIED + 1) for alpha, rows in zip(alphas, some, strict=True)) / len(some)
         print(f"  {band:8} {after:.2f}  {sum(float(alpha[:, 0].mean()) for alpha in alphas) / len(some):.2f}")
-    print("logit by quarter of the pairs, the fastest first, over the mean of all other keys")
+    print(LOGIT)
     for name, key in (("after the first copy", 1 - COPIED), ("first token", None)):
         added = [rows.by_pair(rows.rows * 0 if key is None else rows.rows + key) - rows.mean_by_pair() for rows in some]
         print(f"  {name:20} {parts(torch.cat(added))}")
-    print("other lengths, 2 texts each: weight after the first copy, on the first token")
+    print(f"other lengths, 2 texts each: {COPY}")
     for n in LENGTHS:
         after, first = copy_scores(probed, n, 2, [(layer, head)])[layer, head]
         print(f"  {n:5} tokens twice: {after:.2f}  {first:.2f}")
-    print(f"{layer}.{head} with another head silenced: weight after the first copy, on the first token")
+    print(f"{layer}.{head} with another head silenced: {COPY}")
     for heads in SILENCED:
         with silenced(probed, heads):
             after, first = copy_scores(probed, COPIED, SEQUENCES, [(layer, head)])[layer, head]
@@ -201,9 +210,8 @@ def show_apostrophes(probed: ProbedHuggingFaceModel) -> None:
         (layer, head): (*means(layer, head, after), *means(layer, head, others)) for layer, head in heads_of(found[0])
     }
     best = sorted(scores, key=lambda head: scores[head][2] - scores[head][0])
-    print(
-        f"\n{len(texts)} sentences, {n_after} tokens after an apostrophe: weight on it, on the first token; {n_others} others: on the token before, on the first token"
-    )
+    print(f"\n{len(texts)} sentences, {n_after} tokens after an apostrophe: {MARK}")
+    print(f"and {n_others} others: weight on the token before, on the first token")
     for layer, head in [*best[:3], (5, 1)]:
         print(f"  {layer}.{head}  " + "  ".join(f"{value:.2f}" for value in scores[layer, head]))
     layer, head = best[0]
@@ -216,9 +224,7 @@ def show_apostrophes(probed: ProbedHuggingFaceModel) -> None:
             )
         )
     some = [Rows(of_layers[layer], head, rows_R=rows) for of_layers, rows in zip(found, after, strict=True)]
-    print(
-        "logit by quarter of the pairs, the fastest first, over the mean of all other keys, in the rows after an apostrophe"
-    )
+    print(f"{LOGIT}, in the rows after an apostrophe")
     print(f"  apostrophe  {parts(torch.cat([rows.by_pair(rows.rows - 1) - rows.mean_by_pair() for rows in some]))}")
     print(f"  first token {parts(torch.cat([rows.by_pair(rows.rows * 0) - rows.mean_by_pair() for rows in some]))}")
     show_marks(probed, layer, head)
@@ -232,9 +238,7 @@ def rows_after(probed: ProbedHuggingFaceModel, tokens: Sequence[int]) -> Tensor:
 
 def show_marks(probed: ProbedHuggingFaceModel, layer: int, head: int) -> None:
     """The head's weight on other tokens in the apostrophe's place, and on an apostrophe farther away."""
-    print(
-        f"\n{layer}.{head} after {BEFORE!r}, a mark and a token, {len(ENDINGS)} endings and {len(WORDS)} words: weight on the mark, on the first token"
-    )
+    print(f"\n{layer}.{head} on {BEFORE!r}, a mark, and one of {len(ENDINGS)} endings or {len(WORDS)} words: {MARK}")
 
     def weight(mark: str, kind: Sequence[str], distance: int = 1) -> str:
         texts = [
@@ -255,10 +259,24 @@ def show_marks(probed: ProbedHuggingFaceModel, layer: int, head: int) -> None:
         print(f"  {APOSTROPHE!r} {distance} tokens before: endings {weight(APOSTROPHE, ENDINGS, distance)}")
 
 
+# -- the picture
+
+
+def draw(probed: ProbedHuggingFaceModel, folder: Path) -> None:
+    """The heads in DRAWN, in the layout of figures 7 and 14 to 18 of arXiv:2410.06205."""
+    texts = [probed.tokens(text) for text in texts_of("shakespeare")]
+    seen = observe(probed, texts, rows=False, entropy=False, prompt=probed.tokens(PROMPT))
+    assert seen.prompt is not None
+    draw_prompt(seen.prompt, DRAWN, seen, folder)
+
+
 if __name__ == "__main__":
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval().requires_grad_(False)
     with installed(model):
-        probed = ProbedHuggingFaceModel(sys.argv[1], model, AutoTokenizer.from_pretrained(sys.argv[1]))
+        name = Path(sys.argv[1]).name
+        probed = ProbedHuggingFaceModel(name, model, AutoTokenizer.from_pretrained(sys.argv[1]))
         show_copies(probed)
         show_apostrophes(probed)
+        if len(sys.argv) > 2:
+            draw(probed, Path(sys.argv[2]))
