@@ -32,6 +32,8 @@ from roundround.report.pair_axis import name_pairs
 from roundround.report.probe_tables import ROTATED, standing_out
 
 HEAT = "YlGnBu"
+SIGNED = "cividis_r"  # light below 0 and dark above, in grey too
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
 PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
@@ -77,12 +79,15 @@ def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
     return [seen.layouts[layer]], [seen.contexts()[layer]]
 
 
-def name_places(figure: Any, counts: Mapping[str, int] | None = None) -> None:
+def name_places(figure: Any, counts: Mapping[str, int] | None = None, *, hatched: bool = False) -> None:
     """The legend of the places that weight goes to, with the number of heads of each label."""
     from matplotlib.patches import Patch
 
     names = [place if counts is None else f"{place}: {counts.get(place, 0):,} heads" for place in PLACES]
-    handles = [Patch(color=colour, label=name) for colour, name in zip(PLACE_COLOURS, names, strict=True)]
+    handles = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name)
+        for colour, hatch, name in zip(PLACE_COLOURS, HATCHES if hatched else ("",) * len(names), names, strict=True)
+    ]
     figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
 
 
@@ -135,8 +140,8 @@ def draw_labels(seen: Probe, folder: Path) -> list[Path]:
     figure, axis = subplots(figsize=(min(12, 4 + 0.45 * n_heads), min(12, max(2.6, 1.6 + 0.3 * len(labels)))))
     axis.imshow(picture.clamp(0, 1).numpy(), aspect="auto", interpolation="nearest")
     for layer, heads in enumerate(labels if n_heads <= SHARES_WRITTEN else []):
-        for head, (_, score) in enumerate(heads):
-            axis.text(head, layer, f"{score:.2f}", ha="center", va="center", fontsize=6)
+        for head, (label, score) in enumerate(heads):
+            axis.text(head, layer, f"{label}\n{score:.2f}", ha="center", va="center", fontsize=5, linespacing=0.9)
     number_columns(axis, n_heads, "head")
     axis.set(ylabel="layer", yticks=range(0, len(labels), 1 + len(labels) // 17))
     set_title(figure, f"{seen.name}: where each head's weight goes, and the share that goes there")
@@ -153,7 +158,7 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         values_PD = split[layer][head]
         reached = ~values_PD.isnan().any(0)
         most = float(values_PD[:, reached].abs().max())
-        heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap="RdBu_r", vmin=-most, vmax=most)
+        heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap=SIGNED, vmin=-most, vmax=most)
         shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
         ticks = range(0, len(shown), -(-len(shown) // TICKS))
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
@@ -172,14 +177,15 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
         shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
-        for number, colour in enumerate(PLACE_COLOURS):
-            axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
+        for number, (colour, hatch) in enumerate(zip(PLACE_COLOURS, HATCHES, strict=True)):
+            drawn = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3, "width": 0.8}
+            axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), **drawn)
             below = below + shares_B7[:, number].float()
         axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("share of weight")
-    name_places(figure)
+    name_places(figure, hatched=True)
     set_title(figure, f"{seen.name}: the same heads without a quarter of their pairs")
     return save(figure, folder, "without_a_band")
 
@@ -196,7 +202,7 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
         heat_map(figure, row[1], record.key_norms[key_head].T, label="key norm", vmin=0)
         heat_map(figure, row[2], record.weights[head], label="weight", vmin=0, vmax=1)
         most = float(record.logits[head].nan_to_num().abs().max()) or 1.0
-        heat_map(figure, row[3], record.logits[head], label="logit", cmap="RdBu_r", vmin=-most, vmax=most)
+        heat_map(figure, row[3], record.logits[head], label="logit", cmap=SIGNED, vmin=-most, vmax=most)
         for axis, what in zip(row, ("query norms", "key norms", "weights", "logits"), strict=True):
             axis.set_xticks(range(n), words, rotation=90, fontsize=7)
             axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")

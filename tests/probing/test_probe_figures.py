@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers_hf import some_tokens, tiny
+from matplotlib.colors import to_rgb
 
 from roundround.hf.patching.attention import installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
@@ -139,8 +140,19 @@ def test_a_pair_far_above_all_others_does_not_hide_them() -> None:
 
 def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
     figure = drawn["labels"]
-    assert len(figure.axes[0].texts) == 4  # a share in every cell
+    assert [text.get_text().partition("\n")[0] for text in figure.axes[0].texts] == ["diffuse"] * 4  # and a share
     assert "diffuse: 4 heads" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_places_and_signs_can_be_told_apart_without_colour() -> None:
+    def lightness(colour: Any) -> float:
+        return float(torch.tensor(to_rgb(colour)) @ torch.tensor([0.299, 0.587, 0.114]))
+
+    drawn = [(lightness(c), h) for c, h in zip(probe_figures.PLACE_COLOURS, probe_figures.HATCHES, strict=True)]
+    for (one, hatch), (other, other_hatch) in combinations(drawn, 2):
+        assert hatch != other_hatch or abs(one - other) > 0.3
+    signed = [lightness(figures.colour_map(probe_figures.SIGNED)(x / 10)) for x in range(11)]
+    assert signed == sorted(signed, reverse=True)
 
 
 def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -> None:
