@@ -45,6 +45,13 @@ class ProbedHuggingFaceModel(ProbedModel):
     def tables(self) -> list[Tensor]:
         return [table.detach().double().cpu() for table in frequency_tables(self.pretrained)]
 
+    def windows(self) -> list[int | None]:
+        config = self.pretrained.config.get_text_config().to_dict()
+        window, kinds = config.get("sliding_window"), config.get("layer_types")
+        if kinds is None:
+            return [window] * len(self.normalisers)
+        return [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 

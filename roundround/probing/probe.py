@@ -34,7 +34,8 @@ BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on t
 class Probe:
     """What a probe found; see docs/probing.md.
 
-    name: the model's. train_length: tokens of context that it was trained on. n_texts, n_tokens: what it read.
+    name: the model's. train_length: tokens of context that it was trained on. windows: what each layer sees of them at
+    most, None for all. n_texts, n_tokens: what it read.
     layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
     goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
@@ -43,6 +44,7 @@ class Probe:
 
     name: str
     train_length: int
+    windows: list[int | None]
     n_texts: int
     n_tokens: int
     layouts: list[Layout]
@@ -50,6 +52,10 @@ class Probe:
     rows: RowStatistics | None
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
+
+    def contexts(self) -> list[int]:
+        """Tokens that each layer sees of the training context."""
+        return [min(self.train_length, window or self.train_length) for window in self.windows]
 
     def strongest_pairs(self, kind: str) -> list[tuple[int, float]]:
         """The pair with most of the squared norm of each layer's `query` or `key`, over all heads, and its share."""
@@ -126,6 +132,7 @@ def observe(
     return Probe(
         name=probed.name,
         train_length=probed.longest,
+        windows=probed.windows(),
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=checked_layouts(probed.name, seen.layouts, ablated=ablated),

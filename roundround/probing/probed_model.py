@@ -46,6 +46,10 @@ class ProbedModel(ABC):
         """The model's tables of frequencies, radians per token; a layer uses one of them or none."""
 
     @abstractmethod
+    def windows(self) -> list[int | None]:
+        """Tokens that a query of each layer sees at most, itself included, however long the text; None for all."""
+
+    @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
         """Token ids of a text, without any special token."""
 
@@ -97,6 +101,9 @@ class ProbedDecoder(ProbedModel):
     def tables(self) -> list[Tensor]:
         assert isinstance(self.decoder.encoding, RotaryEncoding)
         return [self.decoder.encoding.frequencies(torch.float64)]
+
+    def windows(self) -> list[int | None]:
+        return [None] * len(self.normalisers)
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)

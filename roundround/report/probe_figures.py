@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.probing.layout import Layout, same
+from roundround.probing.layout import Layout
 from roundround.probing.maximum import N_LISTS
 from roundround.probing.norms import KINDS, stacked
 from roundround.probing.places import PLACES
@@ -28,12 +28,16 @@ from roundround.report.figures import (
     set_title,
     subplots,
 )
-from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
+from roundround.report.pair_axis import name_pairs
+from roundround.report.probe_tables import ROTATED, standing_out
 
 HEAT = "YlGnBu"
+SIGNED = "cividis_r"  # light below 0 and dark above, in grey too
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
 PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
+FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
 TICKS = 6  # distances along an axis
 
 
@@ -50,45 +54,40 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
 def heat_map(figure: Any, axis: Any, values: Tensor, *, label: str, **options: Any) -> None:
     """A heat map with its colour bar; rows downwards."""
     image = axis.imshow(values.numpy(), aspect="auto", interpolation="nearest", **{"cmap": HEAT, **options})
-    figure.colorbar(image, ax=axis, label=label, fraction=0.05)
+    beyond = "max" if "vmax" in options and bool((values > options["vmax"]).any()) else "neither"
+    figure.colorbar(image, ax=axis, label=label, fraction=0.05, extend=beyond)
 
 
-def name_pairs(axis: Any, n_pairs: int, layout: Layout | None, train_length: int, strongest: int | None = None) -> None:
-    """Pairs down the axis with their wavelengths, the strongest among them; dashed where a training context ends.
+def darkest(norms: Tensor) -> float:
+    """The norm from which on all are drawn alike, so that a few pairs far above all others do not hide them.
 
-    layout: None for vectors to which RoPE is not applied.
+    The largest, if FEW of them are not more than FAR times below it.
     """
-    ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
-    if strongest is not None:
-        ticks = {tick for tick in ticks if abs(tick - strongest) >= n_pairs / 16} | {strongest}
-    if layout is None:
-        axis.set(yticks=sorted(ticks), ylabel="pair")
-        return
-    names = [f"{tick}: {shown_wavelength(layout, tick)}" for tick in sorted(ticks)]
-    axis.set_yticks(sorted(ticks), names, fontsize="small")
-    axis.set_ylabel("pair: wavelength (tokens)")
-    longer = [layout.wavelength(pair) > train_length for pair in range(n_pairs)]
-    for pair in range(1, n_pairs):
-        if longer[pair] != longer[pair - 1]:
-            axis.axhline(pair - 0.5, color="black", linestyle="--", linewidth=0.8)
+    known = norms[~norms.isnan()]
+    largest, most = float(known.max()), float(known.quantile(1 - FEW))
+    return most if most * FAR < largest else largest
 
 
 def context_note(seen: Probe) -> str:
-    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens"
+    windows = sorted({context for context in seen.contexts() if context < seen.train_length})
+    window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
+    return f"below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}"
 
 
-def common_layout(seen: Probe) -> Layout | None:
-    """The layout of all layers that rotate; None where they differ."""
-    rotating = [layout for layout in seen.layouts if layout.n_rotated]
-    return rotating[0] if rotating and all(same(rotating[0], layout) for layout in rotating) else None
+def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
+    """The pairs of one layer and the tokens that it sees."""
+    return [seen.layouts[layer]], [seen.contexts()[layer]]
 
 
-def name_places(figure: Any, counts: Mapping[str, int] | None = None) -> None:
+def name_places(figure: Any, counts: Mapping[str, int] | None = None, *, hatched: bool = False) -> None:
     """The legend of the places that weight goes to, with the number of heads of each label."""
     from matplotlib.patches import Patch
 
     names = [place if counts is None else f"{place}: {counts.get(place, 0):,} heads" for place in PLACES]
-    handles = [Patch(color=colour, label=name) for colour, name in zip(PLACE_COLOURS, names, strict=True)]
+    handles = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name)
+        for colour, hatch, name in zip(PLACE_COLOURS, HATCHES if hatched else ("",) * len(names), names, strict=True)
+    ]
     figure.legend(handles=handles, frameon=False, loc="outside right center", fontsize="small")
 
 
@@ -97,15 +96,15 @@ def draw_layers(seen: Probe, folder: Path) -> list[Path]:
     figure, axes = subplots(1, 3, figsize=(14, 4.2))
     for axis, kind in zip(axes, KINDS, strict=True):
         by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
-        heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0)
+        heat_map(figure, axis, stacked(by_layer).T, label="mean norm", vmin=0, vmax=darkest(stacked(by_layer)))
         axis.set(title=f"{kind} norms")
         number_columns(axis, len(by_layer), "layer")
         n_pairs = max(len(norm_P) for norm_P in by_layer)
         if kind in ROTATED:
             pairs = [pair for pair, _ in seen.strongest_pairs(kind)]
-            name_pairs(axis, n_pairs, common_layout(seen), seen.train_length, max(pairs, key=pairs.count))
+            name_pairs(axis, n_pairs, seen.layouts, seen.contexts(), max(pairs, key=pairs.count))
         else:
-            name_pairs(axis, n_pairs, None, seen.train_length)
+            name_pairs(axis, n_pairs, [], [])
     read = f"{seen.n_texts:,} texts, {seen.n_tokens:,} tokens"
     set_title(figure, f"{seen.name}: norms of 2-D chunks, {read}; {context_note(seen)}")
     return save(figure, folder, "norms")
@@ -122,7 +121,7 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
             axis.set(title=f"layer {layer}, {kind} norms")
             number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
             strongest = seen.strongest_pairs(kind)[layer][0]
-            name_pairs(axis, norms[layer].shape[1], seen.layouts[layer], seen.train_length, strongest)
+            name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
     return save(figure, folder, "heads")
 
@@ -141,8 +140,8 @@ def draw_labels(seen: Probe, folder: Path) -> list[Path]:
     figure, axis = subplots(figsize=(min(12, 4 + 0.45 * n_heads), min(12, max(2.6, 1.6 + 0.3 * len(labels)))))
     axis.imshow(picture.clamp(0, 1).numpy(), aspect="auto", interpolation="nearest")
     for layer, heads in enumerate(labels if n_heads <= SHARES_WRITTEN else []):
-        for head, (_, score) in enumerate(heads):
-            axis.text(head, layer, f"{score:.2f}", ha="center", va="center", fontsize=6)
+        for head, (label, score) in enumerate(heads):
+            axis.text(head, layer, f"{label}\n{score:.2f}", ha="center", va="center", fontsize=5, linespacing=0.9)
     number_columns(axis, n_heads, "head")
     axis.set(ylabel="layer", yticks=range(0, len(labels), 1 + len(labels) // 17))
     set_title(figure, f"{seen.name}: where each head's weight goes, and the share that goes there")
@@ -159,13 +158,13 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         values_PD = split[layer][head]
         reached = ~values_PD.isnan().any(0)
         most = float(values_PD[:, reached].abs().max())
-        heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap="RdBu_r", vmin=-most, vmax=most)
+        heat_map(figure, axis, values_PD[:, reached], label="mean logit (nats)", cmap=SIGNED, vmin=-most, vmax=most)
         shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
         ticks = range(0, len(shown), -(-len(shown) // TICKS))
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
-        name_pairs(axis, len(values_PD), seen.layouts[layer], seen.train_length, strongest)
+        name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
     return save(figure, folder, "logits_by_frequency")
 
@@ -178,14 +177,15 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
     for axis, (layer, head, label) in zip(axes[0], heads, strict=True):
         shares_B7 = torch.stack([places[band][layer][head] for band in BANDS])
         below = torch.zeros(len(BANDS))
-        for number, colour in enumerate(PLACE_COLOURS):
-            axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), color=colour, width=0.8)
+        for number, (colour, hatch) in enumerate(zip(PLACE_COLOURS, HATCHES, strict=True)):
+            drawn = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.3, "width": 0.8}
+            axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), **drawn)
             below = below + shares_B7[:, number].float()
         axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
         axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("share of weight")
-    name_places(figure)
+    name_places(figure, hatched=True)
     set_title(figure, f"{seen.name}: the same heads without a quarter of their pairs")
     return save(figure, folder, "without_a_band")
 
@@ -202,13 +202,13 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
         heat_map(figure, row[1], record.key_norms[key_head].T, label="key norm", vmin=0)
         heat_map(figure, row[2], record.weights[head], label="weight", vmin=0, vmax=1)
         most = float(record.logits[head].nan_to_num().abs().max()) or 1.0
-        heat_map(figure, row[3], record.logits[head], label="logit", cmap="RdBu_r", vmin=-most, vmax=most)
+        heat_map(figure, row[3], record.logits[head], label="logit", cmap=SIGNED, vmin=-most, vmax=most)
         for axis, what in zip(row, ("query norms", "key norms", "weights", "logits"), strict=True):
             axis.set_xticks(range(n), words, rotation=90, fontsize=7)
             axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
             strongest = int(norms_TP.square().sum(0).argmax())
-            name_pairs(axis, norms_TP.shape[1], seen.layouts[layer], seen.train_length, strongest)
+            name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), strongest)
         for axis in row[2:]:
             axis.set_yticks(range(n), words, fontsize=7)
             axis.set(xlabel="key", ylabel="query")

@@ -127,11 +127,11 @@ def head_table(seen: Probe) -> Table:
     """The heads that stand out: where their weight goes, with and without a band, and which pair is strongest."""
     assert seen.rows is not None
     columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
-    table = Table(*columns, title="heads that stand out", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
     table.caption = (
-        "head: layer.head; share: of the weight at the label's place; -slow, -fast:\n"
-        "without the slowest or fastest quarter of the pairs; pair: with the largest\n"
-        f"query norm; wave: its wavelength in tokens (training context {seen.train_length:,});\n"
+        "head: layer.head; share: of the weight at the label's place; -slow, -fast: "
+        "without the slowest or fastest quarter of the pairs; pair: with the largest "
+        f"query norm; wave: its wavelength in tokens (training context {seen.train_length:,}); "
         "entropy in nats; top: largest weight; spread: of the logits"
     )
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
@@ -183,9 +183,8 @@ def records_of_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> list[dict[s
 
 def show_maximum(entropies: Mapping[int, Sequence[Tensor]]) -> None:
     n_layers = len(next(iter(entropies.values())))
-    table = Table(
-        "listed", *(f"layer {layer}" for layer in shown_layers(n_layers)), title="entropy of the last row, nats"
-    )
+    columns = ("listed", *(f"layer {layer}" for layer in shown_layers(n_layers)))
+    table = Table(*columns, title="entropy of the last row, nats", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for n, layers in entropies.items():
         cells = [
             f"{float(layers[layer].min()):.2f}-{float(layers[layer].max()):.2f}" for layer in shown_layers(n_layers)

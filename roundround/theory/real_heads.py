@@ -31,7 +31,7 @@ FIRST_TOKEN = 1  # of stories260k: <s>
 class Call:
     """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k.
 
-    window: keys that a query sees at most, itself included; None for all.
+    window: keys of this text that a query sees at most, itself included; None for all.
     """
 
     q_BHTC: Tensor

@@ -31,6 +31,7 @@ from roundround.probing.probe import observe
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
+from roundround.theory.real_heads import calls
 
 NAMES = list(ARCHITECTURES)
 HALF = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
@@ -104,6 +105,16 @@ def test_the_layout_is_read(name: str) -> None:
 def test_the_bases_of_local_and_global_layers_are_distinguished() -> None:
     local, of_all, *_ = layouts_of("gemma3_text")
     assert [float(x.frequencies_P[1]) for x in (local, of_all)] == pytest.approx([1e4 ** (-1 / 8), 1e6 ** (-1 / 8)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_windows_are_those_of_the_masks(name: str) -> None:
+    model = tiny(name)
+    with installed(model):
+        probed = ProbedHuggingFaceModel(name, model, None)
+        seen = [call.window for call in calls(probed, [(some_tokens(12).tolist(), 0)])]
+    assert probed.windows() == seen
+    assert (WINDOW in seen) == ("sliding_window" in ARCHITECTURES[name])
 
 
 def test_a_scaled_ladder_is_read_with_its_scaled_frequencies() -> None:

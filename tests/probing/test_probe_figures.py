@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers_hf import some_tokens, tiny
+from matplotlib.colors import to_rgb
 
 from roundround.hf.patching.attention import installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
@@ -105,10 +106,53 @@ def test_pairs_have_their_wavelengths_and_the_training_context(drawn: dict[str, 
     assert drawn["norms"].axes[2].get_ylabel() == "pair"  # values are not rotated
 
 
+def norms_of(name: str, **changes: Any) -> Any:
+    """The first panel of the picture of norms by layer."""
+    model = tiny(name, **changes)
+    with installed(model):
+        probe = observe(ProbedHuggingFaceModel(name, model, Words()), [some_tokens(40).tolist()], rows=False)
+    with kept() as drawn:
+        probe_figures.draw_layers(probe, Path())
+        return drawn["norms"].axes[0]
+
+
+def test_layers_that_rotate_differently_have_their_wavelengths_side_by_side() -> None:
+    axis = norms_of("gemma3_text", sliding_window=60)
+    assert "2: 63 | 199" in [t.get_text() for t in axis.get_yticklabels()]  # 2 pi 10^(4 * 2/8) and 2 pi 10^(6 * 2/8)
+    assert axis.get_ylabel() == "pair: wavelength (tokens) | layers 1, 3"
+    ends = {tuple(line.get_xdata()): line.get_ydata()[0] for line in axis.lines}
+    local, of_all = 1.5, 2.5  # of 6, 20 and 63 tokens, in a window of 60; of 6, 35, 199 and 1,117, in a context of 256
+    assert ends == {(-0.5, 0.5): local, (0.5, 1.5): of_all, (1.5, 2.5): local, (2.5, 3.5): of_all}
+
+
+def test_heads_of_two_sizes_and_layers_without_rotation_are_named_too() -> None:
+    axis = norms_of("gemma4_text")
+    assert axis.get_yticklabels()[-1].get_text() == "15: - | still"
+    assert norms_of("smollm3").get_ylabel() == "pair: wavelength (tokens)"
+
+
+def test_a_pair_far_above_all_others_does_not_hide_them() -> None:
+    norms = 1 + torch.arange(400.0).view(2, 200) / 400
+    assert probe_figures.darkest(norms) == norms.max()
+    norms[0, 3] = 40.0
+    assert 1.9 < probe_figures.darkest(norms) < 2.0
+
+
 def test_a_picture_of_labels_says_something_where_all_are_alike(drawn: dict[str, Any]) -> None:
     figure = drawn["labels"]
-    assert len(figure.axes[0].texts) == 4  # a share in every cell
+    assert [text.get_text().partition("\n")[0] for text in figure.axes[0].texts] == ["diffuse"] * 4  # and a share
     assert "diffuse: 4 heads" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_places_and_signs_can_be_told_apart_without_colour() -> None:
+    def lightness(colour: Any) -> float:
+        return float(torch.tensor(to_rgb(colour)) @ torch.tensor([0.299, 0.587, 0.114]))
+
+    drawn = [(lightness(c), h) for c, h in zip(probe_figures.PLACE_COLOURS, probe_figures.HATCHES, strict=True)]
+    for (one, hatch), (other, other_hatch) in combinations(drawn, 2):
+        assert hatch != other_hatch or abs(one - other) > 0.3
+    signed = [lightness(figures.colour_map(probe_figures.SIGNED)(x / 10)) for x in range(11)]
+    assert signed == sorted(signed, reverse=True)
 
 
 def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -> None:

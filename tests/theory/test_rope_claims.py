@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers_hf import some_tokens, tiny
 from mutations import MUTATIONS
 from torch import Tensor
 
+from roundround.hf.patching.attention import installed
+from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
@@ -18,9 +21,10 @@ from roundround.probing.probed_model import ProbedDecoder
 from roundround.theory.claim import Trained, claim_of
 from roundround.theory.heads import frequencies, ladder_by_formula, turned
 from roundround.theory.real_heads import before_rotation, stories260k
+from roundround.theory.rope import thm_6_1
 from roundround.theory.rope.lemma_a_2 import angles
 from roundround.theory.rope.thm_5_3 import to_the_token_before
-from roundround.theory.rope.thm_6_1 import Channel
+from roundround.theory.rope.thm_6_1 import Channel, channels_of
 from roundround.theory.rows import weights
 
 QUERIES_AS_KEYS = torch.randn(1, 20_000, 256, generator=torch.Generator().manual_seed(0)).double().expand(2, -1, -1)
@@ -107,6 +111,17 @@ def test_a_channel_that_does_not_turn_keeps_its_target() -> None:
     assert not Channel(0.0, 512, one, 8 * one, one, torch.tensor([9]), torch.tensor([3])).loses(
         100_000, others_move=True
     )
+
+
+def test_a_channel_of_a_local_layer_has_its_window_for_a_context_however_short_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thm_6_1, "LEAD", 0.0)  # a random model prefers nothing clearly
+    model = tiny("gemma3_text", sliding_window=200)
+    with installed(model):
+        probed = ProbedHuggingFaceModel("gemma3", model, None)
+        contexts = {channel.context for channel in channels_of(Trained(probed, [some_tokens(80).tolist()]))}
+    assert contexts == {200, 256}
 
 
 def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> None:

@@ -166,14 +166,15 @@ class Channel:
 def channels_of(trained: Trained) -> Iterator[Channel]:
     """The slow channel of every head of a model with a target that it prefers clearly, on the first text."""
     tokens = torch.tensor(trained.texts[0][:TEXT])
-    of_layers = zip(layouts(trained.probed, trained.texts), calls(trained.probed, [(tokens.tolist(), 0)]), strict=True)
-    for layout, call in of_layers:
+    of_layers = calls(trained.probed, [(tokens.tolist(), 0)])
+    layouts_of_all, windows = layouts(trained.probed, trained.texts), trained.probed.windows()
+    for layout, call, window in zip(layouts_of_all, of_layers, windows, strict=True):
         if not layout.n_rotated:
             continue
         q_HTP2, k_HTP2 = (unrotated(x[0].double(), layout) for x in (call.q_BHTC * call.scale, call.k_BHTC))
         for q_TP2, k_TP2 in zip(q_HTP2, k_HTP2, strict=True):
             pair = slow_pair(q_TP2, k_TP2, layout)
-            context = min(trained.probed.longest, call.window or trained.probed.longest)
+            context = min(trained.probed.longest, window or trained.probed.longest)
             channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(layout.frequencies_P[pair]), context)
             if len(channel.query_M2):
                 yield channel
