@@ -74,6 +74,7 @@ class Thm61(Claim):
     def check_model(self, trained: Trained) -> Finding:
         channels = list(channels_of(trained))
         own = trained.probed.longest
+        within = f"{own:,} tokens" + (", or its layer's window" if any(trained.probed.windows()) else "")
         n_targets = sum(len(channel.target_M2) for channel in channels)
         lengths = sorted({2**k for k in range(3, 18)} | {own})
         slowest = min((channel.frequency for channel in channels), default=1.0)
@@ -96,9 +97,9 @@ class Thm61(Claim):
         return Finding(
             [
                 at_least("targets looked at", n_targets, 1),
-                Comparison(f"share that lose somewhere within the model's own {own:,} tokens",
+                Comparison(f"share that lose somewhere within the model's own {within}",
                            share_of(channels, None, others_move=True), 0, 1),
-                Comparison(f"share that lose there while the others stay, {own:,} tokens",
+                Comparison(f"share that lose there while the others stay, {within}",
                            share_of(channels, None, others_move=False), 0, 1),
                 Comparison("share that have lost where they stand", float(lost_here.double().mean()), 0, 1),
                 at_least(f"share that lose within one turn of the slowest channel, {turn:,} tokens",
