@@ -15,7 +15,7 @@ class UserError(Exception):
     """Wrong input: one line that says what, where and what to do. The command prints it and exits with 2."""
 
 
-class Refused(UserError):
+class AlreadySaid(UserError):
     """Wrong input that a verb started from here has said in its line already; the command only exits with 2."""
 
 

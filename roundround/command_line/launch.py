@@ -30,7 +30,7 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps
 from roundround.config.options import conf_dir, config_name
 from roundround.console import print_result
-from roundround.errors import Interrupted, NotFinite, OutputError, Refused, Refuted, UserError, one_line
+from roundround.errors import AlreadySaid, Interrupted, NotFinite, OutputError, Refuted, UserError, one_line
 from roundround.interruption import end_at_once, interrupt, on_signals, put_back
 from roundround.runs import directories
 from roundround.runs.launcher import speaks
@@ -82,7 +82,7 @@ class Job:
             on_signals(interrupt)
             task(cfg, self.invocation())
             leave_nothing(directory, log_name)  # where it opened no run
-        except Refused:
+        except AlreadySaid:
             leave_nothing(directory, log_name)
             return 2
         except EXPLAINED as error:

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 from scipy import stats
 
+from roundround.intervals import half_width
 from roundround.retrieval.published import PAPER, SECOND_HAND
 
 Array = NDArray[np.float64]
@@ -87,15 +88,6 @@ def alike(one: dict[str, Array], other: dict[str, Array]) -> bool:
 def shown_name(name: str, repeated_by: Sequence[str]) -> str:
     """A normaliser and those that repeat it, as one row or line."""
     return " = ".join([name, *repeated_by])
-
-
-def half_width(values: Array) -> Array:
-    """Half the 95 % interval of the mean over seeds (Student's t), [N]; NaN for one seed."""
-    n_seeds = len(values)
-    if n_seeds < 2:
-        return np.full(values.shape[1], np.nan)
-    spread = values.std(0, ddof=1) / np.sqrt(n_seeds)
-    return np.asarray(stats.t.ppf(0.975, n_seeds - 1) * spread, dtype=np.float64)
 
 
 def p_values(values: Array, baseline: Array) -> Array:

@@ -69,7 +69,7 @@ class Item(ABC):
     shows: what it is about. published: the paper's most telling number or two, as text. command: the verb that does
     the work; "" where this program's own functions are called directly. minutes: of two CPU cores, without a model.
     model: the pretrained model that it is about, by its name in `model=`; None for none. needs: what no machine like
-    this has; "" where it can be made here, given the model.
+    this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a text to train on.
     """
 
     shows: str
@@ -78,6 +78,7 @@ class Item(ABC):
     minutes: float = 0.2
     model: str | None = None
     needs: str = ""
+    trains: bool = False
 
     @abstractmethod
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:

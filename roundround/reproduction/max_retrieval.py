@@ -13,8 +13,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from scipy import stats
 
+from roundround.intervals import half_width
 from roundround.reproduction.item import HeatMap, Item, Outcome, RunVerb, Subject
 from roundround.retrieval.published import PAPER, SECOND_HAND
 from roundround.softmax.adaptive_temperature import PUBLISHED
@@ -78,7 +78,7 @@ class Accuracy(Item):
 def within(what: str, values_S: NDArray[np.float64], published: float) -> Comparison:
     """The published number must lie within the interval of the mean; said the other way round."""
     mean = float(values_S.mean())
-    half = ROUNDING + float(stats.t.ppf(0.975, len(values_S) - 1) * stats.sem(values_S))
+    half = ROUNDING + float(half_width(values_S))
     return Comparison(what, mean, published - half, published + half, published)
 
 

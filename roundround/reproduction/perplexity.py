@@ -70,5 +70,6 @@ ITEMS: dict[str, Item] = {
         published="NoPE 4.86, 0.25-RoPE 4.53, RoPE 4.46, 0.75-RoPE 4.44 (Gemma 2B, Wikipedia)",
         command="roundround train experiment=rope/table2 text=FOLDER, and roundround eval of each run",
         minutes=90,
+        trains=True,
     )
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundround.console import print_status
-from roundround.errors import Interrupted, Refused
+from roundround.errors import AlreadySaid, Interrupted
 from roundround.interruption import interrupt, on_signals, put_back
 from roundround.runs.directories import all_runs, runs_of
 from roundround.runs.planned import hash_of_numbers, planned_config
@@ -91,7 +91,7 @@ def start(words: list[str]) -> Path:
     finally:
         put_back(handlers)
     if child.returncode == 2:
-        raise Refused(f"roundround {' '.join(words)} was refused")
+        raise AlreadySaid(f"roundround {' '.join(words)} was refused")
     if child.returncode:
         raise VerbFailed(f"roundround {' '.join(words)}", child.returncode)
     return Path(printed.strip().splitlines()[-1])

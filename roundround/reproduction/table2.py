@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+
+from roundround.intervals import half_width
 
 BASELINE = "rope"
 
@@ -116,7 +117,7 @@ def difference(sweep: Sweep, encoding: str, baseline: str, length: int, *, confi
     if len(nats_S) < 2:
         raise ValueError(f"seeds={sweep.seeds}: an interval needs at least two")
     mean = float(nats_S.mean())
-    half = float(stats.t.ppf((1 + confidence) / 2, len(nats_S) - 1) * stats.sem(nats_S))
+    half = float(half_width(nats_S, confidence))
     return Difference(mean, mean - half, mean + half)
 
 

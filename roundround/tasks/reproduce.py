@@ -20,7 +20,6 @@ from roundround.report import reproduction as report
 from roundround.reproduction import ledger
 from roundround.reproduction.catalogue import chosen, in_order
 from roundround.reproduction.item import Item, Outcome, Subject
-from roundround.reproduction.perplexity import Perplexities
 from roundround.reproduction.runner import Runner, VerbFailed
 from roundround.runs.device import pick_device
 from roundround.runs.loggers.base import Logger
@@ -128,7 +127,7 @@ def check_used(config: ReproduceConfig, items: Mapping[str, Item]) -> None:
         from roundround.hf.load import Pretrained  # transformers takes seconds, and the list needs none of it
 
         build(config.model, Pretrained).check_there()
-    if config.data is not None and not any(isinstance(item, Perplexities) for item in items.values()):
+    if config.data is not None and not any(item.trains for item in items.values()):
         raise UserError(f"data= is for rope.table2, which trains; {', '.join(items)} reads no text of yours")
 
 

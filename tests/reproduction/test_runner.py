@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import Done
 
-from roundround.errors import Refused
+from roundround.errors import AlreadySaid
 from roundround.reproduction import runner
 from roundround.reproduction.runner import Runner
 
@@ -48,7 +48,7 @@ def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
 
 
 def test_a_verb_that_is_refused_says_so(here: Path) -> None:
-    with pytest.raises(Refused, match="was refused"):
+    with pytest.raises(AlreadySaid, match="was refused"):
         runner.start(["theory", "rope.lemma_a_9"])
 
 
