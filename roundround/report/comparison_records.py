@@ -1,0 +1,29 @@
+"""What `roundround compare` leaves for other programs: the records of `results.json`, and `comparison.json`.
+
+`results.json` is a flat list, a record for each metric, place and setting that was measured:
+
+    metric        the name of the number, such as perplexity
+    verb          what measured it: train, eval, probe, max-retrieval; null where it was read from a csv or jsonl file
+    length, ...   the place: context length, n, task, texts, layer, head, ... whichever the measurement has
+    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary, null where there is none
+    mean, low, high, n_seeds    mean over the seeds and its 95 % t interval (null for one seed)
+    seeds, values               the seeds in order, and the number of each
+    baseline                    the settings that this record is compared with; null where with none, or with itself
+    n_pairs                     the seeds that both have, whose differences are taken
+    difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
+    p, p_holm                   of the paired t-test; the same corrected over the settings at this metric and place
+    tokens_per_second           of training, the mean over the seeds; null where it is not known
+    peak_resident_bytes, peak_device_bytes    the largest over the seeds of the training run; null where not recorded
+
+Every record has all of these fields; a number that does not exist is null. `comparison.json` says the rest once:
+
+    settings   {"pe": ["nope", "rope"], ...}: the settings that vary and their values, in the order of the tables
+    baseline   ["pe=rope"]: what was asked for or taken, [] for none
+    remarks    sentences that a reader has to know: few seeds, what makes runs incomparable, what is missing
+    skipped    [{"run": DIR, "why": "failed: ..."}]: runs that were named and are not in the numbers
+    groups     [{"verb", "settings", "seeds", "runs"}]: the directories (or the file) behind each setting
+    curves     [{"settings", "metric", "tokens", "mean", "low", "high", "n_seeds"}]: training curves, thinned
+    figures    names of the figures in figures/, without .svg and .pdf
+
+`comparison.csv` holds the records of `results.json`, `comparison.md` and `comparison.tex` the tables for people.
+"""
