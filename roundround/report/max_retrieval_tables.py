@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 from scipy import stats
 
-from roundround.intervals import half_width
+from roundround.intervals import half_width, paired_p
 from roundround.retrieval.published import PAPER, SECOND_HAND
 
 Array = NDArray[np.float64]
@@ -90,16 +90,6 @@ def shown_name(name: str, repeated_by: Sequence[str]) -> str:
     return " = ".join([name, *repeated_by])
 
 
-def p_values(values: Array, baseline: Array) -> Array:
-    """Of the paired t-test over seeds against the baseline, [N]; NaN where all differences are equal."""
-    difference = values - baseline
-    varies = np.ptp(difference, 0) > 1e-9  # per cent: equal counts divided in another order differ by less
-    p = np.full(values.shape[1], np.nan)
-    if len(values) > 1 and varies.any():
-        p[varies] = stats.ttest_rel(values[:, varies], baseline[:, varies]).pvalue
-    return p
-
-
 @dataclass(frozen=True)
 class Distance:
     """Root mean square distance from the paper over the sizes, in percentage points; a 95 % interval over seeds."""
@@ -159,7 +149,7 @@ def rows(measured: Measured) -> list[list[str]]:
         if len(measured.seeds) > 1:
             found.append(["", *(f"±{x:.1f}" for x in half_width(accuracy))])
             if name != BASELINE:
-                found.append(["  p", *map(shown_p, p_values(accuracy, baseline))])
+                found.append(["  p", *map(shown_p, paired_p(accuracy, baseline))])
     return found
 
 

@@ -1,0 +1,191 @@
+"""A comparison: which settings vary, the mean over seeds of each, and differences to a baseline paired by seed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roundround.errors import UserError, nearest
+from roundround.intervals import half_width, holm, paired_p
+from roundround.lab_book.baseline import Baseline, baseline_of, values_of
+from roundround.lab_book.groups import MEMORY, Group, groups_of, order, words
+from roundround.lab_book.quality import rank
+from roundround.lab_book.trials import Cell, LongTable, Trial
+
+if TYPE_CHECKING:
+    import pandas
+
+STATISTICS = ("mean", "low", "high")
+OF_THE_DIFFERENCE = ("difference", "difference_low", "difference_high", "p", "p_holm")
+
+
+@dataclass(eq=False)
+class Row:
+    """A metric at a place for one setting: mean over its seeds, and the difference to the baseline, paired by seed.
+
+    low, high and their like bound 95 % t intervals. None: there is no such number.
+    """
+
+    metric: str
+    place: dict[str, Any]
+    group: Group
+    seeds: list[Any]
+    values: list[float]
+    baseline: Group | None
+    pairs: list[tuple[float, float]]  # of this setting and of the baseline, by seed
+    mean: float = np.nan
+    low: float | None = None
+    high: float | None = None
+    difference: float | None = None
+    difference_low: float | None = None
+    difference_high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+
+    @property
+    def verb(self) -> str | None:
+        return self.group.verb
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.group.settings
+
+    @property
+    def n_seeds(self) -> int:
+        return len(self.values)
+
+    def record(self) -> dict[str, Any]:
+        """The row as `results.json` has it; report/comparison_records.py explains the fields."""
+        return {
+            "metric": self.metric,
+            "verb": self.verb,
+            **self.place,
+            "settings": self.settings,
+            **{name: getattr(self, name) for name in STATISTICS},
+            "n_seeds": self.n_seeds,
+            "seeds": self.seeds,
+            "values": self.values,
+            "baseline": None if self.baseline is None else self.baseline.settings,
+            "n_pairs": len(self.pairs),
+            **{name: getattr(self, name) for name in OF_THE_DIFFERENCE},
+            "tokens_per_second": self.group.tokens_per_second,
+            **{name: self.group.peak(name) for name in MEMORY},
+        }
+
+
+@dataclass(eq=False)
+class Comparison:
+    """Runs compared. settings: those that vary, each with its values. table: a row for each metric, place and setting.
+
+    groups: the settings with the runs behind them. baseline: what was asked for, or taken; None for none. remarks: what
+    a reader has to know. skipped: (run directory, why) of runs that are not in the numbers.
+    """
+
+    settings: dict[str, list[Any]]
+    groups: list[Group]
+    table: list[Row]
+    baseline: Baseline | None
+    remarks: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows as `results.json` has them."""
+        return [row.record() for row in self.table]
+
+    def data_frame(self) -> pandas.DataFrame:
+        """The rows as a table of pandas, with a column for each setting that varies and for each place."""
+        import pandas
+
+        flat = []
+        for row in self.table:
+            record = row.record()
+            baseline = None if row.baseline is None else words(row.baseline.settings)
+            flat.append({**record.pop("settings"), **record, "baseline": baseline})
+        return pandas.DataFrame(flat)
+
+
+def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
+    """The comparison of the trials of a long table, without remarks.
+
+    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: those
+    to compare, none for all. Raises UserError for a metric that was not measured, or a baseline that matches nothing.
+    """
+    by_verb: dict[str | None, list[Trial]] = defaultdict(list)
+    for trial in table.trials:
+        by_verb[trial.verb].append(trial)
+    groups = {verb: groups_of(trials) for verb, trials in by_verb.items()}
+    everyone = [group for some in groups.values() for group in some]
+    measured = {metric for group in everyone for metric, _ in group.numbers}
+    for metric in metrics:
+        if metric not in measured:
+            raise UserError(f"metric={metric} was not measured{nearest(metric, measured)}")
+    chosen = baseline_of(baseline, groups)
+    rows = [row for some in groups.values() for row in rows_of(some, chosen, metrics)]
+    fill(rows)
+    return Comparison(values_of(everyone), everyone, rows, chosen, skipped=table.skipped)
+
+
+def rows_of(groups: Sequence[Group], baseline: Baseline | None, metrics: Sequence[str]) -> Iterable[Row]:
+    """The rows of the groups of one verb, without statistics: by metric, then by place, then by setting."""
+    met = [group for group in groups if baseline is not None and baseline.is_met(group)]
+    partner = {id(group): baseline.of(group, met) if baseline is not None else None for group in groups}
+    for metric, place in cells_of(groups, metrics):
+        for group in groups:
+            by_seed = group.numbers.get((metric, place))
+            if by_seed is None:
+                continue
+            other = partner[id(group)]
+            other = None if other is group else other
+            of_other = {} if other is None else other.numbers.get((metric, place), {})
+            seeds = sorted(by_seed, key=order)
+            pairs = [(by_seed[seed], of_other[seed]) for seed in seeds if seed in of_other]
+            yield Row(metric, dict(place), group, seeds, [by_seed[seed] for seed in seeds], other, pairs)
+
+
+def cells_of(groups: Sequence[Group], metrics: Sequence[str]) -> list[Cell]:
+    """What was measured, the most telling metrics first, places in order."""
+    cells = dict.fromkeys(cell for group in groups for cell in group.numbers if not metrics or cell[0] in metrics)
+    first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(metric for metric, _ in cells))}
+
+    def place_in_table(cell: Cell) -> tuple[Any, ...]:
+        metric, place = cell
+        return rank(metric), first_seen[metric], len(place), [(key, order(value)) for key, value in place]
+
+    return sorted(cells, key=place_in_table)
+
+
+def fill(rows: Sequence[Row]) -> None:
+    """Give rows their statistics, all those with equally many seeds at once."""
+    for some in alike(rows, lambda row: len(row.values)):
+        values_SR = np.array([row.values for row in some]).T
+        for row, mean, half in zip(some, values_SR.mean(0), half_width(values_SR), strict=True):
+            row.mean = float(mean)
+            row.low, row.high = bounds(mean, half)
+    for some in alike([row for row in rows if row.pairs], lambda row: len(row.pairs)):
+        pairs_SR2 = np.array([row.pairs for row in some]).transpose(1, 0, 2)
+        mine_SR, theirs_SR = pairs_SR2[..., 0], pairs_SR2[..., 1]
+        difference_SR, p_R = mine_SR - theirs_SR, paired_p(mine_SR, theirs_SR)
+        for row, mean, half, p in zip(some, difference_SR.mean(0), half_width(difference_SR), p_R, strict=True):
+            row.difference = float(mean)
+            row.difference_low, row.difference_high = bounds(mean, half)
+            row.p = None if np.isnan(p) else float(p)
+    for some in alike(rows, lambda row: (row.verb, row.metric, *row.place.items())):
+        corrected = holm([np.nan if row.p is None else row.p for row in some])
+        for row, p in zip(some, corrected, strict=True):
+            row.p_holm = None if np.isnan(p) else p
+
+
+def bounds(mean: float, half: float) -> tuple[float, float] | tuple[None, None]:
+    return (None, None) if np.isnan(half) else (float(mean - half), float(mean + half))
+
+
+def alike(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterable[list[Row]]:
+    """The rows by their key."""
+    found: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found.values()

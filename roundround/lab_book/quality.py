@@ -1,0 +1,22 @@
+"""Which numbers say how good a model is, and in which direction."""
+
+from __future__ import annotations
+
+LOWER = ("perplexity", "loss", "nats", "error", "bits")  # words in names of metrics that are better when lower
+HIGHER = ("accuracy", "acc", "f1", "exact_match", "bleu")
+FIRST = ("perplexity", "accuracy", "nats_per_token", "nats_per_byte")  # of several that say the same
+
+
+def direction(metric: str) -> int:
+    """-1 where lower is better, 1 where higher is, 0 where neither is known."""
+    parts = metric.lower().replace("/", "_").replace(" ", "_").split("_")
+    if "share" in parts:
+        return 0
+    return -1 if any(word in parts for word in LOWER) else 1 if any(word in parts for word in HIGHER) else 0
+
+
+def rank(metric: str) -> int:
+    """Where a metric stands in tables: the most telling first."""
+    if metric in FIRST:
+        return FIRST.index(metric)
+    return len(FIRST) + (direction(metric) == 0)

@@ -1,0 +1,207 @@
+"""The long table that a comparison is made of: the numbers of each model, with its settings and its seed.
+
+A trial is one seed of one setting, as one run (or a file of measurements) has it. What a record of `results.json` says
+beside its metric and value is a setting (what the model is), or a place (where the number was taken: context length,
+task, layer, head).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from roundround.errors import UserError
+from roundround.lab_book.past_run import PastRun
+from roundround.runs.identity import NAMES, cell
+
+Place = tuple[tuple[str, Any], ...]
+Cell = tuple[str, Place]  # a metric and where it was taken
+
+COMPARED = ("train", "eval", "probe", "max-retrieval")  # verbs that measure a model
+PLACES = ("length", "n", "task", "texts")  # where a number was taken, though a config may have a key of this name
+GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
+# keys of a config, with all below them, that change no number, or that a record says better
+NOT_SETTINGS = {
+    *("run", "resume", "outputs", "logger", "trust", "device", "hydra", "seed", "seeds", "experiment", "compile"),
+    *("table", "batch_tokens", "checkpoint_every", "normalisers", "evaluate", "test_sizes", "dispersion", "rows"),
+    *("entropy", "trainer.accelerator", "trainer.devices", "trainer.log_every_n_steps", "trainer.strategy", "bos"),
+    *("log_every", "prompt", *PLACES),
+}
+# of a record: what says how it was measured, and what was found beside the number
+NOT_PLACES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints", "joining_token"}
+NOT_PLACES |= {"pair", "source"}
+
+
+@dataclass(eq=False)
+class Trial:
+    """The numbers of one seed of one setting. The facts must be equal among trials for a fair comparison.
+
+    origin: the run directory, or the file. trained: the training run that made the model, where there is one.
+    """
+
+    verb: str | None
+    settings: dict[str, Any]
+    seed: int | str | None
+    origin: str
+    started: datetime | None = None
+    numbers: dict[Cell, float] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    trained: PastRun | None = None
+
+
+@dataclass
+class LongTable:
+    """Trials, and what was passed over: a line for each reason."""
+
+    trials: list[Trial] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # run directory, why
+    remarks: list[str] = field(default_factory=list)
+
+
+def table_of(runs: Iterable[PastRun]) -> LongTable:
+    """The long table of finished runs; the others are among the skipped."""
+    table = LongTable()
+    for run in runs:
+        if run.verb not in COMPARED:
+            table.skipped.append((str(run.directory), f"a run of {run.verb} measures no model"))
+        elif run.status != "done":
+            table.skipped.append((str(run.directory), run.status))
+        else:
+            try:
+                add(run, table)
+            except UserError as error:
+                table.skipped.append((str(run.directory), str(error)))
+    return table
+
+
+def add(run: PastRun, table: LongTable) -> None:
+    """Put the records of one run into the table. UserError where its results are damaged."""
+    records = run.results()
+    if not records:
+        table.skipped.append((str(run.directory), "it has no results.json"))
+        return
+    trained = run if run.verb == "train" else run.measured
+    settings, facts = settings_of(run), facts_of(run, trained)
+    trials: dict[tuple[Any, ...], Trial] = {}
+    of_keys: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+    twice: set[Cell] = set()
+    odd: set[str] = set()
+    for record in records:
+        value = number(record["value"])
+        if value is None:
+            odd.add(record["metric"] if isinstance(record["value"], str) and not_finite(record["value"]) else "")
+            continue
+        keys = tuple(record)
+        if keys not in of_keys:
+            of_keys[keys] = split_keys(keys, settings)
+        own, places = of_keys[keys]
+        if run.verb == "max-retrieval" and "seed" not in record:  # over all seeds
+            continue
+        which = (record.get("seed"), *(record[key] for key in own))
+        if which not in trials:
+            mine = settings | {key: cell(record[key]) for key in own}
+            trials[which] = Trial(
+                run.verb, mine, record.get("seed"), str(run.directory), run.started, facts=facts, trained=trained
+            )
+        where = (record["metric"], tuple((key, cell(record[key])) for key in places if is_place(key, record[key])))
+        if trials[which].numbers.setdefault(where, value) != value:
+            twice.add(where)
+    for metric in sorted(odd - {""}):
+        table.remarks.append(f"{metric} of {run.directory} is not finite somewhere, and left out there")
+    for where in twice:
+        table.remarks.append(f"{run.directory} has two values of {where[0]} at one place, which is left out")
+        for trial in trials.values():
+            trial.numbers.pop(where, None)
+    table.trials += [trial for trial in trials.values() if trial.numbers]
+
+
+def number(value: Any) -> float | None:
+    """The value as a number; None for texts, for true and false, and for what is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def not_finite(text: str) -> bool:
+    """Whether a text is how `results.json` writes a number that is not finite."""
+    return text in ("nan", "inf", "-inf")
+
+
+def split_keys(keys: tuple[str, ...], settings: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Of the keys of a record: those that name the model, which the record knows best, and those of its place."""
+    own = [key for key in keys if key in NAMES or key.startswith("softmax.")]
+    others = [key for key in keys if key not in own and key not in NOT_PLACES]
+    return own, sorted(key for key in others if key in PLACES or ("." not in key and key not in settings))
+
+
+def is_place(key: str, value: Any) -> bool:
+    """Whether a field of a record says where a number was taken: `first_token` of eval is how the text was read."""
+    return value is not None and (key != "first_token" or isinstance(value, bool))
+
+
+def settings_of(run: PastRun) -> dict[str, Any]:
+    """The settings of a run as values that a table can group by: of a look at a model, those of its training too."""
+    return {key: cell(value) for key, value in run.settings.items() if is_setting(key)}
+
+
+def is_setting(key: str) -> bool:
+    head = key.partition(".")[0]
+    if head in NOT_SETTINGS or key in NOT_SETTINGS or "/" in key or "@" in key:
+        return False
+    return not key.endswith(("._target_", ".kind"))
+
+
+def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
+    """What has to be equal among runs that are compared, in words."""
+    facts = {f"version of {name}": str(value) for name, value in versions_of(trained or run).items()}
+    data = run.manifest.get("data") or {}
+    if trained is not run and "corpus_hash" in data:
+        facts["text that was measured (corpus hash)"] = data["corpus_hash"][:12]
+    read = {name: run.manifest[name] for name in ("first_token", "joining_token") if name in run.manifest}
+    if read:
+        facts["reading of the text"] = ", ".join(f"{name.replace('_', ' ')} {token}" for name, token in read.items())
+    if trained is not None and trained.verb == "train":
+        facts |= facts_of_training(trained)
+    return facts
+
+
+def versions_of(run: PastRun) -> dict[str, Any]:
+    versions, git = (run.manifest.get(name) or {} for name in ("versions", "git"))
+    found = {"roundround": run.manifest["roundround"], "torch": versions.get("torch")}
+    if git.get("commit"):
+        found["the code (git commit)"] = f"{str(git['commit'])[:10]}{' with changes' if git.get('dirty') else ''}"
+    return found
+
+
+def facts_of_training(run: PastRun) -> dict[str, str]:
+    data, tokens = run.manifest["data"] or {}, tokens_seen(run)
+    rule = (run.settings.get(name) for name in ("validate_every", "validation_tokens"))
+    return {
+        "training text (corpus hash)": str(data.get("corpus_hash"))[:12],
+        "tokenizer (hash)": str(data.get("tokenizer_hash"))[:12],
+        "tokens seen in training": "unknown" if tokens is None else f"{tokens:,}",
+        "rule for the best checkpoint": "validated every {} steps on {} tokens".format(*rule),
+    }
+
+
+def tokens_seen(run: PastRun) -> int | None:
+    """Tokens that a finished training has read: steps x windows x length."""
+    numbers = [run.settings.get(key) for key in ("trainer.max_steps", "batch_size", "model.train_length")]
+    return math.prod(numbers) if all(isinstance(value, int) for value in numbers) else None  # type: ignore[arg-type]
+
+
+def tokens_per_second(run: PastRun) -> float | None:
+    """Of a training; None for one that was resumed, because only its last part is timed."""
+    seconds, tokens = run.manifest.get("seconds_of_training"), tokens_seen(run)
+    if tokens is None or run.manifest.get("resumed") or not isinstance(seconds, float) or seconds <= 0:
+        return None
+    return tokens / seconds
+
+
+def directories(trials: Iterable[Trial]) -> list[Path]:
+    """Where trials come from, each once."""
+    return [Path(origin) for origin in dict.fromkeys(trial.origin for trial in trials)]
