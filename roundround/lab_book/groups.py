@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from roundround.lab_book.past_run import PastRun
 from roundround.lab_book.trials import GROUPS, Cell, Trial, tokens_per_second
 
-MEMORY = ("peak_resident_bytes", "peak_device_bytes")  # of a manifest
+MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
 
 
 @dataclass(eq=False)
@@ -36,16 +38,22 @@ class Group:
         return sorted({trial.seed for trial in self.trials}, key=order)
 
     @property
+    def sources(self) -> list[PastRun]:
+        """The runs that made the models, each once."""
+        return list({run.directory: run for run in (trial.source for trial in self.trials) if run is not None}.values())
+
+    @cached_property
     def tokens_per_second(self) -> float | None:
         """Of training, the mean over the models."""
-        runs = {trial.trained.directory: trial.trained for trial in self.trials if trial.trained is not None}
-        speeds = [speed for speed in map(tokens_per_second, runs.values()) if speed is not None]
+        speeds = [speed for speed in map(tokens_per_second, self.sources) if speed is not None]
         return float(np.mean(speeds)) if speeds else None
 
-    def peak(self, name: str) -> int | None:
-        """The largest memory of a training run, in bytes. name: one of MEMORY."""
-        peaks = [trial.trained.manifest.get(name) for trial in self.trials if trial.trained is not None]
-        return max((peak for peak in peaks if isinstance(peak, int)), default=None)
+    @cached_property
+    def peak_memory(self) -> dict[str, int | None]:
+        """The most memory that one of the runs took, in bytes, by the names of MEMORY."""
+        peaks = [run.manifest.get("peak_memory") or {} for run in self.sources]
+        known = {name: [peak[key] for peak in peaks if peak.get(key) is not None] for name, key in MEMORY.items()}
+        return {name: max(some, default=None) for name, some in known.items()}
 
     def gather(self) -> None:
         """Put the numbers of the trials together, the one that started last winning at each seed and place."""

@@ -18,7 +18,7 @@ from roundround.config.recorded import flat
 from roundround.errors import UserError, one_line
 from roundround.files import parse_json, read_text
 from roundround.runs.directories import read_manifest
-from roundround.runs.leftovers import LOCK, METRICS, RESULTS
+from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS
 from roundround.runs.manifest import time_of
 
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory
@@ -66,7 +66,8 @@ class PastRun:
         if trained is None:
             return own
         said = {key: value for key, value in own.items() if value is not None}
-        return trained.settings | said
+        replaced = {key.partition(".")[0] for key in said if "." in key}
+        return {key: v for key, v in trained.settings.items() if key.partition(".")[0] not in replaced} | said
 
     @property
     def choices(self) -> dict[str, str]:
@@ -75,10 +76,15 @@ class PastRun:
 
     @cached_property
     def measured(self) -> PastRun | None:
-        """The run whose model this one looked at, where it is still there."""
+        """The run whose model this one looked at, where it is still there, or where both have moved together."""
         source = self.manifest.get("run")
-        with suppress(UserError):
-            return None if source is None else past_run(Path(source))
+        if source is None:
+            return None
+        for directory in places_of(Path(source), self.directory):
+            with suppress(UserError):
+                found = past_run(directory)
+                if directory == Path(source) or self.manifest["seed"] in (None, found.manifest["seed"]):
+                    return found
         return None
 
     def results(self) -> list[dict[str, Any]]:
@@ -111,6 +117,16 @@ class PastRun:
 def past_run(directory: Path) -> PastRun:
     """The run in a directory. UserError where there is none, or where its manifest is damaged."""
     return PastRun(directory, read_manifest(directory))
+
+
+def places_of(recorded: Path, beside: Path) -> Iterator[Path]:
+    """Where a run that is recorded by its path may lie: there, or where the folder of it and of `beside` is now."""
+    yield recorded
+    for n_words in range(len(recorded.parts) - 1, 1, -1):
+        for folder in beside.parents:
+            moved = folder.joinpath(*recorded.parts[-n_words:])
+            if moved != recorded and (moved / MANIFEST).is_file():
+                yield moved
 
 
 def is_held(directory: Path) -> bool:

@@ -40,7 +40,8 @@ NOT_PLACES |= {"pair", "source"}
 class Trial:
     """The numbers of one seed of one setting. The facts must be equal among trials for a fair comparison.
 
-    origin: the run directory, or the file. trained: the training run that made the model, where there is one.
+    origin: the run directory, or the file. source: the run that made the model; of a pretrained model the one that
+    measured it; None in a file.
     """
 
     verb: str | None
@@ -50,7 +51,7 @@ class Trial:
     started: datetime | None = None
     numbers: dict[Cell, float] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
-    trained: PastRun | None = None
+    source: PastRun | None = None
 
 
 @dataclass
@@ -105,7 +106,7 @@ def add(run: PastRun, table: LongTable) -> None:
         if which not in trials:
             mine = settings | {key: cell(record[key]) for key in own}
             trials[which] = Trial(
-                run.verb, mine, record.get("seed"), str(run.directory), run.started, facts=facts, trained=trained
+                run.verb, mine, record.get("seed"), str(run.directory), run.started, facts=facts, source=trained or run
             )
         where = (record["metric"], tuple((key, cell(record[key])) for key in places if is_place(key, record[key])))
         if trials[which].numbers.setdefault(where, value) != value:
