@@ -30,6 +30,11 @@ def print_result(text: str) -> None:
     print(escaped(text), flush=True)
 
 
+def print_document(text: str) -> None:
+    """Print a whole document on standard output, whose writer has escaped what a terminal would obey."""
+    print(text, end="", flush=True)
+
+
 def print_table(*tables: RenderableType, on_output: bool = False, width: int | None = None) -> None:
     """Print tables on standard error, or on standard output, where a pipe gets them as wide as they are."""
     from rich.console import Console

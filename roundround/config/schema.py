@@ -12,6 +12,7 @@ from roundround.config.build import plain
 from roundround.errors import UserError, nearest
 
 MOST_INPUTS = 10_000_000  # of max retrieval: a typo would take years
+COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
 
 
 @dataclass
@@ -193,6 +194,23 @@ class ReproduceConfig:
         for name in ("model", "data"):
             if getattr(self, name) is not None and not self.item:
                 raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
+
+
+@dataclass
+class CompareConfig:
+    """What `roundround compare` reads. where: key=value, which the runs that are compared have."""
+
+    paths: list[str] = MISSING
+    baseline: list[str] = MISSING
+    metric: list[str] = MISSING
+    where: list[str] = MISSING
+    format: str = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+
+    def check(self) -> None:
+        if self.format not in COMPARISON_FORMATS:
+            raise UserError(f"no format={self.format}{nearest(self.format, COMPARISON_FORMATS)}")
 
 
 @dataclass

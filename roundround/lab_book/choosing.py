@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -22,14 +22,14 @@ BEGINNING = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 NOT_RUNS = {"checkpoints", "figures", "variants", "conf", "wandb"}  # folders inside run directories
 
 
-def directories_of(word: str, outputs: str, verb: str | None = None) -> list[Path]:
+def directories_of(word: str, outputs: str, *verbs: str | None) -> list[Path]:
     """The run directories that a word means, oldest first. UserError where it means none.
 
-    verb: of `last`, which is looked for under `outputs`.
+    verbs: among whose runs `last` is looked for under `outputs`; none for all.
     """
     reference = LAST.fullmatch(word)
     if reference is not None and not os.path.lexists(word):
-        return [last(int(reference["before"] or 0), outputs, verb)]
+        return [last(int(reference["before"] or 0), outputs, *verbs)]
     path = home_expanded(word, "the run")
     if word and path.exists():
         found = list(runs_below(path.absolute()))
@@ -43,20 +43,23 @@ def directories_of(word: str, outputs: str, verb: str | None = None) -> list[Pat
     return sorted(dict.fromkeys(found), key=started_at)
 
 
-def last(before: int, outputs: str, verb: str | None = None) -> Path:
+def last(before: int, outputs: str, *verbs: str | None) -> Path:
     """The run that started last under `outputs`, or the one so many before it. UserError where there are too few."""
-    folder = home_expanded(outputs, "outputs") / (verb or "")
-    newest = newest_first(folder)
+    folder = home_expanded(outputs, "outputs")
+    newest = newest_first(*(folder / verb for verb in verbs if verb)) if any(verbs) else newest_first(folder)
     if before < len(newest):
         return newest[before]
     there = f"{len(newest)} run{'s are' if len(newest) != 1 else ' is'} there" if newest else "no run is there"
     raise UserError(f"last{f'~{before}' if before else ''}: {there}, under {folder}")
 
 
-def directories_of_all(words: list[str], outputs: str) -> list[Path]:
-    """The run directories that words mean, newest first; without words all under `outputs`. UserError for none."""
+def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -> list[Path]:
+    """The run directories that words mean, newest first; without words all under `outputs`. UserError for none.
+
+    verbs: as `directories_of` has them.
+    """
     if words:
-        found = {directory for word in words for directory in directories_of(word, outputs)}
+        found = {directory for word in words for directory in directories_of(word, outputs, *verbs)}
         return sorted(found, key=started_at, reverse=True)
     folder = home_expanded(outputs, "outputs")
     if not folder.is_dir():
@@ -64,9 +67,10 @@ def directories_of_all(words: list[str], outputs: str) -> list[Path]:
     return newest_first(folder)
 
 
-def newest_first(folder: Path) -> list[Path]:
-    """The run directories below a folder, the one that started last first."""
-    return sorted(runs_below(folder.absolute()), key=started_at, reverse=True)
+def newest_first(*folders: Path) -> list[Path]:
+    """The run directories below folders, the one that started last first."""
+    found = [run for folder in folders for run in runs_below(folder.absolute())]
+    return sorted(found, key=started_at, reverse=True)
 
 
 def runs_below(folder: Path) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from roundround.lab_book.comparison import Comparison, comparison_of
 from roundround.lab_book.filters import filters_of
 from roundround.lab_book.past_run import PastRun, past_run
 from roundround.lab_book.remarks import remarks_of
-from roundround.lab_book.trials import LongTable, table_of
+from roundround.lab_book.trials import COMPARED, LongTable, table_of
 
 
 def compare(
@@ -48,7 +48,7 @@ def long_table(words: Sequence[str], where: Mapping[str, str], outputs: str) -> 
     others = [word for word in words if Path(word) not in files]
     table = LongTable()
     if others or not files:
-        runs, damaged = chosen(directories_of_all(others, outputs), where)
+        runs, damaged = chosen(directories_of_all(others, outputs, *COMPARED), where)
         table = table_of(runs)
         table.skipped[:0] = damaged
     for file in files:

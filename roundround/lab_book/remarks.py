@@ -12,7 +12,7 @@ from roundround.lab_book.baseline import choices
 from roundround.lab_book.comparison import Comparison
 from roundround.lab_book.groups import Group, order, shown, varying, words
 from roundround.lab_book.quality import direction
-from roundround.lab_book.trials import Trial
+from roundround.lab_book.trials import Cell, Trial
 
 NAMED = 3  # of many
 ENOUGH = 3  # seeds
@@ -138,7 +138,7 @@ def about_gaps(groups: Sequence[Group]) -> Iterator[str]:
     told: set[str] = set()
     for cell, count in counts.items():
         metric, place = cell
-        if count == len(trials) or metric in told:
+        if count == len(trials) or metric in told or not (direction(metric) or lacks_seeds(groups, cell)):
             continue
         told.add(metric)
         n, seed = next(key for key, cells in trials.items() if cell not in cells)
@@ -147,6 +147,11 @@ def about_gaps(groups: Sequence[Group]) -> Iterator[str]:
         also = sum(other[0] == metric and c < len(trials) for other, c in counts.items()) - 1
         more = f" (and so at {n_of(also, 'more place')})" if also else ""
         yield f"{verb}{metric}{where} is known of {count} of {len(trials)} models, not of {without}{more}"
+
+
+def lacks_seeds(groups: Sequence[Group], cell: Cell) -> bool:
+    """Whether some seeds of a setting have a number that others have not. Facts of an encoding are not known of all."""
+    return any(0 < len(group.numbers.get(cell, {})) < len(group.seeds) for group in groups)
 
 
 def about_rates(groups: Sequence[Group]) -> Iterator[str]:

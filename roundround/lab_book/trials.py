@@ -8,10 +8,10 @@ task, layer, head).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError
@@ -66,9 +66,10 @@ class LongTable:
 def table_of(runs: Iterable[PastRun]) -> LongTable:
     """The long table of finished runs; the others are among the skipped."""
     table = LongTable()
+    others: Counter[str] = Counter()
     for run in runs:
         if run.verb not in COMPARED:
-            table.skipped.append((str(run.directory), f"a run of {run.verb} measures no model"))
+            others[run.verb] += 1
         elif run.status != "done":
             table.skipped.append((str(run.directory), run.status))
         else:
@@ -76,6 +77,9 @@ def table_of(runs: Iterable[PastRun]) -> LongTable:
                 add(run, table)
             except UserError as error:
                 table.skipped.append((str(run.directory), str(error)))
+    if others:
+        listed = ", ".join(f"{n:,} of {verb}" for verb, n in others.items())
+        table.remarks.append(f"passed over: runs that measure no model ({listed})")
     return table
 
 
@@ -98,7 +102,7 @@ def add(run: PastRun, table: LongTable) -> None:
             continue
         keys = tuple(record)
         if keys not in of_keys:
-            of_keys[keys] = split_keys(keys, settings)
+            of_keys[keys] = split_keys(keys, run.settings)
         own, places = of_keys[keys]
         if run.verb == "max-retrieval" and "seed" not in record:  # over all seeds
             continue
@@ -132,11 +136,14 @@ def not_finite(text: str) -> bool:
     return text in ("nan", "inf", "-inf")
 
 
-def split_keys(keys: tuple[str, ...], settings: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Of the keys of a record: those that name the model, which the record knows best, and those of its place."""
+def split_keys(keys: Iterable[str], known: Collection[str]) -> tuple[list[str], list[str]]:
+    """Of the keys of a record: those that name the model, which the record knows best, and those of its place.
+
+    known: the settings of its run, which say nothing new.
+    """
     own = [key for key in keys if key in NAMES or key.startswith("softmax.")]
-    others = [key for key in keys if key not in own and key not in NOT_PLACES]
-    return own, sorted(key for key in others if key in PLACES or ("." not in key and key not in settings))
+    said = {*own, *known, *NOT_PLACES}
+    return own, sorted(key for key in keys if key in PLACES or not (key in said or "." in key or key in NOT_SETTINGS))
 
 
 def is_place(key: str, value: Any) -> bool:
@@ -201,8 +208,3 @@ def tokens_per_second(run: PastRun) -> float | None:
     if tokens is None or run.manifest.get("resumed") or not isinstance(seconds, float) or seconds <= 0:
         return None
     return tokens / seconds
-
-
-def directories(trials: Iterable[Trial]) -> list[Path]:
-    """Where trials come from, each once."""
-    return [Path(origin) for origin in dict.fromkeys(trial.origin for trial in trials)]

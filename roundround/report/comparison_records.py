@@ -27,3 +27,33 @@ Every record has all of these fields; a number that does not exist is null. `com
 
 `comparison.csv` holds the records of `results.json`, `comparison.md` and `comparison.tex` the tables for people.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from roundround.lab_book.comparison import Comparison
+from roundround.lab_book.curves import Curve
+
+
+def summary(found: Comparison, curves: Sequence[Curve], figures: Sequence[Path]) -> dict[str, Any]:
+    """What comparison.json says."""
+    return {
+        "settings": found.settings,
+        "baseline": [] if found.baseline is None else found.baseline.words,
+        "remarks": found.remarks,
+        "skipped": [{"run": run, "why": why} for run, why in found.skipped],
+        "groups": [
+            {
+                "verb": group.verb,
+                "settings": group.settings,
+                "seeds": group.seeds,
+                "runs": list(dict.fromkeys(trial.origin for trial in group.trials)),
+            }
+            for group in found.groups
+        ],
+        "curves": [curve.record() for curve in curves],
+        "figures": list(dict.fromkeys(path.stem for path in figures)),
+    }

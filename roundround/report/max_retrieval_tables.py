@@ -16,6 +16,7 @@ from rich.table import Table
 from scipy import stats
 
 from roundround.intervals import half_width, paired_p
+from roundround.report.numbers import shown_p
 from roundround.retrieval.published import PAPER, SECOND_HAND
 
 Array = NDArray[np.float64]
@@ -164,12 +165,6 @@ def second_hand(sizes: Sequence[int]) -> str | None:
     if not marked:
         return None
     return f"{MARK}: second-hand; the paper's numbers of {' and '.join(marked)} items are less certain than its others"
-
-
-def shown_p(p: float) -> str:
-    if np.isnan(p):
-        return "-"
-    return f"{p:.0e}".replace("e-0", "e-") if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
 
 
 def tables(measured: Measured, *, title: str, width: int) -> list[Table]:

@@ -32,7 +32,7 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     if trains:
         return fields | of_manifest(manifest)
     if source is None:
-        return fields | of_pretrained(manifest)
+        return fields | (of_pretrained(manifest) if "model" in manifest["config"] else {})
     return fields | of_trained(manifest, Path(source))
 
 

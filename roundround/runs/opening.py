@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -33,14 +33,19 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def opened(
-    invocation: Invocation, *, config: dict[str, Any], logger: Logger, known: Mapping[str, Any] | None = None
+    invocation: Invocation,
+    *,
+    config: dict[str, Any],
+    logger: Logger,
+    known: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = print_result,
 ) -> Iterator[Run]:
     """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
 
     `known` goes into the manifest beside the config, and all of it is written before the logger starts. A run refused
     before its first step (UserError) leaves nothing behind, and one that was to be resumed is as it was. The last line
-    on standard output is the directory. Raises UserError where the directory cannot be written, where another process
-    is writing there, or where a class from outside is another now.
+    on standard output is the directory, unless `tell` says it elsewhere. Raises UserError where the directory cannot be
+    written, where another process is writing there, or where a class from outside is another now.
     """
     directory, writes = invocation.directory, rank() == 0
     before = set(os.listdir(directory)) if writes else set()
@@ -75,7 +80,7 @@ def opened(
             end(run, f"failed: {type(error).__name__}: {one_line(error)}")
             raise
     if writes:
-        print_result(str(directory))
+        tell(str(directory))
 
 
 def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:

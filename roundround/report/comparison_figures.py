@@ -1,0 +1,242 @@
+"""Figures of a comparison: quality against context length, two settings crossed, training curves.
+
+Lines differ in marker and dashes as well as in colour, so that a print without colour can be read. Bands are 95 % t
+intervals over seeds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundround.errors import escaped
+from roundround.lab_book.comparison import Comparison, Row
+from roundround.lab_book.curves import Curve
+from roundround.lab_book.groups import order, shown, words
+from roundround.lab_book.quality import direction
+from roundround.report.figures import GREY, colour_map, save, set_title, subplots
+from roundround.report.numbers import decimals_of
+
+Array = NDArray[np.float64]
+
+AXES = {"length": "context length (tokens)", "n": "items"}
+LINES = 8  # of a panel
+PANELS = 6
+CROWDED = 5  # lines; more are split into panels where there is a second setting
+CELLS = 12  # of a side of a matrix
+MARKS, DASHES = "osD^vPX*", ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (3, 3)), (0, (8, 2)), (0, (1, 3)))
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A mean over seeds by x, [P]; half of the interval, NaN where there is none."""
+
+    settings: dict[str, Any]
+    x: Array
+    mean: Array
+    half: Array
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines that share a title; their names leave out what the title says."""
+
+    title: str
+    lines: dict[str, Line]
+    n_more: int
+
+
+def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]:
+    """Draw what the comparison has; the files."""
+    paths = []
+    for (verb, metric), rows in telling(found).items():
+        name = re.sub(r"[^\w.-]+", "_", f"{verb}_{metric}" if verb else metric)
+        paths += draw_by_length(rows, f"{verb}: {metric}" if verb else metric, folder, name)
+        paths += draw_matrix(rows, f"{verb}: {metric}" if verb else metric, folder, f"{name}_matrix")
+    if any(len(curve.tokens) > 1 for curve in curves):
+        paths += draw_curves(curves, folder)
+    return paths
+
+
+def telling(found: Comparison) -> dict[tuple[str | None, str], list[Row]]:
+    """The rows of the first metric of each verb that says how good a model is; of a file those of every such metric."""
+    chosen: dict[tuple[str | None, str], list[Row]] = {}
+    for row in found.table:
+        others = [metric for verb, metric in chosen if verb == row.verb]
+        first = not others or row.metric in others or row.verb is None
+        if direction(row.metric) and first and set(row.place) <= {*AXES, "task", "texts"}:
+            chosen.setdefault((row.verb, row.metric), []).append(row)
+    return chosen
+
+
+# -- lines
+
+
+def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> list[Path]:
+    """Quality against context length (or the number of items), where several were measured."""
+    axis_key = next((key for key in AXES if len({row.place.get(key) for row in rows} - {None}) > 1), None)
+    if axis_key is None:
+        return []
+    lines: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if axis_key in row.place:
+            rest = {**row.settings, **{key: value for key, value in row.place.items() if key != axis_key}}
+            lines.setdefault(tuple(rest.items()), []).append(row)
+    panels = panels_of([line_of(dict(rest), some, axis_key) for rest, some in lines.items()])
+    ticks = sorted({row.place[axis_key] for row in rows if axis_key in row.place})
+    figure, axes = lined(panels, ylabel=rows[0].metric.replace("_", " "), xlabel=AXES[axis_key])
+    trained = {row.group.trials[0].settings.get("model.train_length") for row in rows}
+    for axis in axes:
+        axis.set_xscale("log")
+        shown_ticks = ticks[:: 1 + len(ticks) // 10]
+        axis.set_xticks(shown_ticks, [f"{tick:,}" for tick in shown_ticks], rotation=45, fontsize="small")
+        axis.minorticks_off()
+        if axis_key == "length" and len(trained) == 1 and isinstance(next(iter(trained)), int):
+            axis.axvline(next(iter(trained)), color=GREY, linestyle=":", linewidth=1, zorder=0)
+    return finish(figure, panels, f"{title} over seeds; bands: 95 % intervals of the mean", folder, f"{name}_by_{axis_key}")
+
+
+def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:
+    panels = panels_of([Line(curve.settings, curve.tokens, curve.mean, curve.half) for curve in curves])
+    figure, axes = lined(panels, ylabel="held-out loss (nats per token)", xlabel="training tokens", every=8)
+    for axis in axes:
+        axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 6))
+    return finish(figure, panels, "training; bands: 95 % intervals of the mean over seeds", folder, "training_curves")
+
+
+def line_of(settings: dict[str, Any], rows: Sequence[Row], axis_key: str) -> Line:
+    rows = sorted(rows, key=lambda row: order(row.place[axis_key]))
+    half = [np.nan if row.high is None else row.high - row.mean for row in rows]
+    x = [row.place[axis_key] for row in rows]
+    return Line(settings, np.array(x, dtype=np.float64), np.array([row.mean for row in rows]), np.array(half))
+
+
+def panels_of(lines: Sequence[Line]) -> list[Panel]:
+    """One panel, or one for each value of all settings but the first where one would be crowded."""
+    keys = list(dict.fromkeys(key for line in lines for key in line.settings))
+    apart = keys[1:] if len(lines) > CROWDED else []
+    panels: dict[str, dict[str, Line]] = {}
+    for line in lines:
+        title = words({key: line.settings.get(key) for key in apart}) if apart else ""
+        own = {key: value for key, value in line.settings.items() if key not in apart}
+        panels.setdefault(title, {})[words(own)] = line
+    return [
+        Panel(title, dict(list(some.items())[:LINES]), max(0, len(some) - LINES)) for title, some in panels.items()
+    ]
+
+
+def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) -> tuple[Any, list[Any]]:
+    """A figure with the lines of the first PANELS panels; a line of the same name looks the same in all."""
+    n = min(len(panels), PANELS)
+    n_columns = min(n, 3)
+    n_rows = -(-n // n_columns)
+    figure, grid = subplots(n_rows, n_columns, figsize=(2.2 + 3.2 * n_columns, 0.8 + 2.9 * n_rows), sharey=True, squeeze=False)
+    axes = list(grid.flat)
+    names = list(dict.fromkeys(name for panel in panels[:n] for name in panel.lines))
+    handles: dict[str, Any] = {}
+    for axis, panel in zip(axes, panels, strict=False):
+        for name, line in panel.lines.items():
+            handles[name] = plot(axis, line, names.index(name), every)
+        axis.set_title(escaped(panel.title), fontsize="small", parse_math=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in axes[n:]:
+        axis.set_visible(False)
+    values = np.concatenate([line.mean for panel in panels[:n] for line in panel.lines.values()])
+    if values.min() > 0 and values.max() > 8 * values.min():
+        axes[0].set_yscale("log")
+    for row in grid:
+        row[0].set_ylabel(ylabel)
+    for axis in axes[max(0, n - n_columns) : n]:
+        axis.set_xlabel(xlabel)
+    labels = [escaped(name) for name in handles]
+    legend = figure.legend(handles.values(), labels, loc="outside right upper", frameon=False, fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure, axes[:n]
+
+
+def plot(axis: Any, line: Line, place: int, every: int) -> Any:
+    colour = colour_map("Dark2")(place % 8)
+    look = {"marker": MARKS[place % len(MARKS)], "linestyle": DASHES[place % len(DASHES)], "color": colour}
+    step = max(1, len(line.x) // every) if every > 1 else 1
+    (drawn,) = axis.plot(line.x, line.mean, **look, markersize=4.5, linewidth=1.4, markevery=(place % step, step))
+    if not np.isnan(line.half).all():
+        axis.fill_between(line.x, line.mean - line.half, line.mean + line.half, color=colour, alpha=0.18, linewidth=0)
+    return drawn
+
+
+def finish(figure: Any, panels: Sequence[Panel], title: str, folder: Path, name: str) -> list[Path]:
+    n_more = sum(panel.n_more for panel in panels[:PANELS]) + sum(len(panel.lines) + panel.n_more for panel in panels[PANELS:])
+    set_title(figure, title if not n_more else f"{title}; {n_more:,} more settings are not drawn")
+    return save(figure, folder, name)
+
+
+# -- two settings crossed
+
+
+def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> list[Path]:
+    """The first setting that varies against the others: a matrix for each of up to four places."""
+    keys = list(rows[0].settings)
+    if len(keys) < 2:
+        return []
+    places: dict[str, list[Row]] = {}
+    for row in rows:
+        places.setdefault(words(row.place) if row.place else "", []).append(row)
+    chosen = [list(places)[n] for n in np.unique(np.linspace(0, len(places) - 1, min(4, len(places))).round().astype(int))]
+    down = sorted({row.settings[keys[0]] for row in rows}, key=order)[:CELLS]
+    across = list(dict.fromkeys(tuple(row.settings[key] for key in keys[1:]) for row in rows))[:CELLS]
+    if len(down) < 2 or len(across) < 2:
+        return []
+    width, height = 1.6 + 0.95 * len(across), 1.3 + 0.5 * len(down)
+    n_columns = min(2, len(chosen))
+    n_rows = -(-len(chosen) // n_columns)
+    figure, grid = subplots(n_rows, n_columns, figsize=(width * n_columns, 0.4 + height * n_rows), squeeze=False)
+    for axis in list(grid.flat)[len(chosen) :]:
+        axis.set_visible(False)
+    for axis, place in zip(grid.flat, chosen, strict=False):
+        by_cell = {(row.settings[keys[0]], tuple(row.settings[key] for key in keys[1:])): row for row in places[place]}
+        fill_matrix(axis, by_cell, down, across)
+        axis.set_title(escaped(place), fontsize="small", parse_math=False)
+        label(axis, [shown(value) for value in down], [", ".join(map(shown, values)) for values in across])
+        axis.set(ylabel=escaped(keys[0]), xlabel=escaped(", ".join(keys[1:])))
+    marked = any(row.p_holm is not None and row.p_holm < SIGNIFICANT for row in rows)
+    note = f"; * p (Holm) < {SIGNIFICANT} against the baseline" if marked else ""
+    set_title(figure, f"{title}, mean and half of its 95 % interval{note}")
+    return save(figure, folder, name)
+
+
+def label(axis: Any, down: Sequence[str], across: Sequence[str]) -> None:
+    for ticks, set_ticks, options in (
+        (down, axis.set_yticks, {}),
+        (across, axis.set_xticks, {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}),
+    ):
+        set_ticks(range(len(ticks)), [escaped(tick) for tick in ticks], fontsize="small", parse_math=False, **options)
+
+
+def fill_matrix(axis: Any, by_cell: Mapping[Any, Row], down: Sequence[Any], across: Sequence[Any]) -> None:
+    """Grey levels, dark for a better number, with the numbers inside."""
+    cells = [[by_cell.get((a, b)) for b in across] for a in down]
+    means = np.array([[np.nan if row is None else row.mean for row in line] for line in cells])
+    known = [row for line in cells for row in line if row is not None]
+    metric = known[0].metric
+    ranked = -direction(metric) * (np.log(means) if np.nanmin(means) > 0 else means)
+    low, high = np.nanmin(ranked), np.nanmax(ranked)
+    darkness = np.where(np.isnan(ranked), np.nan, 1 - (ranked - low) / (high - low if high > low else 1))
+    axis.imshow(darkness, cmap="Greys", vmin=-0.25, vmax=1.6, aspect="auto")
+    halves = [row.high - row.mean for row in known if row.high is not None]
+    digits = decimals_of([row.mean for row in known], halves)
+    for i, line in enumerate(cells):
+        for j, row in enumerate(line):
+            text = "-" if row is None else f"{row.mean:.{digits}f}"
+            if row is not None and row.p_holm is not None and row.p_holm < SIGNIFICANT:
+                text += "*"
+            if row is not None and row.high is not None:
+                text += f"\n±{row.high - row.mean:.{digits}f}"
+            axis.text(j, i, text, ha="center", va="center", fontsize="x-small")

@@ -1,0 +1,182 @@
+"""A comparison as text: tables for a terminal, Markdown and LaTeX, a row for each place and setting; csv and json."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from roundround.errors import escaped
+from roundround.lab_book.comparison import Comparison, Row
+from roundround.lab_book.groups import shown, words
+from roundround.report.numbers import decimals_of, shown_bytes, shown_p
+
+MOST_ROWS = 120  # of all tables together; the files have all
+FINE = ("layer", "head", "first_position", "last_position", "kind", "first_token", "pair")  # places of detail
+TEX = {"\\": r"\textbackslash{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "~": r"\textasciitilde{}"}
+TEX |= {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One metric of one verb. header: names of the columns; rows: cells as text."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
+    """The tables to read, and the metrics that they leave out: those by layer and head, and what is too much to read.
+
+    A metric whose rows all say the same number is left out too. What is measured in detail alone is shown as far as
+    there is room.
+    """
+    by_metric: dict[tuple[str | None, str], list[Row]] = {}
+    for row in comparison.table:
+        by_metric.setdefault((row.verb, row.metric), []).append(row)
+    found: list[Sheet] = []
+    left_out: list[str] = []
+    n_rows = 0
+    for (verb, metric), rows in by_metric.items():
+        coarse = [row for row in rows if not set(row.place) & set(FINE)]
+        chosen = coarse or rows
+        name = f"{verb}: {metric}" if verb else metric
+        same = len({value for row in rows for value in row.values}) == 1 and len(by_metric) > 1
+        if same or n_rows + len(chosen) > MOST_ROWS and found:
+            left_out.append(name)
+            continue
+        found.append(sheet(name, chosen[:MOST_ROWS]))
+        n_rows += len(chosen)
+        if len(chosen) < len(rows) or len(chosen) > MOST_ROWS:
+            left_out.append(f"more of {name}")
+    return found, left_out
+
+
+Column = tuple[str, Callable[[Row], str]]
+
+
+def sheet(title: str, rows: Sequence[Row]) -> Sheet:
+    """The rows of one metric as text; columns that nothing stands in are left out."""
+    halves = [(row.high - row.low) / 2 for row in rows if row.low is not None and row.high is not None]
+    of_means = decimals_of([row.mean for row in rows], halves)
+    differing = [row for row in rows if row.difference is not None]
+    wide = [(row.difference_high or 0) - (row.difference_low or 0) for row in differing]
+    of_differences = decimals_of([row.difference or 0 for row in differing], [width / 2 for width in wide])
+    keys = dict.fromkeys(key for row in rows for key in row.place)
+    settings = dict.fromkeys(key for row in rows for key in row.settings)
+    columns: list[Column] = [
+        *((key, cell_of(lambda row, key=key: row.place, key)) for key in keys),
+        *((key, cell_of(lambda row, key=key: row.settings, key)) for key in settings),
+        ("mean", lambda row: f"{row.mean:.{of_means}f}"),
+        ("95 % interval", lambda row: interval(row.low, row.high, f".{of_means}f")),
+        ("seeds", lambda row: str(row.n_seeds)),
+        ("difference", lambda row: "" if row.difference is None else f"{row.difference:+.{of_differences}f}"),
+        ("95 % interval", lambda row: interval(row.difference_low, row.difference_high, f"+.{of_differences}f")),
+        ("p", lambda row: "" if row.p is None else shown_p(row.p)),
+        ("p (Holm)", lambda row: "" if row.p_holm is None else shown_p(row.p_holm)),
+        ("tokens/s", lambda row: "" if row.group.tokens_per_second is None else f"{row.group.tokens_per_second:,.0f}"),
+        ("memory", lambda row: memory(row)),
+    ]
+    cells = [[text(row) for _, text in columns] for row in rows]
+    filled = [n for n in range(len(columns)) if any(row[n] for row in cells)]
+    return Sheet(title, [columns[n][0] for n in filled], [[row[n] for n in filled] for row in cells])
+
+
+def cell_of(values: Callable[[Row], dict[str, Any]], key: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        value = values(row).get(key, "")
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
+
+    return text
+
+
+def interval(low: float | None, high: float | None, form: str) -> str:
+    return "" if low is None or high is None else f"{low:{form}} to {high:{form}}"
+
+
+def memory(row: Row) -> str:
+    """The largest peak: of the device where one was used, else of the process."""
+    peaks = row.group.peak_memory
+    peak = peaks["peak_device_bytes"] or peaks["peak_resident_bytes"]
+    return "" if peak is None else shown_bytes(peak)
+
+
+# -- as documents
+
+
+def rich_tables(found: Iterable[Sheet]) -> list[Table]:
+    tables = []
+    for one in found:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=escaped(one.title), title_justify="left")
+        for name in one.header:
+            table.add_column(name, overflow="fold")
+        for row in one.rows:
+            table.add_row(*row)
+        tables.append(table)
+    return tables
+
+
+def markdown(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
+    parts = []
+    for one in found:
+        lines = [one.header, ["---"] * len(one.header), *one.rows]
+        cells = [[escaped(text).replace("\\", "\\\\").replace("|", "\\|") for text in line] for line in lines]
+        parts.append(f"### {escaped(one.title)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n")
+    listed = "".join(f"- {escaped(remark)}\n" for remark in remarks)
+    return "\n".join([*parts, *([listed] if listed else [])])
+
+
+def latex(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
+    """Tables for a paper; the preamble needs booktabs."""
+    parts = ["% \\usepackage{booktabs}\n"]
+    for one in found:
+        lines = [" & ".join(map(tex, row)) + r" \\" for row in [one.header, *one.rows]]
+        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+        form = "".join("l" if place < first_number(one) else "r" for place in range(len(one.header)))
+        parts.append(f"% {escaped(one.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n")
+    return "\n".join([*parts, "".join(f"% {escaped(remark)}\n" for remark in remarks)])
+
+
+def first_number(one: Sheet) -> int:
+    """The column of the mean; those before it are names."""
+    return one.header.index("mean")
+
+
+def tex(text: str) -> str:
+    return "".join(TEX.get(letter, letter) for letter in escaped(text))
+
+
+def as_csv(comparison: Comparison) -> str:
+    """The records of results.json, a line each; settings as pe=rope, softmax=softmax, seeds apart by spaces."""
+    records = comparison.records()
+    places = dict.fromkeys(key for row in comparison.table for key in row.place)
+    first = ["metric", "verb", *places, "settings"]
+    fields = [*first, *(key for key in (records[0] if records else ()) if key not in first)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fields, lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({key: plain(key, value) for key, value in record.items()})
+    return out.getvalue()
+
+
+def plain(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return escaped(words(value))
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return escaped(value) if isinstance(value, str) else value
+
+
+def as_json(comparison: Comparison) -> str:
+    records = [{k: None if v != v else v for k, v in record.items()} for record in comparison.records()]
+    return json.dumps(records, indent=2, default=str) + "\n"
+
+
