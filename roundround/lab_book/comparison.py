@@ -103,7 +103,7 @@ class Comparison:
         flat = []
         for row in self.table:
             record = row.record()
-            baseline = None if row.baseline is None else words(row.baseline.settings)
+            baseline = None if row.baseline is None else row.baseline.name
             flat.append({**record.pop("settings"), **record, "baseline": baseline})
         return pandas.DataFrame(flat)
 

@@ -29,7 +29,7 @@ class Group:
     numbers: dict[Cell, dict[Any, float]] = field(default_factory=dict)
     replaced: list[tuple[Trial, Trial]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def name(self) -> str:
         return words(self.settings)
 

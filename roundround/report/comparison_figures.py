@@ -27,11 +27,13 @@ Array = NDArray[np.float64]
 
 AXES = {"length": "context length (tokens)", "n": "items"}
 LINES = 8  # of a panel
-PANELS = 6
+PANELS = 4
 CROWDED = 5  # lines; more are split into panels where there is a second setting
-CELLS = 12  # of a side of a matrix
+CELLS = 8  # of a side of a matrix
+MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
 MARKS, DASHES = "osD^vPX*", ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (3, 3)), (0, (8, 2)), (0, (1, 3)))
 SIGNIFICANT = 0.05
+KINDS = ("svg", "pdf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +68,15 @@ def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]
 
 
 def telling(found: Comparison) -> dict[tuple[str | None, str], list[Row]]:
-    """The rows of the first metric of each verb that says how good a model is; of a file those of every such metric."""
+    """The rows of the first metric of each verb that says how good a model is; of a file those of every such metric.
+
+    Not of training where models were evaluated: its held-out loss is in the training curves.
+    """
     chosen: dict[tuple[str | None, str], list[Row]] = {}
+    evaluated = any(row.verb == "eval" for row in found.table)
     for row in found.table:
+        if row.verb == "train" and evaluated:
+            continue
         others = [metric for verb, metric in chosen if verb == row.verb]
         first = not others or row.metric in others or row.verb is None
         if direction(row.metric) and first and set(row.place) <= {*AXES, "task", "texts"}:
@@ -135,7 +143,7 @@ def panels_of(lines: Sequence[Line]) -> list[Panel]:
 def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) -> tuple[Any, list[Any]]:
     """A figure with the lines of the first PANELS panels; a line of the same name looks the same in all."""
     n = min(len(panels), PANELS)
-    n_columns = min(n, 3)
+    n_columns = 2 if n == 4 else min(n, 3)
     n_rows = -(-n // n_columns)
     figure, grid = subplots(n_rows, n_columns, figsize=(2.2 + 3.2 * n_columns, 0.8 + 2.9 * n_rows), sharey=True, squeeze=False)
     axes = list(grid.flat)
@@ -156,7 +164,7 @@ def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) 
     for axis in axes[max(0, n - n_columns) : n]:
         axis.set_xlabel(xlabel)
     labels = [escaped(name) for name in handles]
-    legend = figure.legend(handles.values(), labels, loc="outside right upper", frameon=False, fontsize="small")
+    legend = figure.legend(handles.values(), labels, loc="outside right center", frameon=False, fontsize="small")
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure, axes[:n]
@@ -175,7 +183,7 @@ def plot(axis: Any, line: Line, place: int, every: int) -> Any:
 def finish(figure: Any, panels: Sequence[Panel], title: str, folder: Path, name: str) -> list[Path]:
     n_more = sum(panel.n_more for panel in panels[:PANELS]) + sum(len(panel.lines) + panel.n_more for panel in panels[PANELS:])
     set_title(figure, title if not n_more else f"{title}; {n_more:,} more settings are not drawn")
-    return save(figure, folder, name)
+    return save(figure, folder, name, KINDS)
 
 
 # -- two settings crossed
@@ -189,11 +197,12 @@ def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> lis
     places: dict[str, list[Row]] = {}
     for row in rows:
         places.setdefault(words(row.place) if row.place else "", []).append(row)
-    chosen = [list(places)[n] for n in np.unique(np.linspace(0, len(places) - 1, min(4, len(places))).round().astype(int))]
     down = sorted({row.settings[keys[0]] for row in rows}, key=order)[:CELLS]
     across = list(dict.fromkeys(tuple(row.settings[key] for key in keys[1:]) for row in rows))[:CELLS]
     if len(down) < 2 or len(across) < 2:
         return []
+    most = min(PANELS if len(down) * len(across) <= MANY else 2, len(places))
+    chosen = [list(places)[n] for n in np.unique(np.linspace(0, len(places) - 1, most).round().astype(int))]
     width, height = 1.6 + 0.95 * len(across), 1.3 + 0.5 * len(down)
     n_columns = min(2, len(chosen))
     n_rows = -(-len(chosen) // n_columns)
@@ -208,8 +217,9 @@ def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> lis
         axis.set(ylabel=escaped(keys[0]), xlabel=escaped(", ".join(keys[1:])))
     marked = any(row.p_holm is not None and row.p_holm < SIGNIFICANT for row in rows)
     note = f"; * p (Holm) < {SIGNIFICANT} against the baseline" if marked else ""
-    set_title(figure, f"{title}, mean and half of its 95 % interval{note}")
-    return save(figure, folder, name)
+    half = " and half of its 95 % interval" if len(down) * len(across) <= MANY else ""
+    set_title(figure, f"{title}, mean{half} over seeds; darker is better{note}")
+    return save(figure, folder, name, KINDS)
 
 
 def label(axis: Any, down: Sequence[str], across: Sequence[str]) -> None:
@@ -229,7 +239,7 @@ def fill_matrix(axis: Any, by_cell: Mapping[Any, Row], down: Sequence[Any], acro
     ranked = -direction(metric) * (np.log(means) if np.nanmin(means) > 0 else means)
     low, high = np.nanmin(ranked), np.nanmax(ranked)
     darkness = np.where(np.isnan(ranked), np.nan, 1 - (ranked - low) / (high - low if high > low else 1))
-    axis.imshow(darkness, cmap="Greys", vmin=-0.25, vmax=1.6, aspect="auto")
+    axis.imshow(darkness, cmap="Greys", vmin=-0.1, vmax=2.4, aspect="auto")
     halves = [row.high - row.mean for row in known if row.high is not None]
     digits = decimals_of([row.mean for row in known], halves)
     for i, line in enumerate(cells):
@@ -237,6 +247,6 @@ def fill_matrix(axis: Any, by_cell: Mapping[Any, Row], down: Sequence[Any], acro
             text = "-" if row is None else f"{row.mean:.{digits}f}"
             if row is not None and row.p_holm is not None and row.p_holm < SIGNIFICANT:
                 text += "*"
-            if row is not None and row.high is not None:
+            if row is not None and row.high is not None and len(down) * len(across) <= MANY:
                 text += f"\n±{row.high - row.mean:.{digits}f}"
-            axis.text(j, i, text, ha="center", va="center", fontsize="x-small")
+            axis.text(j, i, text, ha="center", va="center", fontsize="x-small", parse_math=False).set_in_layout(False)

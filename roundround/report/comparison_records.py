@@ -12,6 +12,7 @@
     n_pairs                     the seeds that both have, whose differences are taken
     difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
     p, p_holm                   of the paired t-test; the same corrected over the settings at this metric and place
+    value                       the mean again: every record of a results.json has a value
     tokens_per_second           of training, the mean over the seeds; null where it is not known
     peak_resident_bytes, peak_device_bytes    the largest over the seeds of the training run; null where not recorded
 

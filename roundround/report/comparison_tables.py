@@ -14,7 +14,7 @@ from rich.table import Table
 
 from roundround.errors import escaped
 from roundround.lab_book.comparison import Comparison, Row
-from roundround.lab_book.groups import shown, words
+from roundround.lab_book.groups import shown
 from roundround.report.numbers import decimals_of, shown_bytes, shown_p
 
 MOST_ROWS = 120  # of all tables together; the files have all
@@ -162,14 +162,13 @@ def as_csv(comparison: Comparison) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fields, lineterminator="\n")
     writer.writeheader()
-    for record in records:
-        writer.writerow({key: plain(key, value) for key, value in record.items()})
+    for row, record in zip(comparison.table, records, strict=True):
+        names = {"settings": row.group.name, "baseline": None if row.baseline is None else row.baseline.name}
+        writer.writerow({key: plain(value) for key, value in (record | names).items()})
     return out.getvalue()
 
 
-def plain(key: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return escaped(words(value))
+def plain(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return escaped(value) if isinstance(value, str) else value

@@ -46,7 +46,8 @@ def leave(run: Run, found: Comparison) -> None:
     """Everything that is kept in the run directory."""
     curves, damaged = training_curves(found.groups)
     found.remarks += damaged
-    run.results(found.records(), runs=len({trial.origin for group in found.groups for trial in group.trials}))
+    records = [{**record, "value": record["mean"]} for record in found.records()]
+    run.results(records, runs=len({trial.origin for group in found.groups for trial in group.trials}))
     if not run.writes:
         return
     figures = comparison_figures.draw(found, curves, run.directory / "figures")
