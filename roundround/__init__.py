@@ -1,6 +1,7 @@
 """roundround: where attention looks (positional encodings) and how sharply (the softmax).
 
-`import roundround as rr` gives `rr.load`, `rr.probe` and `rr.patch`; torch is imported when one of them is first used.
+`import roundround as rr` gives `rr.load`, `rr.probe`, `rr.patch` and `rr.compare`; torch is imported when one of the
+first three is used, and never for `rr.compare`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,19 @@ if TYPE_CHECKING:
     from roundround.api import load as load
     from roundround.api import patch as patch
     from roundround.api import probe as probe
+    from roundround.lab_book.compare import compare as compare
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "patch", "probe"]
+__all__ = ["__version__", "compare", "load", "patch", "probe"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'roundround' has no attribute '{name}'")
+    if name == "compare":
+        from roundround.lab_book.compare import compare
+
+        return compare
     from roundround import api
 
     return getattr(api, name)

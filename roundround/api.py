@@ -1,4 +1,4 @@
-"""The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe` and `rr.patch`.
+"""The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe`, `rr.patch` and `rr.compare`.
 
 Shapes: L layers, H heads, G key heads, P channel pairs, D distances.
 """
@@ -18,6 +18,7 @@ from roundround.attention.keys import AttentionShape
 from roundround.config.options import named
 from roundround.data.vocabulary import Vocabulary
 from roundround.errors import UserError
+from roundround.lab_book.compare import compare as compare
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.probe import BATCH_TOKENS, Probe, observe

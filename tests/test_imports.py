@@ -165,6 +165,12 @@ def test_what_runs_before_a_task_waits_for_no_slow_library(start: str) -> None:
     assert {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") in SLOW} == set()
 
 
+@pytest.mark.parametrize("start", ["tasks.compare", "tasks.runs", "tasks.show", "lab_book.compare"])
+def test_what_only_reads_runs_waits_for_no_torch(start: str) -> None:
+    slow = {"torch", "lightning", "transformers", "datasets", "wandb", "pandas", "matplotlib"}
+    assert {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") in slow} == set()
+
+
 def test_help_waits_for_typer_alone() -> None:
     outside = {name for name in reached(eager(PACKAGE), "cli") if name.removeprefix(":") not in sys.stdlib_module_names}
     assert outside - {""} == {":typer", "errors"}  # "" is the package itself, which holds its version

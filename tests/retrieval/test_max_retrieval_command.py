@@ -21,7 +21,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from scipy import stats
 
-from roundround.intervals import half_width
+from roundround.intervals import half_width, paired_p
 from roundround.report import max_retrieval_figures as figures
 from roundround.report import max_retrieval_tables as report
 
@@ -340,8 +340,8 @@ def test_intervals_and_p_values_are_scipys() -> None:
     better = baseline + rng.normal(1, 1, (10, 2))
     low, high = stats.t.interval(0.95, 9, loc=baseline.mean(0), scale=stats.sem(baseline))
     np.testing.assert_allclose(half_width(baseline), (high - low) / 2)
-    np.testing.assert_allclose(report.p_values(better, baseline), stats.ttest_rel(better, baseline).pvalue)
-    assert np.isnan(report.p_values(baseline, baseline)).all(), "no difference anywhere: no test"
+    np.testing.assert_allclose(paired_p(better, baseline), stats.ttest_rel(better, baseline).pvalue)
+    assert np.isnan(paired_p(baseline, baseline)).all(), "no difference anywhere: no test"
 
 
 @pytest.mark.pictures
