@@ -48,9 +48,7 @@ def write_runs(folder: Path, count: int) -> None:
             write_eval(folder, started + timedelta(seconds=30), trained, pe, softmax, rate, seed, loss)
 
 
-def write_train(
-    folder: Path, started: datetime, pe: str, softmax: str, rate: float, seed: int, loss: float
-) -> Path:
+def write_train(folder: Path, started: datetime, pe: str, softmax: str, rate: float, seed: int, loss: float) -> Path:
     config = {
         "outputs": "outputs",
         "pe": {"_target_": f"roundround.pe.{pe}", "theta": 10000.0},
@@ -101,7 +99,9 @@ def write_eval(
         records += [{"metric": m, **common, "length": length, "value": v} for m, v in values.items()]
         for first in (0, 1, 2, 4, 8, 16, 32, 64, 128):
             place = {"first_position": first, "last_position": 2 * first, "targets": 1000}
-            records.append({"metric": "nats_per_token", **common, "length": length, **place, "value": here + 1 / (1 + first)})
+            records.append(
+                {"metric": "nats_per_token", **common, "length": length, **place, "value": here + 1 / (1 + first)}
+            )
     write_results(directory, records)
 
 

@@ -69,7 +69,7 @@ def baseline_of(given: Sequence[str], groups: Mapping[Any, Sequence[Group]]) -> 
     wrong = [word for word in given if not word.partition("=")[0] or "=" not in word]
     if wrong:
         raise UserError(f"baseline={wrong[0]}: give a setting and its value, such as baseline=pe=rope, or none")
-    asked = Baseline(dict((key, value) for key, _, value in (word.partition("=") for word in given)))
+    asked = Baseline({key: value for key, _, value in (word.partition("=") for word in given)})
     if not any(asked.is_met(group) for group in everyone):
         raise UserError(f"baseline={asked} matches nothing; {choices(everyone)}")
     return asked
@@ -91,5 +91,3 @@ def values_of(groups: Iterable[Group]) -> dict[str, list[Any]]:
         for key, value in group.settings.items():
             found.setdefault(key, set()).add(value)
     return {key: sorted(some, key=order) for key, some in found.items()}
-
-

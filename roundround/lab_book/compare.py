@@ -54,7 +54,9 @@ def long_table(words: Sequence[str], where: Mapping[str, str], outputs: str) -> 
     for file in files:
         table.trials += measurement_files.trials_of(file)
     if not table.trials:
-        what = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else "none chosen"
+        what = (
+            f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else "none chosen"
+        )
         raise UserError(f"no finished run has results to compare ({what})")
     return table
 

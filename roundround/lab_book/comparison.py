@@ -12,7 +12,7 @@ import numpy as np
 from roundround.errors import UserError, nearest
 from roundround.intervals import half_width, holm, paired_p
 from roundround.lab_book.baseline import Baseline, baseline_of, values_of
-from roundround.lab_book.groups import Group, groups_of, order, words
+from roundround.lab_book.groups import Group, groups_of, order
 from roundround.lab_book.quality import rank
 from roundround.lab_book.trials import Cell, LongTable, Trial
 

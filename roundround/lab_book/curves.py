@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,9 @@ def training_curves(groups: Sequence[Group]) -> tuple[list[Curve], list[str]]:
     Where several settings of a look at models share their training, the first has its curve.
     """
     chosen = [group for group in groups if group.verb == "train"] or list(groups)
-    curves, damaged, drawn = [], [], set()
+    curves: list[Curve] = []
+    damaged: list[str] = []
+    drawn: set[Path] = set()
     for group in chosen:
         runs = [run for run in group.sources if run.verb == "train"]
         if not runs or {run.directory for run in runs} <= drawn:

@@ -84,9 +84,9 @@ def groups_of(trials: Sequence[Trial]) -> list[Group]:
 
 
 def varying(trials: Sequence[Trial]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that tell trials apart; and those that vary with them, such as pe.theta with pe, by what they follow.
+    """The settings that tell trials apart; and those that follow them, such as pe.theta pe: each with what it follows.
 
-    A setting follows others where they determine it.
+    A setting follows others where they determine its value.
     """
     every = dict.fromkeys(key for trial in trials for key in trial.settings)
     keys = [key for key in every if len({trial.settings.get(key) for trial in trials}) > 1]

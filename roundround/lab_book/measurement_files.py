@@ -65,7 +65,9 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
         except ValueError as error:
             raise UserError(f"{path}, line {number}: no json: {one_line(error)}") from error
         if not isinstance(row, dict) or "value" not in row:
-            raise UserError(f"{path}, line {number}: a row names a value: metric, value, seed, length, and its settings")
+            raise UserError(
+                f"{path}, line {number}: a row names a value: metric, value, seed, length, and its settings"
+            )
         settings = row.pop("settings", None)
         yield number, flat(row) | (flat(settings) if isinstance(settings, dict) else {})
 

@@ -44,7 +44,8 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     baseline = comparison.baseline
     if baseline is None:
         key, values = next(iter(comparison.settings.items()))
-        yield f"no differences: name a baseline, such as baseline={key}={shown(values[0])}; {choices(comparison.groups)}"
+        example = f"baseline={key}={shown(values[0])}"
+        yield f"no differences: name a baseline, such as {example}; {choices(comparison.groups)}"
         return
     rows = [row for row in comparison.table if row.baseline is None and not baseline.is_met(row.group)]
     alone = dict.fromkeys(row.group.name for row in rows)
@@ -52,7 +53,8 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
         yield f"no run with {baseline} that is else the same as {some(list(alone))}: no difference there"
     apart = {row.group.name: row for row in comparison.table if row.baseline and 0 < len(row.pairs) < row.n_seeds}
     for name, row in apart.items():
-        yield f"{name} has {n_of(row.n_seeds, 'seed')} and its baseline {len(row.pairs)} of them: the difference is of these"
+        seeds = n_of(row.n_seeds, "seed")
+        yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
     without = dict.fromkeys(row.group.name for row in comparison.table if row.baseline and not row.pairs)
     if without:
         yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
@@ -76,9 +78,10 @@ def about_repeats(groups: Sequence[Group]) -> Iterator[str]:
     pairs = [(group, *pair) for group in groups for pair in group.replaced]
     if pairs:
         group, earlier, later = pairs[0]
+        same = f"{group.name}, seed {later.seed}"
         more = f", and so {n_of(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
         yield (
-            f"{earlier.origin} and {later.origin} have the same settings and seed ({group.name}, seed {later.seed}) and "
+            f"{earlier.origin} and {later.origin} have the same settings and seed ({same}) and "
             f"different numbers: the one that started last is taken{more}"
         )
 
@@ -191,4 +194,3 @@ def some(items: Sequence[str]) -> str:
 
 def n_of(n: int, name: str) -> str:
     return f"{n:,} {name}{'' if n == 1 else 's'}"
-

@@ -31,7 +31,10 @@ PANELS = 4
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 CELLS = 8  # of a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
-MARKS, DASHES = "osD^vPX*", ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (3, 3)), (0, (8, 2)), (0, (1, 3)))
+MARKS, DASHES = (
+    "osD^vPX*",
+    ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (3, 3)), (0, (8, 2)), (0, (1, 3))),
+)
 SIGNIFICANT = 0.05
 KINDS = ("svg", "pdf")
 
@@ -108,7 +111,9 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> 
         axis.minorticks_off()
         if axis_key == "length" and len(trained) == 1 and isinstance(next(iter(trained)), int):
             axis.axvline(next(iter(trained)), color=GREY, linestyle=":", linewidth=1, zorder=0)
-    return finish(figure, panels, f"{title} over seeds; bands: 95 % intervals of the mean", folder, f"{name}_by_{axis_key}")
+    return finish(
+        figure, panels, f"{title} over seeds; bands: 95 % intervals of the mean", folder, f"{name}_by_{axis_key}"
+    )
 
 
 def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:
@@ -135,9 +140,7 @@ def panels_of(lines: Sequence[Line]) -> list[Panel]:
         title = words({key: line.settings.get(key) for key in apart}) if apart else ""
         own = {key: value for key, value in line.settings.items() if key not in apart}
         panels.setdefault(title, {})[words(own)] = line
-    return [
-        Panel(title, dict(list(some.items())[:LINES]), max(0, len(some) - LINES)) for title, some in panels.items()
-    ]
+    return [Panel(title, dict(list(some.items())[:LINES]), max(0, len(some) - LINES)) for title, some in panels.items()]
 
 
 def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) -> tuple[Any, list[Any]]:
@@ -145,7 +148,9 @@ def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) 
     n = min(len(panels), PANELS)
     n_columns = 2 if n == 4 else min(n, 3)
     n_rows = -(-n // n_columns)
-    figure, grid = subplots(n_rows, n_columns, figsize=(2.2 + 3.2 * n_columns, 0.8 + 2.9 * n_rows), sharey=True, squeeze=False)
+    figure, grid = subplots(
+        n_rows, n_columns, figsize=(2.2 + 3.2 * n_columns, 0.8 + 2.9 * n_rows), sharey=True, squeeze=False
+    )
     axes = list(grid.flat)
     names = list(dict.fromkeys(name for panel in panels[:n] for name in panel.lines))
     handles: dict[str, Any] = {}
@@ -181,7 +186,9 @@ def plot(axis: Any, line: Line, place: int, every: int) -> Any:
 
 
 def finish(figure: Any, panels: Sequence[Panel], title: str, folder: Path, name: str) -> list[Path]:
-    n_more = sum(panel.n_more for panel in panels[:PANELS]) + sum(len(panel.lines) + panel.n_more for panel in panels[PANELS:])
+    n_more = sum(panel.n_more for panel in panels[:PANELS]) + sum(
+        len(panel.lines) + panel.n_more for panel in panels[PANELS:]
+    )
     set_title(figure, title if not n_more else f"{title}; {n_more:,} more settings are not drawn")
     return save(figure, folder, name, KINDS)
 

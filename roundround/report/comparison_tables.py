@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -72,8 +73,8 @@ def sheet(title: str, rows: Sequence[Row]) -> Sheet:
     keys = dict.fromkeys(key for row in rows for key in row.place)
     settings = dict.fromkeys(key for row in rows for key in row.settings)
     columns: list[Column] = [
-        *((key, cell_of(lambda row, key=key: row.place, key)) for key in keys),
-        *((key, cell_of(lambda row, key=key: row.settings, key)) for key in settings),
+        *((key, partial(cell, "place", key)) for key in keys),
+        *((key, partial(cell, "settings", key)) for key in settings),
         ("mean", lambda row: f"{row.mean:.{of_means}f}"),
         ("95 % interval", lambda row: interval(row.low, row.high, f".{of_means}f")),
         ("seeds", lambda row: str(row.n_seeds)),
@@ -89,12 +90,10 @@ def sheet(title: str, rows: Sequence[Row]) -> Sheet:
     return Sheet(title, [columns[n][0] for n in filled], [[row[n] for n in filled] for row in cells])
 
 
-def cell_of(values: Callable[[Row], dict[str, Any]], key: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        value = values(row).get(key, "")
-        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
-
-    return text
+def cell(kind: str, key: str, row: Row) -> str:
+    """The value of a place or a setting."""
+    value = (row.place if kind == "place" else row.settings).get(key, "")
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
 
 
 def interval(low: float | None, high: float | None, form: str) -> str:
@@ -177,5 +176,3 @@ def plain(value: Any) -> Any:
 def as_json(comparison: Comparison) -> str:
     records = [{k: None if v != v else v for k, v in record.items()} for record in comparison.records()]
     return json.dumps(records, indent=2, default=str) + "\n"
-
-

@@ -24,9 +24,7 @@ def compare(cfg: DictConfig, invocation: Invocation) -> None:
     """Compare the runs that are named, and leave tables and figures."""
     config = checked(CompareConfig, cfg)
     where = dict(pair(word) for word in config.where)
-    found = compared(
-        config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs
-    )
+    found = compared(config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs)
     document = config.format != "table"
     tell = print_status if document else print_result
     with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger), tell=tell) as run:

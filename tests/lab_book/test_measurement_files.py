@@ -108,7 +108,7 @@ def test_every_other_column_is_a_setting_and_an_empty_cell_none(tmp_path: Path) 
         ("a.jsonl", '{"value": true}\n', "line 1: value=True must be a finite number"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_file_of_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
     with pytest.raises(UserError, match="^[^\n]*" + said.replace("(", r"\(")):
         compare(write(tmp_path, text, name))
 
