@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from roundround.lab_book.baseline import Baseline, baseline_of, values_of
 from roundround.lab_book.groups import Group, groups_of, order
 from roundround.lab_book.quality import rank
 from roundround.lab_book.trials import Cell, LongTable, Trial
-
-if TYPE_CHECKING:
-    import pandas
 
 STATISTICS = ("mean", "low", "high")
 OF_THE_DIFFERENCE = ("difference", "difference_low", "difference_high", "p", "p_holm")
@@ -96,8 +93,8 @@ class Comparison:
         """The rows as `results.json` has them."""
         return [row.record() for row in self.table]
 
-    def data_frame(self) -> pandas.DataFrame:
-        """The rows as a table of pandas, with a column for each setting that varies and for each place."""
+    def data_frame(self) -> Any:
+        """The rows as a DataFrame of pandas, with a column for each setting that varies and for each place."""
         import pandas
 
         flat = []

@@ -50,7 +50,7 @@ def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
         chosen = coarse or rows
         name = f"{verb}: {metric}" if verb else metric
         same = len({value for row in rows for value in row.values}) == 1 and len(by_metric) > 1
-        if same or n_rows + len(chosen) > MOST_ROWS and found:
+        if same or (n_rows + len(chosen) > MOST_ROWS and found):
             left_out.append(name)
             continue
         found.append(sheet(name, chosen[:MOST_ROWS]))

@@ -16,7 +16,7 @@ def shown_p(p: float) -> str:
 
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
-    """Decimals for a column: two digits of the smallest interval; without intervals four digits of the smallest value."""
+    """Decimals for a column: two digits of the smallest interval; without one, four digits of the smallest value."""
     halves = [half for half in half_widths if half > 0]
     if halves:
         return bounded(1 - math.floor(math.log10(min(halves))))

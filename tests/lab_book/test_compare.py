@@ -346,7 +346,7 @@ def test_what_cannot_be_compared_is_refused(outputs: Path) -> None:
     with pytest.raises(UserError, match="is no folder"):
         compare(outputs / "not there")
     failed = write_train(outputs / "failed", "rope", 1, status="failed: no luck")
-    with pytest.raises(UserError, match="no finished run has results to compare .*failed: no luck"):
+    with pytest.raises(UserError, match=r"no finished run has results to compare .*failed: no luck"):
         compare(failed)
 
 

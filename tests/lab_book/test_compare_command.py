@@ -115,9 +115,7 @@ def test_standard_output_is_the_document_alone(crossed: Path, roundround: Callab
         assert float(one["mean"]) == pytest.approx(10 + 2 + 0.2 + 2)
     if form == "markdown":
         assert "| length | pe | softmax | mean | 95 % interval | seeds | difference |" in done.out
-        assert "| 32 | rope | ssmax | 14.2 |" in done.out
-            "14.20 |", "14.2000 |"
-        )
+        assert "| 32 | rope | ssmax | 14.20 |" in done.out
     if form == "latex":
         assert r"95 \% interval" in done.out
         assert done.out.count(r"\begin{tabular}") == done.out.count(r"\end{tabular}") == 1
@@ -128,9 +126,7 @@ def is_ssmax(record: dict[str, object]) -> bool:
     return "ssmax" in settings and "nope" not in settings
 
 
-def test_the_table_is_on_standard_output_without_remarks(
-    crossed: Path, roundround: Callable[..., Done]
-) -> None:
+def test_the_table_is_on_standard_output_without_remarks(crossed: Path, roundround: Callable[..., Done]) -> None:
     done = roundround("compare", "outputs/eval")
     assert "p (Holm)" in done.out
     assert "640" in done.out, "tokens per second, beside the quality"
@@ -140,9 +136,7 @@ def test_the_table_is_on_standard_output_without_remarks(
     assert "difference" not in none.out
 
 
-def test_last_is_the_last_that_measured_and_a_pattern_is_many(
-    crossed: Path, roundround: Callable[..., Done]
-) -> None:
+def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, roundround: Callable[..., Done]) -> None:
     assert roundround("compare", "outputs/eval").code == 0
     last = roundround("compare", "last", "format=json")
     assert last.code == 0, last.err
