@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from roundround.errors import UserError
+from roundround.errors import UserError, nearest
 from roundround.lab_book import measurement_files
 from roundround.lab_book.choosing import directories_of_all
 from roundround.lab_book.comparison import Comparison, comparison_of
-from roundround.lab_book.filters import filters_of
+from roundround.lab_book.filters import Filters, filters_of, is_one_of
 from roundround.lab_book.past_run import PastRun, past_run
 from roundround.lab_book.remarks import remarks_of
-from roundround.lab_book.trials import COMPARED, LongTable, table_of
+from roundround.lab_book.trials import COMPARED, PLACES, LongTable, table_of
 
 
 def compare(
@@ -29,7 +29,7 @@ def compare(
     files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
     alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
     it is among the runs. metric: those to compare; all without one. where: filters on the runs, as `roundround runs`
-    takes them, such as {"verb": "eval", "pe": "rope,nope"}.
+    takes them, and on places, such as {"verb": "eval", "pe": "rope,nope", "length": "512"}.
 
     `.table` has a row for each metric, place (context length, task) and setting, `.data_frame()` the same as a pandas
     DataFrame, `.remarks` what a reader has to know. Raises UserError where nothing can be compared.
@@ -46,13 +46,20 @@ def long_table(words: Sequence[str], where: Mapping[str, str], outputs: str) -> 
     """The trials of runs and files. UserError where there is none."""
     files = [Path(word) for word in words if Path(word).suffix in measurement_files.ENDINGS and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
+    places = {key: text.split(",") for key, text in where.items() if key in PLACES}
+    filters = filters_of({key: text for key, text in where.items() if key not in PLACES})
     table = LongTable()
     if others or not files:
-        runs, damaged = chosen(directories_of_all(others, outputs, *COMPARED), where)
+        runs, damaged = chosen(directories_of_all(others, outputs, *COMPARED), filters)
         table = table_of(runs)
         table.skipped[:0] = damaged
     for file in files:
-        table.trials += measurement_files.trials_of(file)
+        if filters.asked:
+            raise UserError(f"{min(filters.asked)}= chooses among runs, and {file} holds none")
+        table.trials += [trial for trial in measurement_files.trials_of(file) if filters.admit(trial.settings)]
+    filters.check()
+    if places and table.trials:
+        keep_places(table, places)
     if not table.trials:
         what = (
             f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else "none chosen"
@@ -61,9 +68,21 @@ def long_table(words: Sequence[str], where: Mapping[str, str], outputs: str) -> 
     return table
 
 
-def chosen(directories: Sequence[Path], where: Mapping[str, str]) -> tuple[list[PastRun], list[tuple[str, str]]]:
+def keep_places(table: LongTable, places: Mapping[str, Sequence[str]]) -> None:
+    """Keep the numbers that were taken at these places. UserError where none was."""
+    for key, wanted in places.items():
+        found: set[str] = set()
+        for trial in table.trials:
+            here = {cell: dict(cell[1]).get(key) for cell in trial.numbers}
+            found |= {str(value) for value in here.values() if value is not None}
+            trial.numbers = {cell: value for cell, value in trial.numbers.items() if is_one_of(here[cell], wanted)}
+        table.trials = [trial for trial in table.trials if trial.numbers]
+        if not table.trials:
+            raise UserError(f"nothing was measured at {key}={','.join(wanted)}{nearest(','.join(wanted), found)}")
+
+
+def chosen(directories: Sequence[Path], filters: Filters) -> tuple[list[PastRun], list[tuple[str, str]]]:
     """The runs that pass the filters, and why others cannot be read."""
-    filters = filters_of(where)
     runs, damaged = [], []
     for directory in directories:
         try:
@@ -73,5 +92,4 @@ def chosen(directories: Sequence[Path], where: Mapping[str, str]) -> tuple[list[
             continue
         if filters.take(run):
             runs.append(run)
-    filters.check()
     return runs, damaged

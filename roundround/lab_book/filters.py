@@ -31,13 +31,13 @@ class Filters:
 
     def take(self, run: PastRun) -> bool:
         """Whether a run is one of those that are meant."""
-        if not all(fits(run) for fits in self.asked.values()):
-            return False
-        if not self.settings:
-            return True
-        self.known |= run.settings.keys()
-        self.unmet -= run.settings.keys()
-        return all(key in run.settings and is_one_of(run.settings[key], v) for key, v in self.settings.items())
+        return all(fits(run) for fits in self.asked.values()) and (not self.settings or self.admit(run.settings))
+
+    def admit(self, settings: Mapping[str, Any]) -> bool:
+        """Whether settings are among those that are meant."""
+        self.known |= settings.keys()
+        self.unmet -= settings.keys()
+        return all(key in settings and is_one_of(settings[key], values) for key, values in self.settings.items())
 
     def check(self) -> None:
         """Raises UserError for a setting that none of the runs has; to be called when all have been seen."""

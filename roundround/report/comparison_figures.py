@@ -164,6 +164,8 @@ def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) 
     values = np.concatenate([line.mean for panel in panels[:n] for line in panel.lines.values()])
     if values.min() > 0 and values.max() > 8 * values.min():
         axes[0].set_yscale("log")
+    elif "accuracy" in ylabel and values.min() >= 0 and values.max() <= 1:  # bands of few seeds reach beyond
+        axes[0].set_ylim(-0.04, 1.04)
     for row in grid:
         row[0].set_ylabel(ylabel)
     for axis in axes[max(0, n - n_columns) : n]:

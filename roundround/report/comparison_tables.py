@@ -16,6 +16,7 @@ from rich.table import Table
 from roundround.errors import escaped
 from roundround.lab_book.comparison import Comparison, Row
 from roundround.lab_book.groups import shown
+from roundround.lab_book.quality import direction
 from roundround.report.numbers import decimals_of, shown_bytes, shown_p
 
 MOST_ROWS = 120  # of all tables together; the files have all
@@ -36,9 +37,10 @@ class Sheet:
 def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
     """The tables to read, and the metrics that they leave out: those by layer and head, and what is too much to read.
 
-    A metric whose rows all say the same number is left out too. What is measured in detail alone is shown as far as
-    there is room.
+    Where a verb measures how good models are, they are about that; numbers that are the same everywhere are left out.
+    What is measured in detail alone is shown as far as there is room.
     """
+    judged = {row.verb for row in comparison.table if direction(row.metric)}
     by_metric: dict[tuple[str | None, str], list[Row]] = {}
     for row in comparison.table:
         by_metric.setdefault((row.verb, row.metric), []).append(row)
@@ -50,7 +52,7 @@ def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
         chosen = coarse or rows
         name = f"{verb}: {metric}" if verb else metric
         same = len({value for row in rows for value in row.values}) == 1 and len(by_metric) > 1
-        if same or (n_rows + len(chosen) > MOST_ROWS and found):
+        if same or (verb in judged and not direction(metric)) or (n_rows + len(chosen) > MOST_ROWS and found):
             left_out.append(name)
             continue
         found.append(sheet(name, chosen[:MOST_ROWS]))

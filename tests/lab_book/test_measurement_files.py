@@ -91,6 +91,22 @@ def test_every_other_column_is_a_setting_and_an_empty_cell_none(tmp_path: Path) 
     assert {row.metric for row in found.table} == {"value"}
 
 
+def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) -> None:
+    path = write(tmp_path, KAZEMNEJAD)
+    found = compare(path, where={"pe": "none", "length": "30,33"})
+    assert [(row.settings, row.group.trials[0].settings["pe"], row.place) for row in found.table] == [
+        ({}, "none", {"length": 30}),
+        ({}, "none", {"length": 33}),
+    ]
+    for where, said in (
+        ({"status": "done"}, "status= chooses among runs, and"),
+        ({"length": "512"}, r"nothing was measured at length=512 \(choices: 26, 30, 33, 36\)"),
+        ({"softmax": "ssmax"}, "no run has a setting 'softmax'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            compare(path, where=where)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
