@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from scipy import stats
-
+from roundround.intervals import error_widths
 from roundround.lab_book.baseline import choices
 from roundround.lab_book.comparison import Comparison
 from roundround.lab_book.groups import Group, order, shown, varying, words
@@ -69,9 +68,9 @@ def about_seeds(groups: Sequence[Group]) -> Iterator[str]:
         yield f"{verb}{which} one seed: no interval and no test; three seeds or more give them"
     few = [name for name, n in counts.items() if 1 < n < ENOUGH]
     if few:
-        wide = stats.t.ppf(0.975, 1)
         which = "every setting has" if len(few) == len(groups) else f"{some(few)} ha{'s' if len(few) == 1 else 've'}"
-        yield f"{verb}{which} two seeds: an interval of {wide:.1f} standard errors each way, which is very wide"
+        wide = f"{error_widths(2):.1f} standard errors each way"
+        yield f"{verb}{which} two seeds: an interval of {wide}, which is very wide"
 
 
 def about_repeats(groups: Sequence[Group]) -> Iterator[str]:

@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 AXES = {"length": "context length (tokens)", "n": "items"}
 LINES = 8  # of a panel
 PANELS = 4
+FEW_PANELS = 2  # where there are more than PANELS
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 CELLS = 8  # of a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
@@ -55,7 +56,6 @@ class Panel:
 
     title: str
     lines: dict[str, Line]
-    n_more: int
 
 
 def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]:
@@ -100,7 +100,7 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> 
         if axis_key in row.place:
             rest = {**row.settings, **{key: value for key, value in row.place.items() if key != axis_key}}
             lines.setdefault(tuple(rest.items()), []).append(row)
-    panels = panels_of([line_of(dict(rest), some, axis_key) for rest, some in lines.items()])
+    panels, n_more = panels_of([line_of(dict(rest), some, axis_key) for rest, some in lines.items()])
     ticks = sorted({row.place[axis_key] for row in rows if axis_key in row.place})
     figure, axes = lined(panels, ylabel=rows[0].metric.replace("_", " "), xlabel=AXES[axis_key])
     trained = {row.group.trials[0].settings.get("model.train_length") for row in rows}
@@ -112,16 +112,16 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> 
         if axis_key == "length" and len(trained) == 1 and isinstance(next(iter(trained)), int):
             axis.axvline(next(iter(trained)), color=GREY, linestyle=":", linewidth=1, zorder=0)
     return finish(
-        figure, panels, f"{title} over seeds; bands: 95 % intervals of the mean", folder, f"{name}_by_{axis_key}"
+        figure, n_more, f"{title} over seeds; bands: 95 % intervals of the mean", folder, f"{name}_by_{axis_key}"
     )
 
 
 def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:
-    panels = panels_of([Line(curve.settings, curve.tokens, curve.mean, curve.half) for curve in curves])
+    panels, n_more = panels_of([Line(curve.settings, curve.tokens, curve.mean, curve.half) for curve in curves])
     figure, axes = lined(panels, ylabel="held-out loss (nats per token)", xlabel="training tokens", every=8)
     for axis in axes:
         axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 6))
-    return finish(figure, panels, "training; bands: 95 % intervals of the mean over seeds", folder, "training_curves")
+    return finish(figure, n_more, "training; bands: 95 % intervals of the mean over seeds", folder, "training_curves")
 
 
 def line_of(settings: dict[str, Any], rows: Sequence[Row], axis_key: str) -> Line:
@@ -131,8 +131,11 @@ def line_of(settings: dict[str, Any], rows: Sequence[Row], axis_key: str) -> Lin
     return Line(settings, np.array(x, dtype=np.float64), np.array([row.mean for row in rows]), np.array(half))
 
 
-def panels_of(lines: Sequence[Line]) -> list[Panel]:
-    """One panel, or one for each value of all settings but the first where one would be crowded."""
+def panels_of(lines: Sequence[Line]) -> tuple[list[Panel], int]:
+    """One panel, or one for each value of all settings but the first where one would be crowded; and what is left out.
+
+    Of more panels than can be read only the first few are drawn, of a panel the first lines.
+    """
     keys = list(dict.fromkeys(key for line in lines for key in line.settings))
     apart = keys[1:] if len(lines) > CROWDED else []
     panels: dict[str, dict[str, Line]] = {}
@@ -140,19 +143,21 @@ def panels_of(lines: Sequence[Line]) -> list[Panel]:
         title = words({key: line.settings.get(key) for key in apart}) if apart else ""
         own = {key: value for key, value in line.settings.items() if key not in apart}
         panels.setdefault(title, {})[words(own)] = line
-    return [Panel(title, dict(list(some.items())[:LINES]), max(0, len(some) - LINES)) for title, some in panels.items()]
+    chosen = list(panels.items())[: PANELS if len(panels) <= PANELS else FEW_PANELS]
+    found = [Panel(title, dict(list(some.items())[:LINES])) for title, some in chosen]
+    return found, len(lines) - sum(len(panel.lines) for panel in found)
 
 
 def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) -> tuple[Any, list[Any]]:
-    """A figure with the lines of the first PANELS panels; a line of the same name looks the same in all."""
-    n = min(len(panels), PANELS)
+    """A figure with the lines of the panels; a line of the same name looks the same in all."""
+    n = len(panels)
     n_columns = 2 if n == 4 else min(n, 3)
     n_rows = -(-n // n_columns)
     figure, grid = subplots(
         n_rows, n_columns, figsize=(2.2 + 3.2 * n_columns, 0.8 + 2.9 * n_rows), sharey=True, squeeze=False
     )
     axes = list(grid.flat)
-    names = list(dict.fromkeys(name for panel in panels[:n] for name in panel.lines))
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     handles: dict[str, Any] = {}
     for axis, panel in zip(axes, panels, strict=False):
         for name, line in panel.lines.items():
@@ -161,7 +166,7 @@ def lined(panels: Sequence[Panel], *, ylabel: str, xlabel: str, every: int = 1) 
         axis.spines[["top", "right"]].set_visible(False)
     for axis in axes[n:]:
         axis.set_visible(False)
-    values = np.concatenate([line.mean for panel in panels[:n] for line in panel.lines.values()])
+    values = np.concatenate([line.mean for panel in panels for line in panel.lines.values()])
     if values.min() > 0 and values.max() > 8 * values.min():
         axes[0].set_yscale("log")
     elif "accuracy" in ylabel and values.min() >= 0 and values.max() <= 1:  # bands of few seeds reach beyond
@@ -187,10 +192,7 @@ def plot(axis: Any, line: Line, place: int, every: int) -> Any:
     return drawn
 
 
-def finish(figure: Any, panels: Sequence[Panel], title: str, folder: Path, name: str) -> list[Path]:
-    n_more = sum(panel.n_more for panel in panels[:PANELS]) + sum(
-        len(panel.lines) + panel.n_more for panel in panels[PANELS:]
-    )
+def finish(figure: Any, n_more: int, title: str, folder: Path, name: str) -> list[Path]:
     set_title(figure, title if not n_more else f"{title}; {n_more:,} more settings are not drawn")
     return save(figure, folder, name, KINDS)
 

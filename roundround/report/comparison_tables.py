@@ -172,7 +172,7 @@ def as_csv(comparison: Comparison) -> str:
 def plain(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return escaped(value) if isinstance(value, str) else value
+    return escaped(value) if isinstance(value, str) and not value.isprintable() else value
 
 
 def as_json(comparison: Comparison) -> str:
