@@ -31,14 +31,23 @@ class Scale:
         return log_ticks(self.low, self.high) if self.log else even_ticks(self.low, self.high)
 
 
-def scale_of(values: Sequence[float], start: float, end: float, *, log: bool, low: float | None = None) -> Scale:
-    """The scale that takes all values in, with a margin; `low` is a value where it begins."""
+def scale_of(
+    values: Sequence[float],
+    start: float,
+    end: float,
+    *,
+    log: bool,
+    limits: tuple[float | None, float | None] = (None, None),
+) -> Scale:
+    """The scale that takes all values in, with a margin; `limits`: where it begins, and what it never goes beyond."""
     least, most = min(values), max(values)
     if log:
         margin = (most / least) ** 0.04 if most > least else 1.5
         return Scale(least / margin, most * margin, start, end, log=True)
     margin = 0.05 * (most - least) or 0.1 * abs(most) or 1.0
-    return Scale(least - margin if low is None else min(low, least), most + margin, start, end)
+    low = least - margin if limits[0] is None else limits[0]
+    high = most + margin if limits[1] is None else min(most + margin, limits[1])
+    return Scale(low, high, start, end)
 
 
 def even_ticks(low: float, high: float) -> list[float]:

@@ -13,7 +13,7 @@ from roundround.report.page.axes import Scale, scale_of, tick_label
 from roundround.report.page.numbers import shown
 
 WIDTH, HEIGHT = 440, 290
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 44
+LEFT, RIGHT, TOP, BOTTOM = 62, 12, 10, 44
 N_STYLES = 8  # of series; later ones repeat them
 MOST_MARKERS = 40  # points of a line that carry a marker and a text of their own
 
@@ -31,7 +31,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a template draws: the title above, the picture, the legend and the note below."""
+    """What a template draws: the title above, the picture, the legend and the note below.
+
+    limits: where the vertical axis begins, and what it never goes beyond; None for what the values say.
+    """
 
     title: str
     series: Sequence[Series]
@@ -39,11 +42,10 @@ class Chart:
     y_label: str
     log_x: bool = False
     log_y: bool = False
-    from_zero: bool = False
+    limits: tuple[float | None, float | None] = (None, None)
     x_ticks: Sequence[float] = ()
     note: str = ""
     reverse_x: bool = False
-    about: str = ""
     scales: tuple[Scale, Scale] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,11 @@ class Chart:
     def drawn(self) -> list[Series]:
         """The series that have a point on the scales."""
         return [series for series in self.series if any(self.visible(x, y) for x, y in series.points)]
+
+    def legend(self) -> list[Series]:
+        """One of the drawn series of each name, where there are several."""
+        by_name = {series.name: series for series in self.drawn()}
+        return list(by_name.values()) if len(by_name) > 1 else []
 
     def visible(self, x: float, y: float | None) -> bool:
         return y is not None and not (self.log_x and x <= 0) and not (self.log_y and y <= 0)
@@ -65,8 +72,7 @@ class Chart:
         heights = [y for _, y in points] + [edge for edge in bands if edge > 0 or not self.log_y]
         ends = (WIDTH - RIGHT, LEFT) if self.reverse_x else (LEFT, WIDTH - RIGHT)
         x_scale = scale_of([x for x, _ in points], *ends, log=self.log_x)
-        low = 0.0 if self.from_zero else None
-        return x_scale, scale_of(heights, HEIGHT - BOTTOM, TOP, log=self.log_y, low=low)
+        return x_scale, scale_of(heights, HEIGHT - BOTTOM, TOP, log=self.log_y, limits=self.limits)
 
     @property
     def alt(self) -> str:
@@ -107,7 +113,7 @@ class Chart:
         assert self.scales is not None
         x_scale, y_scale = self.scales
         ends = [
-            (x_scale(x), *(min(max(y_scale(max(edge, y_scale.low)), TOP), HEIGHT - BOTTOM) for edge in band))
+            (x_scale(x), *(y_scale(min(max(edge, y_scale.low), y_scale.high)) for edge in band))
             for (x, y), band in zip(series.points, series.band, strict=False)
             if band is not None and self.visible(x, y) and all(map(math.isfinite, band))
         ]

@@ -37,9 +37,9 @@ function every(n, most) {
 
 // share(row, column): from -1 to 1, or null. text(row, column): what is read of a cell.
 function heatMap(map) {
-  const [left, top, bottom] = [map.left || 56, 4, 40];
+  const [left, top, bottom] = [map.left || 56, 8, 40];
   const cellWidth = (WIDTH - left - 6) / map.columns;
-  const cellHeight = map.square ? cellWidth : Math.min(22, Math.max(2.2, 230 / map.rows));
+  const cellHeight = map.square ? cellWidth : Math.min(34, Math.max(2.2, 230 / map.rows));
   const height = top + map.rows * cellHeight + bottom;
   const cells = svg("g", {});
   for (let row = 0; row < map.rows; row++) {
@@ -92,7 +92,7 @@ function niceTicks(high, n) {
 
 // lines: [{name, values, style}] over the same places 0, 1, ...; from zero upwards.
 function lineChart(chart) {
-  const [left, right, top, bottom, height] = [56, 12, 10, 44, 250];
+  const [left, right, top, bottom, height] = [62, 12, 10, 44, 250];
   const n = Math.max(...chart.lines.map((line) => line.values.length));
   const high = Math.max(...chart.lines.flatMap((line) => line.values.filter((v) => v !== null)), 1e-12) * 1.05;
   const x = (i) => left + (n > 1 ? i / (n - 1) : 0.5) * (WIDTH - left - right);

@@ -110,11 +110,13 @@ def commands_of(run: PastRun) -> list[tuple[str, str]]:
     return [("again, and compare the numbers", again), ("as it was given", typed)]
 
 
-def settings_of(changes: list[Change] | None) -> list[tuple[str, str, str]] | None:
-    """(setting, value, default) of what differs from the defaults; None where that is not known."""
-    if changes is None:
-        return None
-    return [(change.key, text_of(change.value), text_of(change.default)) for change in changes]
+def settings_of(run: PastRun, changes: list[Change] | None) -> dict[str, Any]:
+    """What differs from the defaults, with them; where these are not known, what the command line gave."""
+    if changes is not None:
+        rows = [(change.key, text_of(change.value), text_of(change.default)) for change in changes]
+        return {"title": "What differs from the defaults", "columns": ["setting", "value", "default"], "rows": rows}
+    given = [tuple(word.partition("=")[::2]) for word in run.manifest["overrides"]]
+    return {"title": "Given on the command line", "columns": ["setting", "value"], "rows": given}
 
 
 def config_of(run: PastRun) -> list[tuple[str, str]]:

@@ -63,7 +63,9 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
     if parts["prompt"]:
-        found["words"] = [shown_word(word) for word in files.words("prompt.safetensors")]
+        n_tokens = prompt["weights"].shape[-1]
+        words = [shown_word(word) for word in files.words("prompt.safetensors")]
+        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
     found["shares"] = {h.name: shares_of(probe, h, places) for h in heads}
     found["overview"] = {kind: overview(probe[f"{kind}_norm"]) for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
     return found
@@ -126,8 +128,6 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: Head) -> list[int]:
 def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[float | None]]:
     """The share at each place with all frequencies, without each quarter of the pairs, and as frequencies were ablated."""
     rows = {band: [short(of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
-    if len(rows) > 1:
-        return rows
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
         if fits(probe, key, head) and probe[key].shape[2] == len(places):

@@ -15,6 +15,7 @@ SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")
 BEFORE = "none"  # the `ablate` of what is measured before frequencies are set to zero
 LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
+NEIGHBOURHOOD = ("diagonal", "previous", "local")
 MEANINGS = {
     "diagonal": "looks at the token itself",
     "previous": "looks at the token before",
@@ -46,8 +47,9 @@ class Head:
         return self.label or (max(before, key=lambda place: before[place]) if before else "")
 
     def share(self) -> float:
-        """The share of the weight at its label's own place."""
-        return self.shares.get(BEFORE, {}).get(self.place(), 0.0)
+        """The share of the weight at its label's own place; of a local head at the token itself and just before it."""
+        before = self.shares.get(BEFORE, {})
+        return sum(before.get(place, 0.0) for place in (NEIGHBOURHOOD if self.place() == "local" else [self.place()]))
 
     def change(self) -> float | None:
         """The share of the weight that goes elsewhere with the frequencies set to zero; None where none were."""

@@ -20,7 +20,7 @@ def shown(value: Any, digits: int = DIGITS) -> str:
         return ""
     if isinstance(value, bool) or number(value) is None:
         return text_of(value)
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e6):
+    if isinstance(value, int) or value == 0:
         return f"{int(value):,}"
     if 1e-3 <= abs(value) < 1e6:
         decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))

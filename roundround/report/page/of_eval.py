@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from roundround.report.page.charts import Chart, Series
+from roundround.report.page.charts import N_STYLES, Chart, Series
 from roundround.report.page.sources import Record, RunFiles, number
 from roundround.report.page.tables import tables_of
 from roundround.report.page.view import Section, View
@@ -16,6 +16,7 @@ DISPERSION = {  # metric: label, whether the axis is logarithmic
     "largest_weight": ("largest weight of a row", False),
     "logit_spread": ("logit spread (nats)", False),
 }
+MOST_HEADS = 16  # of a layer, each with a line of its own
 Points = list[tuple[float, float | None]]
 
 
@@ -25,11 +26,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
     heads = dispersion(records)
     sections = [Section("Perplexity", charts=[chart for chart in charts if chart.scales is not None])]
     if heads:
-        note = "Means over the heads of a layer; the band goes from the lowest head to the highest."
+        note = "A line for each head, or for the mean of a layer's heads where there are many; of many layers some."
         sections.append(Section("Dispersion", charts=heads, note=note))
     tables = tables_of(records)
-    for table in tables:
-        table.folded = len(table.rows) > 60
+    for table in tables[1:]:
+        table.folded = len(table.rows) > 20
     return View([*sections, Section("Results", tables=tables)], scope=scope(records))
 
 
@@ -76,12 +77,22 @@ def dispersion(records: Sequence[Record]) -> list[Chart]:
             length, value = number(record.get("length")), number(record["value"])
             if record["metric"] == metric and isinstance(record.get("layer"), int) and length and value is not None:
                 found.setdefault(record["layer"], {}).setdefault(length, []).append(value)
-        series = [line_of(f"layer {layer}", heads, style) for style, (layer, heads) in enumerate(sorted(found.items()))]
+        drawn = sorted(found.items())[:: -(-len(found) // N_STYLES)] if found else []
+        series = [line for style, (layer, heads) in enumerate(drawn) for line in lines_of(layer, heads, style)]
         ticks = sorted({length for heads in found.values() for length in heads})
         chart = Chart(label.capitalize(), series, "context length (tokens)", label, log_x=True, log_y=log, x_ticks=ticks)
         if chart.scales is not None:
             charts.append(chart)
     return charts
+
+
+def lines_of(layer: int, by_length: dict[float, list[float]], style: int) -> list[Series]:
+    """A line for each head of a layer; their mean where there are many."""
+    items = sorted(by_length.items())
+    n_heads = min(len(values) for _, values in items)
+    if n_heads > MOST_HEADS:
+        return [line_of(f"layer {layer}", by_length, style)]
+    return [Series(f"layer {layer}", [(x, values[head]) for x, values in items], (), style) for head in range(n_heads)]
 
 
 def line_of(name: str, by_x: dict[float, list[float]], style: int) -> Series:

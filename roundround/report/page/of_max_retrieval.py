@@ -17,17 +17,17 @@ from roundround.report.page.sources import Record, RunFiles, number
 from roundround.report.page.tables import Table, tables_of
 from roundround.report.page.view import Section, View
 
-MEASURES = {  # metric: title, label, a factor that makes it per cent
-    "accuracy": ("Accuracy", "accuracy (%)", 100.0),
-    "entropy": ("Entropy of the weights", "mean entropy (nats)", 1.0),
-    "largest_weight": ("Largest weight", "mean largest weight", 1.0),
+MEASURES = {  # metric: title, label, a factor that makes it per cent, the most it can be
+    "accuracy": ("Accuracy", "accuracy (%)", 100.0, 100.0),
+    "entropy": ("Entropy of the weights", "mean entropy (nats)", 1.0, None),
+    "largest_weight": ("Largest weight", "mean largest weight", 1.0, 1.0),
 }
 Cells = dict[str, dict[float, list[float]]]  # by normaliser and number of items: a value for each seed
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Charts with 95 % intervals over seeds, the table behind them, the maps, the training loss and all records."""
-    cells = {metric: cells_of(records, metric, factor) for metric, (_, _, factor) in MEASURES.items()}
+    cells = {metric: cells_of(records, metric, factor) for metric, (_, _, factor, _) in MEASURES.items()}
     charts = [chart_of(metric, found) for metric, found in cells.items() if found]
     sections = [
         Section("Accuracy and dispersion by the number of items", charts=charts, tables=[table_of(cells["accuracy"])]),
@@ -58,7 +58,7 @@ def half_widths(columns: list[list[float]]) -> list[float]:
 
 def chart_of(metric: str, cells: Cells) -> Chart:
     """Means over seeds with their intervals."""
-    title, label, _ = MEASURES[metric]
+    title, label, _, most = MEASURES[metric]
     series = []
     for style, (name, by_n) in enumerate(cells.items()):
         items = sorted(by_n.items())
@@ -72,7 +72,7 @@ def chart_of(metric: str, cells: Cells) -> Chart:
         series.append(Series("uniform: ln n", [(n, math.log(n)) for n in sizes], reference=True))
     n_seeds = max(len(column) for by_n in cells.values() for column in by_n.values())
     note = f"Mean of {n_seeds} seeds; the band is the 95 % interval of the mean." if n_seeds > 1 else "One seed."
-    return Chart(title, series, "items", label, log_x=True, from_zero=True, x_ticks=sizes, note=note)
+    return Chart(title, series, "items", label, log_x=True, limits=(0.0, most), x_ticks=sizes, note=note)
 
 
 def table_of(cells: Cells) -> Table:
@@ -106,7 +106,7 @@ def maps_of(files: RunFiles) -> Section:
         "Attention by size",
         part="maps.html.j2",
         note=note,
-        values={"sizes": sizes, "names": list(maps), "data": {"maps": dict(maps), "sizes": sizes}},
+        values={"sizes": sizes, "names": sorted(maps, key=lambda name: (name != "softmax", name)), "data": {"maps": dict(maps), "sizes": sizes}},
     )
 
 
@@ -119,8 +119,8 @@ def loss_of(files: RunFiles) -> Chart:
     lines = files.metrics()
     names = sorted({name for line in lines for name in line if name.startswith("loss_")}, key=lambda n: (len(n), n))
     series = [Series("mean over seeds", thinned(values(lines, "loss"))[0], style=0)]
-    series += [Series(f"seed {n.removeprefix('loss_')}", thinned(values(lines, n))[0], reference=True) for n in names]
-    return Chart("Training loss", series[::-1], "step", "loss (nats)", from_zero=True)
+    series += [Series("each seed", thinned(values(lines, n))[0], reference=True) for n in names]
+    return Chart("Training loss", series[::-1], "step", "loss (nats)", limits=(0.0, None))
 
 
 def every_number(records: list[Record]) -> list[Table]:

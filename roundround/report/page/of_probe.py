@@ -16,6 +16,7 @@ from roundround.report.page.sources import Record, RunFiles, number
 from roundround.report.page.tables import Table, tables_of
 from roundround.report.page.view import Section, View
 
+NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map
 DENSE = 16  # heads in a row, from which on a cell has room for one letter
 
 
@@ -76,6 +77,7 @@ def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Secti
         "letters": LETTERS,
         "classes": {place: f"p{number}" for number, place in enumerate(places)},
         "dense": n_heads > DENSE,
+        "narrow": n_heads <= NARROW,
         "measures": measures + (["change"] if changed else []),
         "first": first.name,
         "changed": changed,
@@ -89,7 +91,10 @@ def table_of(heads: Sequence[Head], measures: Sequence[str], changed: bool) -> T
         [h.layer, h.head, h.place(), h.share(), *(h.measures.get(m) for m in measures), *([h.change()] if changed else [])]
         for h in heads
     ]
-    note = "share: of the weight at the label's place; entropy in nats; change: of the weight, that goes elsewhere"
+    note = (
+        "share: of the weight at the label's place, of a local head at diagonal, previous and local together; entropy in "
+        "nats; change: of the weight, that goes elsewhere"
+    )
     return Table("heads", columns, rows, note=note if changed else note.partition("; change")[0], folded=True, short=True)
 
 
@@ -154,7 +159,7 @@ def maximum(records: Sequence[Record]) -> Section:
         uniform = Series("ln n", [(n, math.log(n)) for n in sizes], reference=True)
         charts.append(
             Chart(f"Layer {layer}", [line_of("mean over heads", by_n, 0), uniform], "listed numbers", "entropy (nats)",
-                  log_x=True, from_zero=True, x_ticks=sizes)
+                  log_x=True, limits=(0.0, None), x_ticks=sizes)
         )
     note = "Entropy of the last row when asked for the largest of a list; the band goes from the lowest head to the highest."
     return Section("Asked for the maximum", charts=charts, note=note)

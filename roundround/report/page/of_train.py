@@ -45,7 +45,7 @@ def others(lines: Sequence[Record]) -> list[Chart]:
     charts = []
     for name, (title, label) in labels.items():
         points, band, note = thinned(values(lines, name))
-        charts.append(Chart(title, [Series(label, points, band, style=2)], "step", label, from_zero=True, note=note))
+        charts.append(Chart(title, [Series(label, points, band)], "step", label, limits=(0.0, None), note=note))
     return charts
 
 
@@ -77,15 +77,15 @@ def scope(run: PastRun) -> list[str]:
     """What the held-out loss is taken over."""
     config, data = run.manifest["config"], run.manifest["data"] or {}
     lines = []
-    if "held_out_tokens" in data and "validation_tokens" in config:
+    held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
+    if held_out is not None and wanted is not None:
         lines.append(
-            f"Held-out loss: over at most {said(config['validation_tokens'])} of {said(data['held_out_tokens'])} "
-            f"held-out tokens, in windows of the training context length, {said(config['model'].get('train_length'))} "
+            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the training context length, {said(config['model'].get('train_length'))} "
             f"tokens; the best checkpoint is the one where it is least."
         )
-    if "training_tokens" in data:
+    if number(data.get("training_tokens")) is not None:
         lines.append(f"Trained on a corpus of {said(data['training_tokens'])} tokens.")
-    if run.manifest.get("trains_as_softmax"):
+    if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
         lines.append("While training, this normaliser is the plain softmax; it differs at inference.")
     return lines
 

@@ -1,9 +1,12 @@
 // Every page: columns that sort, a switch between light and dark.
 
+function asNumber(text) {
+  return text === "" ? NaN : Number(text.replace("inf", "Infinity"));
+}
+
 function valueOf(cell) {
-  if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
-  const text = cell.textContent.replace(/,/g, "");
-  return text === "" ? NaN : Number(text);
+  if (cell.dataset.value !== undefined) return asNumber(cell.dataset.value);
+  return asNumber(cell.textContent.replace(/,/g, ""));
 }
 
 function sortBy(table, column, header) {

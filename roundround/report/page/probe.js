@@ -113,21 +113,19 @@ function wavelength(layer, pair) {
 
 function drawShares() {
   const bars = Object.entries(data.shares[chosen]);
-  const [left, barHeight, gap] = [118, 26, 8];
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${bars.length * (barHeight + gap) + 4}`, role: "img" });
+  const [barHeight, step] = [24, 46];
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${bars.length * step}`, role: "img" });
   const words = [];
   bars.forEach(function ([band, shares], i) {
-    const y = i * (barHeight + gap) + 2;
-    picture.append(svg("g", { class: "ticks" }, svg("text", { x: left - 8, y: y + 17, "text-anchor": "end" }, band)));
-    let x = left;
+    const y = i * step + 18;
+    picture.append(svg("g", { class: "ticks" }, svg("text", { x: 1, y: y - 5 }, band)));
+    let x = 0;
     shares.forEach(function (share, number) {
-      const width = (share || 0) * (WIDTH - left - 4);
-      const text = `${data.places[number]} ${shown(share)}`;
-      const bar = svg("rect", { x: x, y: y, width: width, height: barHeight, class: `p${number} bar` }, svg("title", {}, `${band}: ${text}`));
-      picture.append(bar);
-      if (width > 30) {
-        picture.append(svg("text", { x: x + width / 2, y: y + 17, class: "inbar", "text-anchor": "middle" }, width > 70 ? data.places[number] : shown(share)));
-      }
+      const width = (share || 0) * WIDTH;
+      const text = `${band}: ${data.places[number]} ${shown(share)}`;
+      picture.append(svg("rect", { x: x, y: y, width: width, height: barHeight, class: `p${number} bar` }, svg("title", {}, text)));
+      const label = width > 78 ? data.places[number] : width > 34 ? (share || 0).toFixed(2) : "";
+      picture.append(svg("text", { x: x + width / 2, y: y + 16, class: "inbar", "text-anchor": "middle" }, label));
       x += width;
     });
     const best = shares.indexOf(Math.max(...shares));
@@ -137,7 +135,7 @@ function drawShares() {
   const legend = html("ul", { class: "legend" });
   data.places.forEach(function (place, number) {
     const share = Object.values(data.shares[chosen])[0][number];
-    legend.append(html("li", {}, html("i", { class: `p${number} swatch` }), `${place} ${shown(share)}`));
+    legend.append(html("li", {}, html("i", { class: `p${number} swatch` }), `${place} ${(share || 0).toFixed(2)}`));
   });
   document.getElementById("shares").replaceChildren(picture, legend);
 }
@@ -168,7 +166,7 @@ function drawLogits(layer) {
   const value = (r, c) => valueAt(packed, r * n + c);
   const read = (r, c) => (readouts.logits.textContent = `pair ${r}${wavelength(layer, r)}, distance ${distances[c]}: ${shown(value(r, c))} nats`);
   document.getElementById("logits").replaceChildren(heatMap({
-    rows: packed.rows, columns: n, xName: "distance (tokens)", yName: "pair, fastest above",
+    rows: packed.rows, columns: n, xName: "distance (tokens)", yName: "pair",
     rowLabel: String, columnLabel: (c) => String(distances[c]),
     share: (r, c) => (packed.steps[r * n + c] === null ? null : packed.steps[r * n + c] / 999),
     alt: `Mean contribution of each pair to the logit at each distance; the largest is ${shown(packed.largest)} nats.`,
@@ -233,7 +231,7 @@ function drawOverview() {
     const readout = html("p", { class: "readout" });
     const value = (pair, layer) => valueAt(packed, layer * packed.columns + pair);
     const picture = heatMap({
-      rows: packed.columns, columns: packed.rows, xName: "layer", yName: "pair, fastest above", rowLabel: String, columnLabel: String,
+      rows: packed.columns, columns: packed.rows, xName: "layer", yName: "pair", rowLabel: String, columnLabel: String,
       share: (pair, layer) => { const step = packed.steps[layer * packed.columns + pair]; return step === null ? null : step / 999; },
       alt: `Mean norm of each pair of the ${kind} vectors in every layer; the largest is ${shown(packed.largest)}.`,
       read: (pair, layer) => (readout.textContent = `layer ${layer}, pair ${pair}${kind === "value" ? "" : wavelength(layer, pair)}: ${shown(value(pair, layer))}`),

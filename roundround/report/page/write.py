@@ -47,7 +47,7 @@ def page_of(directory: Path) -> str:
         "data": view.data,
         "facts": facts.facts_of(run),
         "commands": facts.commands_of(run),
-        "settings": facts.settings_of(changed_settings(run)),
+        "settings": facts.settings_of(run, changed_settings(run)),
         "config": facts.config_of(run),
         "common": facts.common_of(common),
     }
