@@ -37,7 +37,7 @@ from roundround.runs.launcher import rank, speaks
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
-WITH_PAGE = ("train", "eval", "probe", "max-retrieval")  # verbs whose runs get a page
+WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 

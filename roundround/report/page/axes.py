@@ -74,6 +74,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 def tick_label(value: float) -> str:
     if value == 0:
         return "0"
-    if abs(value) >= 1e6 or abs(value) < 1e-3:
-        return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    for size, unit in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    if abs(value) < 1e-3:
+        return f"{value:.0e}".replace("e-0", "e-")
     return f"{value:,.6g}" if abs(value) >= 1 else f"{value:.4g}"

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from roundround.errors import escaped
 from roundround.report.page.heads import BEFORE, Head
-from roundround.report.page.numbers import rounded, scaled, short
+from roundround.report.page.numbers import rounded, scaled
 from roundround.report.page.sources import RunFiles
 
-BUDGET = 1_300_000  # characters of all parts together
+PAGE_SIZE = 1_900_000  # characters; a page has up to two million
+STYLES, OF_A_HEAD = 100_000, 560  # of them for styles and scripts, and for each head in the map and the table
 WITHOUT = "places_without_"
 FIRST = "_without_first"
 PARTS = {
@@ -47,28 +48,36 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
         "logits": {h.name: logits_of(probe, h) for h in heads if fits(probe, "logit_by_pair", h)},
         "prompt": {h.name: weights_of(prompt, h) for h in heads if fits(prompt, "weights", h)},
     }
-    found: dict[str, Any] = {"parts": {}, "left_out": {}}
-    for name, kept in within_budget(parts, BUDGET).items():
+    found = of_all_heads(probe, heads, places, sizes)
+    if parts["prompt"]:
+        n_tokens = prompt["weights"].shape[-1]
+        words = [shown_word(word) for word in files.words("prompt.safetensors")]
+        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
+    budget = PAGE_SIZE - STYLES - OF_A_HEAD * len(heads) - length_of(found)
+    found["parts"] = {}
+    for name, kept in within_budget(parts, budget).items():
         found["parts"][name] = kept.by_head
         if kept.n_left_out:
-            found["left_out"][name] = kept.n_left_out
             files.remarks.append(
                 f"{PARTS[name]}: shown for the {len(kept.by_head):,} heads of {len(heads):,} that stand out most (each "
                 "label's largest shares in turn), because a page has up to 2 MB; the arrays of the run have all"
             )
+    return found
+
+
+def of_all_heads(
+    probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: Sequence[str], sizes: dict[int, int]
+) -> dict[str, Any]:
+    """What is small enough to be there for every head."""
+    found: dict[str, Any] = {"shares": {h.name: shares_of(probe, h, places) for h in heads}}
     if "key_norm" in probe:
         found["keys"] = keys_of(probe, sizes)
     if "frequencies" in probe:
         found["frequencies"] = rounded(probe["frequencies"], 4)
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
-    if parts["prompt"]:
-        n_tokens = prompt["weights"].shape[-1]
-        words = [shown_word(word) for word in files.words("prompt.safetensors")]
-        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
-    found["shares"] = {h.name: shares_of(probe, h, places) for h in heads}
-    found["overview"] = {kind: overview(probe[f"{kind}_norm"]) for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
-    return found
+    norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
+    return found | {"overview": {kind: overview(norms_LHP) for kind, norms_LHP in norms.items()}}
 
 
 def fits(arrays: dict[str, NDArray[Any]], name: str, head: Head) -> bool:
@@ -125,13 +134,13 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: Head) -> list[int]:
     return steps
 
 
-def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[float | None]]:
+def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[float]]:
     """The share at each place with all frequencies, without each quarter of the pairs, and as frequencies were ablated."""
-    rows = {band: [short(of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
+    rows = {band: [round(of.get(place, 0.0), 3) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
         if fits(probe, key, head) and probe[key].shape[2] == len(places):
-            rows[name] = rounded(probe[key][head.layer, head.head])
+            rows[name] = [round(share, 3) for share in np.nan_to_num(probe[key][head.layer, head.head]).tolist()]
     return {("all" if band == BEFORE else f"without {band}"): values for band, values in rows.items()}
 
 
@@ -150,10 +159,15 @@ def shown_word(word: str) -> str:
     return escaped(word.strip()) or (escaped(word.replace(" ", "_")) or "_")
 
 
+def length_of(value: Any) -> int:
+    """Characters of the value as the page carries it."""
+    return len(json.dumps(value, separators=(",", ":")))
+
+
 def within_budget(parts: dict[str, dict[str, Any]], budget: int) -> dict[str, Kept]:
     """Each part for as many heads as fit: the smallest parts whole, the larger ones an equal share of what is left."""
     lengths = {
-        name: {head: len(json.dumps(value, separators=(",", ":"))) for head, value in by_head.items()}
+        name: {head: length_of(value) for head, value in by_head.items()}
         for name, by_head in parts.items()
     }
     kept: dict[str, Kept] = {}

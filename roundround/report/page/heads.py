@@ -70,7 +70,7 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
     found: dict[tuple[int, int], Head] = {}
     for record in records:
         layer, head = record.get("layer"), record.get("head")
-        if not isinstance(layer, int) or not isinstance(head, int) or "n" in record:
+        if not is_place(layer) or not is_place(head) or "n" in record:
             continue
         here, metric, value = found.setdefault((layer, head), Head(layer, head)), record["metric"], record["value"]
         if metric == "label":
@@ -82,6 +82,10 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
         elif metric in MEASURES:
             here.measures[metric] = measured
     return [found[key] for key in sorted(found) if found[key].shares]
+
+
+def is_place(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def standing_out(heads: Sequence[Head], places: Sequence[str]) -> list[Head]:

@@ -16,6 +16,7 @@ from roundround.report.page.sources import Record, RunFiles, number
 from roundround.report.page.tables import Table, tables_of
 from roundround.report.page.view import Section, View
 
+MOST_CELLS = 10_000  # of the map
 NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map
 DENSE = 16  # heads in a row, from which on a cell has room for one letter
 
@@ -61,6 +62,8 @@ def about_heads(heads: Sequence[Head], places: Sequence[str], ordered: Sequence[
 def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
     """The map of all heads, what is shown of a chosen one, and the table of heads."""
     n_layers, n_heads = (1 + max(getattr(h, axis) for h in heads) for axis in ("layer", "head"))
+    if n_layers * n_heads > MOST_CELLS:
+        raise ValueError(f"heads up to {n_layers - 1:,}.{n_heads - 1:,} are more than a map has room for")
     grid: list[list[Head | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
         grid[head.layer][head.head] = head

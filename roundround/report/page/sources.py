@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roundround.errors import UserError, one_line
-from roundround.files import check_is_file, parse_json
+from roundround.files import check_is_file, parse_json, read_text
 from roundround.lab_book.past_run import DIED, PastRun, past_run
 from roundround.runs.leftovers import METRICS, RESULTS
 
@@ -50,6 +50,16 @@ class RunFiles:
             lines = "line is" if n_damaged == 1 else "lines are"
             self.remarks.append(f"{METRICS}: {n_damaged:,} {lines} damaged and left out")
         return found
+
+    def json(self, name: str) -> Any:
+        """The content of a json file; None where there is none, or where it is damaged."""
+        try:
+            return parse_json(read_text(self.run.directory / name))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self.remarks.append(f"{name} cannot be read ({one_line(error)}); nothing of it is shown")
+            return None
 
     def arrays(self, name: str, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, NDArray[Any]]:
         """The wanted arrays of a safetensors file by name; none where it is not there or damaged."""

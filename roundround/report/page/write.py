@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from roundround.errors import one_line
 from roundround.files import write_atomically
 from roundround.lab_book.changes import changed_settings
-from roundround.report.page import facts, of_any, of_eval, of_max_retrieval, of_probe, of_train
+from roundround.report.page import facts, of_any, of_comparison, of_eval, of_max_retrieval, of_probe, of_train
 from roundround.report.page.document import html
 from roundround.report.page.sources import Record, RunFiles, opened_run
 from roundround.report.page.tables import common_fields
@@ -19,6 +20,7 @@ VIEWS: dict[str, Callable[[RunFiles, list[Record]], View]] = {
     "eval": of_eval.view,
     "probe": of_probe.view,
     "max-retrieval": of_max_retrieval.view,
+    "compare": of_comparison.view,
 }
 
 
@@ -30,11 +32,20 @@ def write_page(directory: Path, to: Path | None = None) -> Path:
     return path
 
 
+def view_of(files: RunFiles, records: list[Record]) -> View:
+    """What the verb's own page shows; the general one where its files are of another shape than the verb leaves."""
+    try:
+        return VIEWS.get(files.run.verb, of_any.view)(files, records)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
+        return of_any.view(files, records)
+
+
 def page_of(directory: Path) -> str:
     """The page as text. What cannot be read is said on it. UserError where the directory is no run."""
     files = opened_run(directory)
     records = files.records()
-    view = VIEWS.get(files.run.verb, of_any.view)(files, records)
+    view = view_of(files, records)
     run, common = files.run, common_fields(records)
     values = {
         "title": facts.title_of(run),
