@@ -34,6 +34,7 @@ class Head:
     layer: int
     head: int
     label: str | None = None
+    behind_label: float | None = None
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)
 
@@ -47,7 +48,9 @@ class Head:
         return self.label or (max(before, key=lambda place: before[place]) if before else "")
 
     def share(self) -> float:
-        """The share of the weight at its label's own place; of a local head at the token itself and just before it."""
+        """The weight behind its label. Where it was not recorded, the share at the label's place; of a local head less."""
+        if self.behind_label is not None:
+            return self.behind_label
         before = self.shares.get(BEFORE, {})
         return sum(before.get(place, 0.0) for place in (NEIGHBOURHOOD if self.place() == "local" else [self.place()]))
 
@@ -74,7 +77,7 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
             continue
         here, metric, value = found.setdefault((layer, head), Head(layer, head)), record["metric"], record["value"]
         if metric == "label":
-            here.label = str(value)
+            here.label, here.behind_label = str(value), number(record.get("share"))
         elif (measured := number(value)) is None:
             continue
         elif metric.startswith(SHARE):

@@ -61,7 +61,7 @@ def about_heads(heads: Sequence[Head], places: Sequence[str], ordered: Sequence[
 
 def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Section:
     """The map of all heads, what is shown of a chosen one, and the table of heads."""
-    n_layers, n_heads = (1 + max(getattr(h, axis) for h in heads) for axis in ("layer", "head"))
+    n_layers, n_heads = 1 + max(h.layer for h in heads), 1 + max(h.head for h in heads)
     if n_layers * n_heads > MOST_CELLS:
         raise ValueError(f"heads up to {n_layers - 1:,}.{n_heads - 1:,} are more than a map has room for")
     grid: list[list[Head | None]] = [[None] * n_heads for _ in range(n_layers)]
@@ -94,11 +94,15 @@ def table_of(heads: Sequence[Head], measures: Sequence[str], changed: bool) -> T
         [h.layer, h.head, h.place(), h.share(), *(h.measures.get(m) for m in measures), *([h.change()] if changed else [])]
         for h in heads
     ]
-    note = (
-        "share: of the weight at the label's place, of a local head at diagonal, previous and local together; entropy in "
-        "nats; change: of the weight, that goes elsewhere"
-    )
-    return Table("heads", columns, rows, note=note if changed else note.partition("; change")[0], folded=True, short=True)
+    return Table("heads", columns, rows, note=note_of(heads, changed), folded=True, short=True)
+
+
+def note_of(heads: Sequence[Head], changed: bool) -> str:
+    """What the columns of the table of heads mean."""
+    recorded = all(head.behind_label is not None for head in heads)
+    of_local = "on the token itself and the seven before" if recorded else "at diagonal, previous and local together"
+    note = f"share: of the weight, behind the label (local: {of_local}); entropy in nats"
+    return f"{note}; change: of the weight, that goes elsewhere" if changed else note
 
 
 def ablation(records: Sequence[Record]) -> Section:
