@@ -39,8 +39,8 @@ READERS = {  # verbs that only read runs: their words are runs, and key=value
     "report": (
         "roundround.tasks.report:report",
         "One HTML page for a run, written into its directory.",
-        "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html writes "
-        "it elsewhere.",
+        "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
+        "writes it elsewhere.",
     ),
 }
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export

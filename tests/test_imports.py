@@ -39,6 +39,7 @@ ONLY = {  # library: the parts that may import it
     "typer": {"cli"},
     "click": set(),  # Typer has its own
     "jinja2": {"report"},
+    "markupsafe": {"report"},
     "importlib": {"command_line", "theory"},  # tasks and claims, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }

@@ -21,7 +21,9 @@ def report(names: list[str], values: dict[str, str]) -> None:
         if key not in OWN:
             raise UserError(f"no key {key}{nearest(key, OWN)}; roundround runs filters")
     outputs, verb = values.get("outputs", "outputs"), values.get("verb")
-    found = [run for name in names for run in directories_of(name, outputs, verb)] if names else [last(0, outputs, verb)]
+    found = (
+        [run for name in names for run in directories_of(name, outputs, verb)] if names else [last(0, outputs, verb)]
+    )
     runs = list(dict.fromkeys(found))
     pages = places_of(runs, values.get("to"))
     show = to_be_opened(values.get("open", "false"))
@@ -54,7 +56,9 @@ def places_of(runs: list[Path], to: str | None) -> list[Path]:
         return [run / PAGE for run in runs]
     page = home_expanded(to, "to").absolute()
     if len(runs) > 1:
-        raise UserError(f"to={to} is one file, and {len(runs)} runs are meant; leave it out, and each gets its own page")
+        raise UserError(
+            f"to={to} is one file, and {len(runs)} runs are meant; leave it out, and each gets its own page"
+        )
     if page.suffix != ".html":
         raise UserError(f"to={to}: give the name of a file that ends in .html")
     if page.is_dir() or not page.parent.is_dir():

@@ -19,7 +19,8 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = ("--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         "--no-first-run", "--disable-background-networking", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND")  # fmt: skip
+         "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
+         "--host-resolver-rules=MAP * ~NOTFOUND")  # fmt: skip
 SECONDS = 30  # for one answer
 
 
@@ -143,7 +144,7 @@ def tab() -> Iterator[Tab]:
 
         process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={folder}"],
-            preexec_fn=take_pipes,  # noqa: PLW1509
+            preexec_fn=take_pipes,
             close_fds=False,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

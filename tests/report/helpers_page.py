@@ -58,7 +58,8 @@ def write_probe(directory: Path, n_layers: int = 2, n_heads: int = 2, n_pairs: i
         "frequencies": np.tile(1 / 10.0 ** np.arange(n_pairs), (n_layers, 1)),
         "distances": distances,
         "logit_by_pair": random.normal(size=(*shape, n_pairs, len(distances))),
-        **{f"{kind}_norm{first}": random.random((*shape, n_pairs)) for kind in ("query", "key", "value") for first in ("", "_without_first")},
+        **{f"{kind}_norm{first}": random.random((*shape, n_pairs))
+           for kind in ("query", "key", "value") for first in ("", "_without_first")},
         **{f"places_without_{band}": places[..., ::-1] for band in ("fastest", "fast", "slow", "slowest")},
     }  # fmt: skip
     records = []
@@ -78,7 +79,7 @@ def write_probe(directory: Path, n_layers: int = 2, n_heads: int = 2, n_pairs: i
 
 
 class Page(HTMLParser):
-    """A page as its elements: (tag, attributes), the text, tables as rows of cells. AssertionError where tags do not fit."""
+    """A page: its elements as (tag, attributes), its text, its tables as rows of cells. Tags that do not fit fail."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -81,7 +81,7 @@ def test_a_long_curve_is_averaged_and_its_extremes_are_the_band() -> None:
 
 SVG = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"
  viewBox="0 0 9 9" onload="alert(1)" style="position: fixed"><style>* {fill: red}</style><script>alert(2)</script>
-<defs><path id="a" d="M0 0L9 9"/></defs><use xlink:href="#a" clip-path="url(#a)"/><foreignObject><p>x</p></foreignObject>
+<defs><path id="a" d="M0 0L9 9"/></defs><use xlink:href="#a" clip-path="url(#a)"/><foreignObject>x</foreignObject>
 <use xlink:href="https://example.org/x.svg#a"/><image href="data:image/png;base64,AAAA"/><image href="http://a/b.png"/>
 <g fill="url(https://example.org/p)" style="fill: #123456"><text>a &lt;b&gt;</text></g></svg>"""
 

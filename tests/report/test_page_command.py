@@ -24,7 +24,11 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
     trained = train("pe=p_rope", "pe.p=0.5")
     page = Page((trained.directory / "report.html").read_text())
     assert [float(cell) for cell in page.column("perplexity")] == [trained.value("perplexity")]
-    assert page.column("setting").index("pe.p") == page.column("value").index("0.5") == page.column("default").index("0.75")
+    assert (
+        page.column("setting").index("pe.p")
+        == page.column("value").index("0.5")
+        == page.column("default").index("0.75")
+    )
     assert "pe" not in page.column("setting")  # p_rope is the default
     assert "roundround train logger=none" in page.text
     assert "status done" in page.text

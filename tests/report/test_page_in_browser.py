@@ -63,8 +63,9 @@ def test_a_chosen_head_fills_the_panel(tmp_path: Path, window: Tab) -> None:
         window.click(f'[data-head="{head}"]')
         assert shown(window, "#head-title").startswith(f"Layer {head[0]}, head {head[2]}: ")
     assert shown(window, "#shares") != before
-    (record,) = [r for r in json.loads((run / "results.json").read_text()) if r["metric"] == "entropy" and (r["layer"], r["head"]) == (1, 1)]  # fmt: skip
-    assert shown(window, "#head-numbers dd") == f"{record['value']:.3g}"
+    records = json.loads((run / "results.json").read_text())
+    (entropy,) = [r["value"] for r in records if (r["metric"], r["layer"], r["head"]) == ("entropy", 1, 1)]
+    assert shown(window, "#head-numbers dd") == f"{entropy:.3g}"
     assert window.ask("document.querySelectorAll('#norms path.line, #logits rect.high').length") > 2
 
 
@@ -99,7 +100,7 @@ def test_the_map_can_be_coloured_by_a_measure_and_thinned_to_a_label(tmp_path: P
     window.click(f'[data-place="{label}"]')
     dimmed = int(window.ask("document.querySelectorAll('[data-head].dim').length"))
     assert dimmed == 4 - int(shown(window, f'[data-place="{label}"] span'))
-    window.ask("measure = document.getElementById('measure'); measure.value = 'entropy'; measure.dispatchEvent(new Event('change'))")
+    window.ask("s = document.getElementById('measure'); s.value = 'entropy'; s.dispatchEvent(new Event('change'))")
     assert window.ask("document.querySelectorAll('[data-head].measured').length") == 4
 
 
@@ -135,7 +136,10 @@ def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, window:
 
 def test_nothing_is_wider_than_a_phone(tmp_path: Path, window: Tab) -> None:
     window.size(360, 800)
-    for run in (write_probe(tmp_path / "probe", n_heads=20), write_run(tmp_path / "run", "eval", eval_records([(1, 2)]))):
+    for run in (
+        write_probe(tmp_path / "probe", n_heads=20),
+        write_run(tmp_path / "run", "eval", eval_records([(1, 2)])),
+    ):
         window.open(write_page(run))
         assert window.ask("document.documentElement.scrollWidth") <= 360
     window.size(1280, 900)

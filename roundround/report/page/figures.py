@@ -59,7 +59,9 @@ def figures_of(files: RunFiles, folder: str = "figures") -> list[Figure]:
             files.remarks.append(f"a page has up to 2 MB of figures; left out, largest last: {folder}/ {names}")
             break
         name = escaped(path.stem)
-        found.append(Figure(name, Markup(svg), f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables"))
+        found.append(
+            Figure(name, Markup(svg), f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables")
+        )
     return sorted(found, key=lambda figure: figure.name)
 
 

@@ -43,7 +43,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[s
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
     sizes = n_heads_of(heads)
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "norms": {h.name: norms_of(probe, h) for h in heads if fits(probe, "query_norm", h)},
         "logits": {h.name: logits_of(probe, h) for h in heads if fits(probe, "logit_by_pair", h)},
         "prompt": {h.name: weights_of(prompt, h) for h in heads if fits(prompt, "weights", h)},
@@ -85,7 +85,7 @@ def fits(arrays: dict[str, NDArray[Any]], name: str, head: Head) -> bool:
     if name not in arrays or arrays[name].ndim < 3:
         return False
     n_layers, n_heads = arrays[name].shape[:2]
-    return head.layer < n_layers and head.head < n_heads
+    return bool(head.layer < n_layers and head.head < n_heads)
 
 
 def n_heads_of(heads: Sequence[Head]) -> dict[int, int]:
@@ -135,7 +135,7 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: Head) -> list[int]:
 
 
 def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[float]]:
-    """The share at each place with all frequencies, without each quarter of the pairs, and as frequencies were ablated."""
+    """The share at each place with all frequencies, without each quarter of the pairs, and as `ablate` says."""
     rows = {band: [round(of.get(place, 0.0), 3) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
@@ -166,10 +166,7 @@ def length_of(value: Any) -> int:
 
 def within_budget(parts: dict[str, dict[str, Any]], budget: int) -> dict[str, Kept]:
     """Each part for as many heads as fit: the smallest parts whole, the larger ones an equal share of what is left."""
-    lengths = {
-        name: {head: length_of(value) for head, value in by_head.items()}
-        for name, by_head in parts.items()
-    }
+    lengths = {name: {head: length_of(value) for head, value in by_head.items()} for name, by_head in parts.items()}
     kept: dict[str, Kept] = {}
     order = sorted(parts, key=lambda name: sum(lengths[name].values()))
     for place, name in enumerate(order):

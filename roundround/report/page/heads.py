@@ -48,7 +48,7 @@ class Head:
         return self.label or (max(before, key=lambda place: before[place]) if before else "")
 
     def share(self) -> float:
-        """The weight behind its label. Where it was not recorded, the share at the label's place; of a local head less."""
+        """The weight behind its label; where it was not recorded, that at the label's place, of a local head less."""
         if self.behind_label is not None:
             return self.behind_label
         before = self.shares.get(BEFORE, {})
@@ -73,7 +73,7 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
     found: dict[tuple[int, int], Head] = {}
     for record in records:
         layer, head = record.get("layer"), record.get("head")
-        if not is_place(layer) or not is_place(head) or "n" in record:
+        if not isinstance(layer, int) or not isinstance(head, int) or min(layer, head) < 0 or "n" in record:
             continue
         here, metric, value = found.setdefault((layer, head), Head(layer, head)), record["metric"], record["value"]
         if metric == "label":
@@ -85,10 +85,6 @@ def heads_of(records: Sequence[Record]) -> list[Head]:
         elif metric in MEASURES:
             here.measures[metric] = measured
     return [found[key] for key in sorted(found) if found[key].shares]
-
-
-def is_place(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
 
 
 def standing_out(heads: Sequence[Head], places: Sequence[str]) -> list[Head]:

@@ -66,7 +66,7 @@ def named(settings: dict[str, Any], without: Sequence[str] = ()) -> str:
 
 
 def charts_of(metric: str, records: Sequence[Record]) -> list[Chart]:
-    """The metric against context length or items, a line for each setting; many lines in a panel each of one setting."""
+    """The metric against context length or items, a line for each setting; many lines are put into panels."""
     axis = next((name for name in X_AXES if len({number(record.get(name)) for record in records} - {None}) > 1), None)
     if axis is None:
         return []
@@ -131,7 +131,11 @@ def table_of(metric: str, records: Sequence[Record]) -> Table:
     ]
     compared = [record["baseline"] for record in records if isinstance(record.get("baseline"), dict)]
     with_what = sorted({named(settings) for settings in compared})
-    note = f"difference: to the baseline, paired by seed, with its 95 % interval; {baselines(with_what)}" if compared else ""
+    note = (
+        f"difference: to the baseline, paired by seed, with its 95 % interval; {baselines(with_what)}"
+        if compared
+        else ""
+    )
     return Table(in_words(metric), [*keys, *places, *(COLUMNS[name] for name in numbers)], rows, note=note)
 
 
@@ -180,5 +184,7 @@ def scope(about: dict[str, Any]) -> list[str]:
     if listed(about, "baseline"):
         lines.append(f"Compared with the baseline {', '.join(map(str, listed(about, 'baseline')))}.")
     if about:
-        lines.append("The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page.")
+        lines.append(
+            "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."
+        )
     return lines

@@ -48,7 +48,9 @@ def by_length(records: Sequence[Record]) -> Chart:
         Series("with joints", whole(records, "perplexity_with_joints"), style=1),
     ]
     ticks = [x for x, _ in points]
-    return Chart("Perplexity by context length", series, "context length (tokens)", "perplexity", log_x=True, x_ticks=ticks)
+    return Chart(
+        "Perplexity by context length", series, "context length (tokens)", "perplexity", log_x=True, x_ticks=ticks
+    )
 
 
 def by_position(records: Sequence[Record]) -> Chart:
@@ -80,7 +82,9 @@ def dispersion(records: Sequence[Record]) -> list[Chart]:
         drawn = sorted(found.items())[:: -(-len(found) // N_STYLES)] if found else []
         series = [line for style, (layer, heads) in enumerate(drawn) for line in lines_of(layer, heads, style)]
         ticks = sorted({length for heads in found.values() for length in heads})
-        chart = Chart(label.capitalize(), series, "context length (tokens)", label, log_x=True, log_y=log, x_ticks=ticks)
+        chart = Chart(
+            label.capitalize(), series, "context length (tokens)", label, log_x=True, log_y=log, x_ticks=ticks
+        )
         if chart.scales is not None:
             charts.append(chart)
     return charts

@@ -106,7 +106,11 @@ def maps_of(files: RunFiles) -> Section:
         "Attention by size",
         part="maps.html.j2",
         note=note,
-        values={"sizes": sizes, "names": sorted(maps, key=lambda name: (name != "softmax", name)), "data": {"maps": dict(maps), "sizes": sizes}},
+        values={
+            "sizes": sizes,
+            "names": sorted(maps, key=lambda name: (name != "softmax", name)),
+            "data": {"maps": dict(maps), "sizes": sizes},
+        },
     )
 
 

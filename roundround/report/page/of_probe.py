@@ -91,7 +91,14 @@ def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Secti
 def table_of(heads: Sequence[Head], measures: Sequence[str], changed: bool) -> Table:
     columns = ["layer", "head", "label", "share", *measures, *(["change"] if changed else [])]
     rows = [
-        [h.layer, h.head, h.place(), h.share(), *(h.measures.get(m) for m in measures), *([h.change()] if changed else [])]
+        [
+            h.layer,
+            h.head,
+            h.place(),
+            h.share(),
+            *(h.measures.get(m) for m in measures),
+            *([h.change()] if changed else []),
+        ]
         for h in heads
     ]
     return Table("heads", columns, rows, note=note_of(heads, changed), folded=True, short=True)
@@ -165,10 +172,19 @@ def maximum(records: Sequence[Record]) -> Section:
     for layer, by_n in sorted(found.items()):
         uniform = Series("ln n", [(n, math.log(n)) for n in sizes], reference=True)
         charts.append(
-            Chart(f"Layer {layer}", [line_of("mean over heads", by_n, 0), uniform], "listed numbers", "entropy (nats)",
-                  log_x=True, limits=(0.0, None), x_ticks=sizes)
+            Chart(
+                f"Layer {layer}",
+                [line_of("mean over heads", by_n, 0), uniform],
+                "listed numbers",
+                "entropy (nats)",
+                log_x=True,
+                limits=(0.0, None),
+                x_ticks=sizes,
+            )
         )
-    note = "Entropy of the last row when asked for the largest of a list; the band goes from the lowest head to the highest."
+    note = (
+        "Entropy of the last row when asked for the largest of a list; the band spans the heads."
+    )
     return Section("Asked for the maximum", charts=charts, note=note)
 
 

@@ -76,12 +76,12 @@ def thinned(points: Points) -> tuple[Points, list[tuple[float, float] | None], s
 def scope(run: PastRun) -> list[str]:
     """What the held-out loss is taken over."""
     config, data = run.manifest["config"], run.manifest["data"] or {}
-    lines = []
+    lines, length = [], config["model"].get("train_length")
     held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
     if held_out is not None and wanted is not None:
         lines.append(
-            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the training context length, {said(config['model'].get('train_length'))} "
-            f"tokens; the best checkpoint is the one where it is least."
+            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
+            f"training context length, {said(length)} tokens; the best checkpoint is the one where it is least."
         )
     if number(data.get("training_tokens")) is not None:
         lines.append(f"Trained on a corpus of {said(data['training_tokens'])} tokens.")

@@ -1,4 +1,4 @@
-"""What a run left, read for the page: a file that is damaged, half-written or missing becomes a remark, not an error."""
+"""What a run left, read for the page: of a file that is damaged, half-written or missing a remark tells."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class RunFiles:
         try:
             check_is_file(path)
             with safe_open(path, framework="numpy") as file:
-                keys = [key for key in file.keys() if wanted(key)]  # noqa: SIM118: it is no dict
+                names: list[str] = file.keys()
+                keys = [key for key in names if wanted(key)]
                 sizes = {key: 4 * math.prod(file.get_slice(key).get_shape()) for key in keys}
                 too_large = [key for key in keys if sizes[key] > LARGEST_ARRAY]
                 if too_large:

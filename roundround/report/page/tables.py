@@ -73,7 +73,9 @@ def pivoted(fields: list[str], records: list[Record], most_rows: int) -> Table:
     title = in_words(metrics[0]) if len(metrics) == 1 else f"{in_words(metrics[0])} and {len(metrics) - 1} more"
     if len(metrics) in (2, 3):
         title = ", ".join(map(in_words, metrics))
-    return Table(title, [*varies, *metrics], cells[:most_rows], note=", ".join(fixed), more=max(0, len(cells) - most_rows))
+    return Table(
+        title, [*varies, *metrics], cells[:most_rows], note=", ".join(fixed), more=max(0, len(cells) - most_rows)
+    )
 
 
 def in_words(name: str) -> str:
