@@ -219,3 +219,37 @@ def test_files_of_another_shape_give_the_general_page_and_a_line(tmp_path: Path)
     far = [{"metric": "share_on_sink", "layer": 10**9, "head": 0, "value": 0.5}]
     page = Page(page_of(write_run(tmp_path / "far", "probe", far)))
     assert "more than a map has room for" in page.text
+
+
+def test_the_interval_of_an_accuracy_is_students(tmp_path: Path) -> None:
+    page = Page(page_of(runs_of_every_kind(tmp_path)["max-retrieval"]))
+    assert [float(cell) for cell in page.column("mean")] == pytest.approx([47.0, 23.0])
+    # of 42 and 52: standard error 5, and 12.7062 the 97.5 % quantile of Student's t with one degree of freedom
+    assert [float(cell) for cell in page.column("half of the 95 % interval")] == pytest.approx([63.531, 63.531], abs=1e-3)
+
+
+def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_path: Path) -> None:
+    run = runs_of_every_kind(tmp_path)["compare"]
+    records = json.loads((run / "results.json").read_text())
+    for record in records[2:]:
+        record |= {"baseline": {"pe": "rope"}, "difference": -1.25, "p": 0.01, "p_holm": 0.0625, "mean": math.pi}
+    (run / "results.json").write_text(json.dumps(records))
+    about = {
+        "settings": {"pe": ["rope", "nope"]},
+        "baseline": ["pe=rope"],
+        "remarks": ["too few seeds"],
+        "skipped": [{"run": "a/b", "why": "failed: no space"}],
+        "groups": [{"verb": "eval", "settings": {"pe": "rope"}, "seeds": [1, 2, 3], "runs": ["x", "y"]}],
+        "curves": [{"settings": {"pe": "rope"}, "metric": "held_out", "tokens": [1, 2], "mean": [3, 2], "low": [2, 1],
+                    "high": [4, None], "n_seeds": 3}],
+    }  # fmt: skip
+    (run / "comparison.json").write_text(json.dumps(about))
+    page = Page(page_of(run))
+    for said in ("too few seeds", "failed: no space", "baseline pe=rope", "[1, 2, 3]", "pe: [rope, nope]"):
+        assert said in page.text
+    assert [cell and float(cell) for cell in page.column("mean")] == [20.0, 20.0, math.pi, math.pi]
+    assert page.column("difference") == ["", "", "-1.25", "-1.25"]
+    assert page.column("p (Holm)") == ["", "", "0.0625", "0.0625"]
+    assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 3
+    (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
+    assert "comparison.json cannot be read" in Page(page_of(run)).text
