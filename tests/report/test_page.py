@@ -225,7 +225,9 @@ def test_the_interval_of_an_accuracy_is_students(tmp_path: Path) -> None:
     page = Page(page_of(runs_of_every_kind(tmp_path)["max-retrieval"]))
     assert [float(cell) for cell in page.column("mean")] == pytest.approx([47.0, 23.0])
     # of 42 and 52: standard error 5, and 12.7062 the 97.5 % quantile of Student's t with one degree of freedom
-    assert [float(cell) for cell in page.column("half of the 95 % interval")] == pytest.approx([63.531, 63.531], abs=1e-3)
+    assert [float(cell) for cell in page.column("half of the 95 % interval")] == pytest.approx(
+        [63.531, 63.531], abs=1e-3
+    )
 
 
 def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_path: Path) -> None:
@@ -253,3 +255,18 @@ def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_pa
     assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 3
     (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
     assert "comparison.json cannot be read" in Page(page_of(run)).text
+
+
+def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_there_are(tmp_path: Path) -> None:
+    records = [{"metric": f"m{i % 30}", "layer": i // 30, "value": i / 7} for i in range(30 * 1500)]
+    text = page_of(write_run(tmp_path / "run", "anything", records))
+    assert len(text.encode()) < 2_000_000
+    rows = len(Page(text).column("layer"))
+    assert rows + int(re.findall(r"([\d,]+) more rows", Page(text).text)[0].replace(",", "")) == 1500
+    assert rows >= 200
+
+
+def test_of_two_records_of_the_same_place_both_are_shown(tmp_path: Path) -> None:
+    records = [{"metric": "loss", "seed": 0, "layer": 1, "value": value} for value in (1.5, 2.5)]
+    records.append({"metric": "loss", "seed": 0, "layer": 2, "value": 3.5})
+    assert Page(page_of(write_run(tmp_path / "run", "anything", records))).column("loss") == ["1.5", "2.5", "3.5"]

@@ -62,11 +62,11 @@ function heatMap(map) {
   }
   const frame = svg("rect", { class: "frame", x: left, y: top, width: map.columns * cellWidth, height: map.rows * cellHeight });
   const ticks = svg("g", { class: "ticks" });
-  for (const row of every(map.rows, map.mostRows || 12)) {
+  for (const row of every(map.rows, map.square ? Math.floor((map.rows * cellHeight) / 13) : 12)) {
     const y = top + (row + 0.5) * cellHeight + 4;
     ticks.append(svg("text", { x: left - 5, y: y, "text-anchor": "end" }, map.rowLabel(row)));
   }
-  for (const column of every(map.columns, map.mostColumns || 9)) {
+  for (const column of every(map.columns, map.square ? 1 : 9)) {
     const x = left + (column + 0.5) * cellWidth;
     ticks.append(svg("text", { x: x, y: height - bottom + 15, "text-anchor": "middle" }, map.columnLabel(column)));
   }

@@ -7,6 +7,7 @@ the heads that stand out most.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from roundround.report.page.numbers import rounded, scaled
 from roundround.report.page.sources import RunFiles
 
 PAGE_SIZE = 1_900_000  # characters; a page has up to two million
-STYLES, OF_A_HEAD = 100_000, 560  # of them for styles and scripts, and for each head in the map and the table
+STYLES, OF_A_HEAD = 100_000, 470  # of them for styles and scripts, and for each head in the map and the table
 WITHOUT = "places_without_"
 FIRST = "_without_first"
 PARTS = {
@@ -134,20 +135,18 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: Head) -> list[int]:
     return steps
 
 
-def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[float]]:
-    """The share at each place with all frequencies, without each quarter of the pairs, and as `ablate` says."""
-    rows = {band: [round(of.get(place, 0.0), 3) for place in places] for band, of in head.shares.items()}
+def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[int]]:
+    """Thousandths of the weight at each place, with all frequencies and without some."""
+    rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
         if fits(probe, key, head) and probe[key].shape[2] == len(places):
-            rows[name] = [round(share, 3) for share in np.nan_to_num(probe[key][head.layer, head.head]).tolist()]
+            rows[name] = [round(1000 * share) for share in np.nan_to_num(probe[key][head.layer, head.head]).tolist()]
     return {("all" if band == BEFORE else f"without {band}"): values for band, values in rows.items()}
 
 
 def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
     """Mean norm over heads: rows are layers, columns pairs."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of layers that have fewer pairs
         means_LP = np.nanmean(norms_LHP, axis=1)

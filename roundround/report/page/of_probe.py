@@ -182,9 +182,7 @@ def maximum(records: Sequence[Record]) -> Section:
                 x_ticks=sizes,
             )
         )
-    note = (
-        "Entropy of the last row when asked for the largest of a list; the band spans the heads."
-    )
+    note = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
     return Section("Asked for the maximum", charts=charts, note=note)
 
 

@@ -112,7 +112,7 @@ function wavelength(layer, pair) {
 }
 
 function drawShares() {
-  const bars = Object.entries(data.shares[chosen]);
+  const bars = Object.entries(data.shares[chosen]).map(([band, shares]) => [band, shares.map((share) => share / 1000)]);
   const [barHeight, step] = [24, 46];
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${bars.length * step}`, role: "img" });
   const words = [];
@@ -121,10 +121,10 @@ function drawShares() {
     picture.append(svg("g", { class: "ticks" }, svg("text", { x: 1, y: y - 5 }, band)));
     let x = 0;
     shares.forEach(function (share, number) {
-      const width = (share || 0) * WIDTH;
+      const width = share * WIDTH;
       const text = `${band}: ${data.places[number]} ${shown(share)}`;
       picture.append(svg("rect", { x: x, y: y, width: width, height: barHeight, class: `p${number} bar` }, svg("title", {}, text)));
-      const label = width > 78 ? data.places[number] : width > 34 ? (share || 0).toFixed(2) : "";
+      const label = width > 78 ? data.places[number] : width > 34 ? share.toFixed(2) : "";
       picture.append(svg("text", { x: x + width / 2, y: y + 16, class: "inbar", "text-anchor": "middle" }, label));
       x += width;
     });
@@ -134,8 +134,8 @@ function drawShares() {
   picture.setAttribute("aria-label", "Shares of the weight by place. Most of it, " + words.join("; "));
   const legend = html("ul", { class: "legend" });
   data.places.forEach(function (place, number) {
-    const share = Object.values(data.shares[chosen])[0][number];
-    legend.append(html("li", {}, html("i", { class: `p${number} swatch` }), `${place} ${(share || 0).toFixed(2)}`));
+    const share = bars[0][1][number];
+    legend.append(html("li", {}, html("i", { class: `p${number} swatch` }), `${place} ${share.toFixed(2)}`));
   });
   document.getElementById("shares").replaceChildren(picture, legend);
 }
@@ -188,7 +188,7 @@ function drawPrompt() {
     tokens.replaceChildren(...data.words.map((word, i) => html("button", { type: "button", "data-token": i }, html("span", {}, word), html("small", {}))));
   }
   document.getElementById("triangle").replaceChildren(heatMap({
-    rows: n, columns: n, square: true, left: 74, xName: "key", yName: "query", mostRows: 40, mostColumns: 1,
+    rows: n, columns: n, square: true, left: 74, xName: "key", yName: "query",
     rowLabel: (r) => data.words[r].slice(0, 9), columnLabel: (c) => (c ? "" : data.words[0].slice(0, 9)),
     share: weight, alt: "Weights of the prompt: a row for each query, a column for each key. " + rowInWords(n - 1),
     read: showRow,

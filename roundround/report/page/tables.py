@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from roundround.report.page.numbers import text_of
 from roundround.report.page.sources import Record, number
-
-MOST_ROWS = 1000  # of a table on a page
 
 
 @dataclass
@@ -31,6 +30,11 @@ class Table:
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         self.numeric = [all(value is None or is_number(value) for value in column) for column in columns]
 
+    def cut(self, most_rows: int) -> None:
+        """Leave out the rows after the first `most_rows`, and count them."""
+        self.more += max(0, len(self.rows) - most_rows)
+        self.rows = self.rows[:most_rows]
+
 
 def is_number(value: Any) -> bool:
     """Whether a cell is a number, those that json writes as a name included."""
@@ -46,36 +50,35 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
     return {name: first[name] for name in names if all(name in r and r[name] == first[name] for r in records)}
 
 
-def tables_of(records: list[Record], most_rows: int = MOST_ROWS) -> list[Table]:
+def tables_of(records: list[Record]) -> list[Table]:
     """A table for each set of fields that records have beside those that all share."""
     common = common_fields(records)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         groups.setdefault(tuple(n for n in record if n not in (*common, "metric", "value")), []).append(record)
-    return [pivoted(list(fields), group, most_rows) for fields, group in groups.items()]
+    return [pivoted(list(fields), group) for fields, group in groups.items()]
 
 
-def pivoted(fields: list[str], records: list[Record], most_rows: int) -> Table:
-    """One row for each combination of the fields, one column for each metric. Of two alike the later one starts a row.
+def pivoted(fields: list[str], records: list[Record]) -> Table:
+    """One row for each combination of the fields, one column for each metric. Of two alike the later one gets a row.
 
     A field with one value stands in the note and not in a column.
     """
     metrics = list(dict.fromkeys(record["metric"] for record in records))
     varies = [name for name in fields if any(record[name] != records[0][name] for record in records)]
-    rows: dict[tuple[str, ...], tuple[list[Any], dict[str, Any]]] = {}
+    rows: dict[tuple[str | int, ...], tuple[list[Any], dict[str, Any]]] = {}
+    n_alike: Counter[tuple[str, ...]] = Counter()
     for record in records:
-        key = tuple(text_of(record[name]) for name in varies)
-        while record["metric"] in rows.get(key, ([], {}))[1]:
-            key = (*key, "again")
-        rows.setdefault(key, ([record[name] for name in varies], {}))[1][record["metric"]] = record["value"]
+        place, metric = tuple(text_of(record[name]) for name in varies), record["metric"]
+        key: tuple[str | int, ...] = (*place, n_alike[(*place, metric)])
+        n_alike[(*place, metric)] += 1
+        rows.setdefault(key, ([record[name] for name in varies], {}))[1][metric] = record["value"]
     cells = [[*places, *(values.get(name) for name in metrics)] for places, values in rows.values()]
     fixed = [f"{name} {text_of(records[0][name])}" for name in fields if name not in varies]
     title = in_words(metrics[0]) if len(metrics) == 1 else f"{in_words(metrics[0])} and {len(metrics) - 1} more"
     if len(metrics) in (2, 3):
         title = ", ".join(map(in_words, metrics))
-    return Table(
-        title, [*varies, *metrics], cells[:most_rows], note=", ".join(fixed), more=max(0, len(cells) - most_rows)
-    )
+    return Table(title, [*varies, *metrics], cells, note=", ".join(fixed))
 
 
 def in_words(name: str) -> str:

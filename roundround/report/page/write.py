@@ -22,6 +22,8 @@ VIEWS: dict[str, Callable[[RunFiles, list[Record]], View]] = {
     "max-retrieval": of_max_retrieval.view,
     "compare": of_comparison.view,
 }
+LARGEST = 2_000_000  # bytes of a page
+MOST_ROWS = (1000, 200, 40)  # of a table: as many of them as keep the page below that
 
 
 def write_page(directory: Path, to: Path | None = None) -> Path:
@@ -62,4 +64,10 @@ def page_of(directory: Path) -> str:
         "config": facts.config_of(run),
         "common": facts.common_of(common),
     }
-    return html(values, view.scripts)
+    for most_rows in MOST_ROWS:
+        for table in (table for section in view.sections for table in section.tables):
+            table.cut(most_rows)
+        page = html(values, view.scripts)
+        if len(page.encode()) <= LARGEST:
+            break
+    return page
