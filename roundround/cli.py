@@ -37,6 +37,12 @@ READERS = {  # verbs that only read runs: their words are runs, and key=value
         "One run on a screen: settings, results, curves, files.",
         "RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
     ),
+    "report": (
+        "roundround.tasks.report:report",
+        "One HTML page for a run, written into its directory.",
+        "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
+        "writes it elsewhere.",
+    ),
 }
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -149,9 +149,14 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here."""
+    """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here.
+
+    And write no page at the end of a run, unless a test looks at it.
+    """
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
+    if request.node.get_closest_marker("pages") is None:
+        monkeypatch.setattr("roundround.command_line.launch.WITH_PAGE", ())
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,8 @@ ONLY = {  # library: the parts that may import it
     "huggingface_hub": {"data", "hf"},
     "typer": {"cli"},
     "click": set(),  # Typer has its own
+    "jinja2": {"report"},
+    "markupsafe": {"report"},
     "importlib": {"command_line", "theory"},  # tasks and claims, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }

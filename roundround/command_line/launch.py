@@ -33,10 +33,11 @@ from roundround.console import print_result
 from roundround.errors import AlreadySaid, Interrupted, NotFinite, OutputError, Refuted, UserError, one_line
 from roundround.interruption import end_at_once, interrupt, on_signals, put_back
 from roundround.runs import directories
-from roundround.runs.launcher import speaks
+from roundround.runs.launcher import rank, speaks
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
+WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
@@ -81,6 +82,7 @@ class Job:
             task = self.task(directory, log_name)
             on_signals(interrupt)
             task(cfg, self.invocation())
+            self.leave_page(directory)
             leave_nothing(directory, log_name)  # where it opened no run
         except AlreadySaid:
             leave_nothing(directory, log_name)
@@ -115,6 +117,17 @@ class Job:
         module, _, name = self.target.partition(":")
         function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
         return function
+
+    def leave_page(self, directory: Path) -> None:
+        """The run as a page in its directory. The run is done, so that what fails now is told and changes nothing."""
+        if self.verb not in WITH_PAGE or rank() != 0:
+            return
+        from roundround.report.page.write import write_page
+
+        try:
+            write_page(directory)
+        except Exception as error:
+            log.warning("the page of the run could not be written: %s", one_line(error))
 
     def invocation(self) -> Invocation:
         """What Hydra decided about this job."""

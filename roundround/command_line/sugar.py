@@ -12,7 +12,7 @@ from roundround.config.options import conf_dir, config_name
 from roundround.errors import UserError, nearest
 
 BARE_WORDS = {"theory": "claim", "reproduce": "item"}  # verbs whose words without a key name what is to be done
-PATHS = {"compare", "report", "rerun"}  # verbs whose words without a key, or that exist as a path, are paths=[...]
+PATHS = {"compare", "rerun"}  # verbs whose words without a key, or that exist as a path, are paths=[...]
 FILTERED = {"compare"}  # verbs to which a key that is not their own is a question to the runs: where=[...]
 PAIRS = {"baseline"}  # keys whose value is key=value, or several of them in brackets
 OF_ALL = {"logger", "hydra"}  # groups that every verb owns

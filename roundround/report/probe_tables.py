@@ -55,8 +55,8 @@ def records(seen: Probe) -> list[dict[str, Any]]:
             found += by_head(f"share_on_{place}", [places_H7[:, number] for places_H7 in seen.rows.places()])
         for layer, heads in enumerate(seen.labels()):
             found += [
-                {"metric": "label", "layer": layer, "head": head, "value": label}
-                for head, (label, _) in enumerate(heads)
+                {"metric": "label", "layer": layer, "head": head, "share": share, "value": label}
+                for head, (label, share) in enumerate(heads)
             ]
     if seen.entropies is not None:
         found += by_head("entropy", seen.entropies)

@@ -13,8 +13,8 @@ from pathlib import Path
 from roundround.errors import UserError
 from roundround.files import leftovers
 
-MANIFEST, LOCK, METRICS, RESULTS = "run.json", ".lock", "metrics.jsonl", "results.json"
-FILES = (MANIFEST, METRICS, RESULTS, "code.patch", "tokenizer.json", "table.md", "fitted.yaml")  # written atomically
+MANIFEST, LOCK, METRICS, RESULTS, PAGE = "run.json", ".lock", "metrics.jsonl", "results.json", "report.html"
+FILES = (MANIFEST, METRICS, RESULTS, PAGE, "code.patch", "tokenizer.json", "table.md", "fitted.yaml")  # atomically
 FOLDERS = ("checkpoints", "figures", "variants", "conf")
 BEFORE_MANIFEST = {LOCK, "code.patch", "multirun.yaml"}
 DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d-\d\d-\d\d(-sweep)?(-\d+)?")

@@ -1,0 +1,137 @@
+// Pictures that a choice on the page draws anew: heat maps, lines, stacked bars. All are SVG in the page's colours.
+
+const SVG = document.getElementById("namespace").namespaceURI;
+const data = JSON.parse(document.getElementById("data").textContent);
+const WIDTH = 440;
+
+function svg(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function html(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function shown(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "-";
+  if (value !== 0 && (Math.abs(value) < 0.001 || Math.abs(value) >= 1e6)) return value.toExponential(2);
+  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+}
+
+// Integers from -999 to 999 are shares of the largest value (numbers.py, scaled).
+function valueAt(packed, place) {
+  const step = packed.steps[place];
+  return step === null ? null : (step / 999) * packed.largest;
+}
+
+function every(n, most) {
+  const step = Math.max(1, Math.ceil(n / most));
+  return Array.from({ length: Math.ceil(n / step) }, (_, i) => i * step);
+}
+
+// share(row, column): from -1 to 1, or null. text(row, column): what is read of a cell.
+function heatMap(map) {
+  const [left, top, bottom] = [map.left || 56, 8, 40];
+  const cellWidth = (WIDTH - left - 6) / map.columns;
+  const cellHeight = map.square ? cellWidth : Math.min(34, Math.max(2.2, 230 / map.rows));
+  const height = top + map.rows * cellHeight + bottom;
+  const cells = svg("g", {});
+  for (let row = 0; row < map.rows; row++) {
+    for (let column = 0; column < map.columns; column++) {
+      const share = map.share(row, column);
+      if (share === null) continue;
+      cells.append(
+        svg("rect", {
+          x: (left + column * cellWidth).toFixed(2),
+          y: (top + row * cellHeight).toFixed(2),
+          width: (cellWidth + 0.15).toFixed(2),
+          height: (cellHeight + 0.15).toFixed(2),
+          class: share < 0 ? "low" : "high",
+          "fill-opacity": Math.abs(share).toFixed(3),
+          "data-row": row,
+          "data-column": column,
+        }),
+      );
+    }
+  }
+  const frame = svg("rect", { class: "frame", x: left, y: top, width: map.columns * cellWidth, height: map.rows * cellHeight });
+  const ticks = svg("g", { class: "ticks" });
+  for (const row of every(map.rows, map.square ? Math.floor((map.rows * cellHeight) / 13) : 12)) {
+    const y = top + (row + 0.5) * cellHeight + 4;
+    ticks.append(svg("text", { x: left - 5, y: y, "text-anchor": "end" }, map.rowLabel(row)));
+  }
+  for (const column of every(map.columns, map.square ? 1 : 9)) {
+    const x = left + (column + 0.5) * cellWidth;
+    ticks.append(svg("text", { x: x, y: height - bottom + 15, "text-anchor": "middle" }, map.columnLabel(column)));
+  }
+  const names = svg("g", { class: "names" },
+    svg("text", { x: left + (WIDTH - left) / 2, y: height - 7, "text-anchor": "middle" }, map.xName),
+    svg("text", { transform: `translate(11 ${top + (map.rows * cellHeight) / 2}) rotate(-90)`, "text-anchor": "middle" }, map.yName));
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height.toFixed(1)}`, role: "img", "aria-label": map.alt }, frame, cells, ticks, names);
+  if (map.read) {
+    picture.addEventListener("pointermove", function (event) {
+      const { row, column } = event.target.dataset;
+      if (row !== undefined) map.read(Number(row), Number(column));
+    });
+  }
+  return picture;
+}
+
+function niceTicks(high, n) {
+  const rough = high / n;
+  const power = Math.pow(10, Math.floor(Math.log10(rough)));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough * 0.999);
+  return Array.from({ length: Math.floor(high / step + 1e-9) + 1 }, (_, i) => i * step);
+}
+
+// lines: [{name, values, style}] over the same places 0, 1, ...; from zero upwards.
+function lineChart(chart) {
+  const [left, right, top, bottom, height] = [62, 12, 10, 44, 250];
+  const n = Math.max(...chart.lines.map((line) => line.values.length));
+  const high = Math.max(...chart.lines.flatMap((line) => line.values.filter((v) => v !== null)), 1e-12) * 1.05;
+  const x = (i) => left + (n > 1 ? i / (n - 1) : 0.5) * (WIDTH - left - right);
+  const y = (value) => height - bottom - (value / high) * (height - bottom - top);
+  const grid = svg("g", { class: "grid" });
+  const ticks = svg("g", { class: "ticks" });
+  for (const value of niceTicks(high, 5)) {
+    grid.append(svg("line", { x1: left, x2: WIDTH - right, y1: y(value), y2: y(value) }));
+    ticks.append(svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value)));
+  }
+  for (const i of every(n, 9)) {
+    ticks.append(svg("text", { x: x(i), y: height - bottom + 16, "text-anchor": "middle" }, String(i)));
+  }
+  const names = svg("g", { class: "names" },
+    svg("text", { x: left + (WIDTH - left) / 2, y: height - 6, "text-anchor": "middle" }, chart.xName),
+    svg("text", { transform: `translate(11 ${(height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, chart.yName));
+  const drawn = chart.lines.map(function (line) {
+    const points = line.values.map((v, i) => (v === null ? null : `${x(i).toFixed(1)} ${y(v).toFixed(1)}`));
+    const group = svg("g", { class: line.style });
+    group.append(svg("path", { class: "line", d: "M" + points.filter((p) => p !== null).join("L") }));
+    if (n <= 40) line.values.forEach((v, i) => v !== null && group.append(svg("circle", { cx: x(i), cy: y(v), r: 3 })));
+    return group;
+  });
+  const cursor = svg("line", { class: "cursor", y1: top, y2: height - bottom, x1: -9, x2: -9 });
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": chart.alt }, grid, ticks, names, cursor, ...drawn);
+  picture.addEventListener("pointermove", function (event) {
+    const box = picture.getBoundingClientRect();
+    const place = ((event.clientX - box.left) / box.width) * WIDTH;
+    const i = Math.min(n - 1, Math.max(0, Math.round(((place - left) / (WIDTH - left - right)) * (n - 1))));
+    cursor.setAttribute("x1", x(i));
+    cursor.setAttribute("x2", x(i));
+    chart.read(i);
+  });
+  const legend = html("ul", { class: "legend" });
+  for (const line of chart.lines) {
+    const mark = svg("svg", { width: 28, height: 10, "aria-hidden": "true" }, svg("path", { class: "line", d: "M1 5H27" }));
+    legend.append(html("li", { class: line.style }, mark, line.name));
+  }
+  const whole = html("div", {});
+  whole.append(picture, legend);
+  return whole;
+}

@@ -1,0 +1,125 @@
+"""The page of an evaluation: perplexity by context length, loss by position, dispersion where it was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from roundround.report.page.charts import N_STYLES, Chart, Series
+from roundround.report.page.sources import Record, RunFiles, number
+from roundround.report.page.tables import tables_of
+from roundround.report.page.view import Section, View
+
+DISPERSION = {  # metric: label, whether the axis is logarithmic
+    "entropy": ("entropy of a row (nats)", False),
+    "largest_weight": ("largest weight of a row", False),
+    "logit_spread": ("logit spread (nats)", False),
+}
+MOST_HEADS = 16  # of a layer, each with a line of its own
+Points = list[tuple[float, float | None]]
+
+
+def view(files: RunFiles, records: list[Record]) -> View:
+    """Charts of the records, then the records as tables."""
+    charts = [by_length(records), by_position(records)]
+    heads = dispersion(records)
+    sections = [Section("Perplexity", charts=[chart for chart in charts if chart.scales is not None])]
+    if heads:
+        note = "A line for each head, or for the mean of a layer's heads where there are many; of many layers some."
+        sections.append(Section("Dispersion", charts=heads, note=note))
+    tables = tables_of(records)
+    for table in tables[1:]:
+        table.folded = len(table.rows) > 20
+    return View([*sections, Section("Results", tables=tables)], scope=scope(records))
+
+
+def whole(records: Sequence[Record], metric: str) -> Points:
+    """(context length, value) of a metric of all targets."""
+    found = [r for r in records if r["metric"] == metric and "first_position" not in r and number(r.get("length"))]
+    return [(float(r["length"]), number(r["value"])) for r in found]
+
+
+def by_length(records: Sequence[Record]) -> Chart:
+    """Perplexity against the context length."""
+    points = whole(records, "perplexity")
+    series = [
+        Series("perplexity", points, style=0),
+        Series("with joints", whole(records, "perplexity_with_joints"), style=1),
+    ]
+    ticks = [x for x, _ in points]
+    return Chart(
+        "Perplexity by context length", series, "context length (tokens)", "perplexity", log_x=True, x_ticks=ticks
+    )
+
+
+def by_position(records: Sequence[Record]) -> Chart:
+    """Loss against the place in the window, a line for each context length."""
+    lines: dict[float, Points] = {}
+    for record in records:
+        length, first, last = (number(record.get(key)) for key in ("length", "first_position", "last_position"))
+        if record["metric"] == "nats_per_token" and length and first is not None and last is not None:
+            middle = math.sqrt((first + 1) * (last + 1))
+            lines.setdefault(length, []).append((middle, number(record["value"])))
+    series = [
+        Series(f"context {length:,.0f}", points, style=style)
+        for style, (length, points) in enumerate(sorted(lines.items()))
+    ]
+    note = "Each point is the mean over a range of places, drawn in its middle."
+    labels = ("tokens before the target, plus 1", "nats per token")
+    return Chart("Loss by position in the window", series, *labels, log_x=True, note=note)
+
+
+def dispersion(records: Sequence[Record]) -> list[Chart]:
+    """Each measure of dispersion against the context length, a line for each layer."""
+    charts = []
+    for metric, (label, log) in DISPERSION.items():
+        found: dict[int, dict[float, list[float]]] = {}
+        for record in records:
+            length, value = number(record.get("length")), number(record["value"])
+            if record["metric"] == metric and isinstance(record.get("layer"), int) and length and value is not None:
+                found.setdefault(record["layer"], {}).setdefault(length, []).append(value)
+        drawn = sorted(found.items())[:: -(-len(found) // N_STYLES)] if found else []
+        series = [line for style, (layer, heads) in enumerate(drawn) for line in lines_of(layer, heads, style)]
+        ticks = sorted({length for heads in found.values() for length in heads})
+        chart = Chart(
+            label.capitalize(), series, "context length (tokens)", label, log_x=True, log_y=log, x_ticks=ticks
+        )
+        if chart.scales is not None:
+            charts.append(chart)
+    return charts
+
+
+def lines_of(layer: int, by_length: dict[float, list[float]], style: int) -> list[Series]:
+    """A line for each head of a layer; their mean where there are many."""
+    items = sorted(by_length.items())
+    n_heads = min(len(values) for _, values in items)
+    if n_heads > MOST_HEADS:
+        return [line_of(f"layer {layer}", by_length, style)]
+    return [Series(f"layer {layer}", [(x, values[head]) for x, values in items], (), style) for head in range(n_heads)]
+
+
+def line_of(name: str, by_x: dict[float, list[float]], style: int) -> Series:
+    """The mean over heads at each x, with the lowest and the highest as a band."""
+    items = sorted(by_x.items())
+    points = [(x, sum(values) / len(values)) for x, values in items]
+    return Series(name, points, [(min(values), max(values)) for _, values in items], style)
+
+
+def scope(records: Sequence[Record]) -> list[str]:
+    """Over how many targets, and how the text was read."""
+    counts = [number(r["value"]) for r in records if r["metric"] == "scored_targets"]
+    n_targets = sorted({f"{count:,.0f}" for count in counts if count is not None})
+    lines = [f"Scored targets: {', '.join(n_targets)} at each context length."] if n_targets else []
+    if records:
+        lines += reading(records[0])
+    return lines
+
+
+def reading(record: dict[str, Any]) -> list[str]:
+    lines = []
+    if record.get("joining_token") is not None:
+        lines.append(f"Documents are joined by {record['joining_token']}, which is no target.")
+    first = record.get("first_token")
+    lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}.")
+    return lines

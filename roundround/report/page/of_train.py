@@ -1,0 +1,94 @@
+"""The page of a training run: its losses step by step, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roundround.lab_book.past_run import PastRun
+from roundround.report.page.charts import Chart, Series
+from roundround.report.page.sources import Record, RunFiles, number
+from roundround.report.page.tables import tables_of
+from roundround.report.page.view import Section, View
+
+MOST_POINTS = 300  # of a line; more logged steps are averaged
+Points = list[tuple[float, float | None]]
+
+
+def view(files: RunFiles, records: list[Record]) -> View:
+    """Loss and held-out loss, learning rate, gradient norm and speed; results as tables."""
+    lines = files.metrics()
+    curves = [curve for curve in (losses(lines), *others(lines)) if curve.scales is not None]
+    return View(
+        [Section("Curves", charts=curves), Section("Results", tables=tables_of(records))], scope=scope(files.run)
+    )
+
+
+def losses(lines: Sequence[Record]) -> Chart:
+    """The loss of the batches and the held-out loss."""
+    of_batches, band, note = thinned(values(lines, "loss"))
+    held_out = values(lines, "held_out_nats_per_token")
+    series = [
+        Series("training loss", of_batches, band, style=0),
+        Series("held-out loss", thinned(held_out)[0], style=1),
+    ]
+    return Chart("Loss", series, "step", "nats per token", log_x=False, note=note)
+
+
+def others(lines: Sequence[Record]) -> list[Chart]:
+    """A small chart for each other number that was logged."""
+    labels = {
+        "lr": ("Learning rate", "learning rate"),
+        "grad_norm": ("Gradient norm, before clipping", "norm"),
+        "tokens_per_second": ("Speed", "tokens per second"),
+    }
+    charts = []
+    for name, (title, label) in labels.items():
+        points, band, note = thinned(values(lines, name))
+        charts.append(Chart(title, [Series(label, points, band)], "step", label, limits=(0.0, None), note=note))
+    return charts
+
+
+def values(lines: Sequence[Record], name: str) -> Points:
+    """(step, value) of the lines that have this number; None for one that is not finite."""
+    return [(float(line["step"]), number(line[name])) for line in lines if name in line]
+
+
+def thinned(points: Points) -> tuple[Points, list[tuple[float, float] | None], str]:
+    """At most MOST_POINTS points: means of equally many, with the least and the largest as a band, and what was done.
+
+    Where one of them is no number, their mean is none either.
+    """
+    size = -(-len(points) // MOST_POINTS)
+    if size <= 1:
+        return points, [], ""
+    means: Points = []
+    band: list[tuple[float, float] | None] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ys = [y for _, y in part if y is not None]
+        whole = len(ys) == len(part)
+        means.append((part[len(part) // 2][0], sum(ys) / len(ys) if whole else None))
+        band.append((min(ys), max(ys)) if whole else None)
+    return means, band, f"Each point is the mean of {size} logged steps; the band goes from the least to the largest."
+
+
+def scope(run: PastRun) -> list[str]:
+    """What the held-out loss is taken over."""
+    config, data = run.manifest["config"], run.manifest["data"] or {}
+    lines, length = [], config["model"].get("train_length")
+    held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
+    if held_out is not None and wanted is not None:
+        lines.append(
+            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
+            f"training context length, {said(length)} tokens; the best checkpoint is the one where it is least."
+        )
+    if number(data.get("training_tokens")) is not None:
+        lines.append(f"Trained on a corpus of {said(data['training_tokens'])} tokens.")
+    if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
+        lines.append("While training, this normaliser is the plain softmax; it differs at inference.")
+    return lines
+
+
+def said(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

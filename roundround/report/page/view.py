@@ -1,0 +1,39 @@
+"""What a page shows of a run: sections of charts, tables and figures, and what the page's scripts read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from roundround.report.page.charts import Chart
+from roundround.report.page.figures import Figure
+from roundround.report.page.tables import Table
+
+
+@dataclass
+class Section:
+    """A heading and what stands below it. `part` is a template of its own, with `values` for it."""
+
+    title: str
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    note: str = ""
+    part: str | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    folded: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.charts or self.tables or self.figures or self.part)
+
+
+@dataclass
+class View:
+    """The body of a page. scope: what the numbers were taken over. data: what `scripts` read, as JSON."""
+
+    sections: list[Section]
+    scope: list[str] = field(default_factory=list)
+    data: dict[str, Any] | None = None
+    scripts: tuple[str, ...] = ()

@@ -1,0 +1,272 @@
+"""The page of a run: what stands on it, that nothing on it runs or fetches, and what it says of damaged runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from helpers_page import Page, eval_records, train_config, write_probe, write_run
+
+from roundround.errors import UserError
+from roundround.report.page.write import page_of
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+PERPLEXITIES = [(128, 35.69753574960664), (256, 36.7), (512, 1.25e-7), (1024, math.nan)]
+
+
+@pytest.fixture(autouse=True)
+def defaults_not_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differs from the defaults is tested where runs are made; Hydra takes half a second to compose them."""
+    monkeypatch.setattr("roundround.report.page.write.changed_settings", lambda run: None)
+
+
+def train_run(directory: Path, metrics: str = "", **fields: object) -> Path:
+    data = {"corpus_hash": "c" * 64, "tokenizer_hash": "t" * 64, "n_vocab": 257, "end_of_document": 256}
+    data |= {"training_tokens": 900, "held_out_tokens": 100}
+    records = [{"metric": "perplexity", "pe": "rope", "length": 32, "value": 12.5}]
+    run = write_run(
+        directory, "train", records, **{"config": train_config(validation_tokens=500), "data": data, **fields}
+    )
+    (run / "metrics.jsonl").write_text(metrics)
+    return run
+
+
+def runs_of_every_kind(folder: Path) -> dict[str, Path]:
+    sizes = [{"metric": m, "softmax": "softmax", "seed": s, "n": n, "value": 0.5 + s / 10 - n / 200}
+             for m in ("accuracy", "entropy") for s in (0, 1) for n in (16, 64)]  # fmt: skip
+    compared = [{"metric": "perplexity", "verb": "eval", "length": length, "settings": {"pe": pe}, "mean": 20.0,
+                 "low": 10.0, "high": 300.0, "n_seeds": 3, "value": 20.0}
+                for pe in ("rope", "nope") for length in (64, 128)]  # fmt: skip
+    lines = "".join(json.dumps({"step": s, "loss": 5 - s / 10, "lr": 0.1}) + "\n" for s in range(1, 9))
+    config = {"model": {"_target_": "x"}, "normalisers": {}, "test_sets": 64}
+    return {
+        "train": train_run(folder / "train", lines),
+        "eval": write_run(folder / "eval", "eval", eval_records(PERPLEXITIES[:3])),
+        "probe": write_probe(folder / "probe"),
+        "max-retrieval": write_run(folder / "max", "max-retrieval", sizes, config=config),
+        "compare": write_run(folder / "compare", "compare", compared),
+        "theory": write_run(folder / "theory", "theory", [{"metric": "margin", "claim": "a", "value": 1.5}]),
+    }
+
+
+def test_every_kind_of_page_is_well_formed_and_fetches_nothing(tmp_path: Path) -> None:
+    for verb, run in runs_of_every_kind(tmp_path).items():
+        text = page_of(run)
+        page = Page(text)
+        (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
+        assert policy is not None
+        assert policy.startswith("default-src 'none';"), verb
+        links = [a[name] for _, a in page.elements for name in ("src", "href", "xlink:href", "action") if name in a]
+        assert all(link is not None and link.startswith("#") for link in links), (verb, links)
+        assert not re.findall(r"https?:|@import|url\(", text), verb
+        assert [tag for tag, _ in page.elements if tag in ("link", "iframe", "img", "object")] == []
+        for tag, attributes in page.elements:
+            assert not [name for name in attributes if name.startswith("on")], (verb, tag)
+        pictures = [a for tag, a in page.elements if tag == "svg" and a.get("aria-hidden") != "true"]
+        assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
+
+
+def test_names_from_anywhere_stand_on_the_page_as_text(tmp_path: Path) -> None:
+    records = eval_records(PERPLEXITIES[:2])
+    for record in records:
+        record |= {"model": HOSTILE, "pe": HOSTILE, f"data.{HOSTILE}": HOSTILE, "joining_token": HOSTILE}
+    records.append({"metric": HOSTILE, "layer": HOSTILE, "value": HOSTILE})
+    run = write_run(
+        tmp_path / "run",
+        "eval",
+        records,
+        status=f"failed: {HOSTILE}",
+        config={HOSTILE: {HOSTILE: HOSTILE}},
+        overrides=[f"data.path={HOSTILE}"],
+        choices={"pe": HOSTILE, "model": HOSTILE},
+        facts={HOSTILE: HOSTILE},
+        headline={HOSTILE: HOSTILE},
+        versions={HOSTILE: HOSTILE},
+        device=HOSTILE,
+    )
+    text = page_of(run)
+    page = Page(text)
+    assert "alert(1)" in page.text
+    assert len(page.all("script")) == 1  # the page's own
+    assert page.all("img") == []
+    assert "<script>alert" not in text
+
+
+def test_tokens_and_labels_cannot_end_the_script_that_carries_them(tmp_path: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    run = write_probe(tmp_path / "run")
+    with safe_open(run / "prompt.safetensors", framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(arrays, run / "prompt.safetensors", metadata={"words": json.dumps([HOSTILE, "\x1b[2J", " ", "\u202e"])})
+    records = json.loads((run / "results.json").read_text())
+    hostile = [r | {"metric": f"share_on_{HOSTILE}"} if r["metric"] == "share_on_sink" else r for r in records]
+    (run / "results.json").write_text(json.dumps(hostile))
+    page = Page(page_of(run))
+    assert len(page.all("script")) == 2
+    assert "alert(1)" in page.text
+    (data,) = re.findall(r'id="data">(.*?)</script>', page_of(run), re.DOTALL)
+    words = json.loads(data)["words"]
+    assert words == [HOSTILE, "\\x1b[2J", "_", "\\u202e"]
+
+
+def test_numbers_on_the_page_are_those_of_the_results(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "eval", eval_records(PERPLEXITIES[:3]))
+    page = Page(page_of(run))
+    assert [int(cell) for cell in page.column("length")] == [128, 256, 512]
+    assert [float(cell) for cell in page.column("perplexity")] == [value for _, value in PERPLEXITIES[:3]]
+    assert {"35.70", "36.70", "1.250e-07"} <= set(page.text.split())
+
+
+def test_records_of_the_same_fields_share_a_table_and_what_they_all_share_stands_apart(tmp_path: Path) -> None:
+    common = {"pe": "rope", "seed": 0}
+    records = [{"metric": name, **common, "length": 32, "value": 2.5} for name in ("perplexity", "loss")]
+    records += [{"metric": "loss", **common, "layer": layer, "value": float(layer)} for layer in (0, 1)]
+    page = Page(page_of(write_run(tmp_path / "run", "anything", records)))
+    assert page.column("perplexity") == ["2.5"]
+    assert [float(value) for value in page.column("layer")] == [0, 1]
+    assert "length 32" in page.text
+    assert ["pe", "rope"] in [row for table in page.tables for row in table]
+
+
+def test_a_probe_of_a_thousand_heads_stays_below_two_megabytes_and_says_what_is_left_out(tmp_path: Path) -> None:
+    run = write_probe(tmp_path / "run", n_layers=32, n_heads=32, n_pairs=64, n_tokens=40)
+    text = page_of(run)
+    assert len(text.encode()) < 2_000_000
+    page = Page(text)
+    (data,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
+    found = json.loads(data)
+    n_kept = len(found["parts"]["logits"])
+    assert 0 < n_kept < 1024
+    assert f"logits by frequency: shown for the {n_kept:,} heads of 1,024 that stand out most" in page.text
+    assert set(found["heads"]) == {f"{layer}.{head}" for layer in range(32) for head in range(32)}
+    for place in {head["label"] for head in found["heads"].values()} - {"local"}:
+        of_label = {name: head["share"] for name, head in found["heads"].items() if head["label"] == place}
+        assert max(of_label, key=lambda name: of_label[name]) in found["parts"]["logits"], place
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("results.json", '[{"metric": "perplexity", "val', "results.json cannot be read"),
+        ("results.json", '{"a": 1}', "is not a list of records"),
+        ("results.json", "[]", "the run has no results yet"),
+        ("metrics.jsonl", '{"step": 1, "loss": 3.0}\n{"step": 2, "lo', "metrics.jsonl: 1 line is damaged"),
+        ("metrics.jsonl", "\x00\x01\n[]\n", "metrics.jsonl: 2 lines are damaged"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, name: str, content: str, said: str) -> None:
+    run = train_run(tmp_path / "run", '{"step": 1, "loss": 3.0}\n')
+    (run / name).write_text(content)
+    page = Page(page_of(run))
+    assert said in page.text
+    assert "held out tokens" in page.text
+
+
+@pytest.mark.parametrize("name", ["probe.safetensors", "prompt.safetensors"])
+def test_arrays_cut_off_are_named_and_the_map_is_shown(tmp_path: Path, name: str) -> None:
+    run = write_probe(tmp_path / "run")
+    (run / name).write_bytes((run / name).read_bytes()[:200])
+    page = Page(page_of(run))
+    assert f"{name} cannot be read" in page.text
+    assert len([a for a in page.all("button") if "data-head" in a]) == 4
+
+
+def test_a_run_that_died_or_failed_says_so(tmp_path: Path) -> None:
+    died = Page(page_of(train_run(tmp_path / "died", status="running", ended=None)))
+    assert "the run died" in died.text
+    failed = Page(page_of(train_run(tmp_path / "failed", status="failed: NotFinite: the loss is not finite")))
+    assert "the run did not finish: failed: NotFinite: the loss is not finite" in failed.text
+    assert "remarks" not in Page(page_of(train_run(tmp_path / "done"))).text.lower()
+
+
+def test_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"it has no run\.json"):
+        page_of(tmp_path)
+
+
+def test_a_head_that_records_leave_out_is_an_empty_cell(tmp_path: Path) -> None:
+    run = write_probe(tmp_path / "run")
+    records = [r for r in json.loads((run / "results.json").read_text()) if (r["layer"], r["head"]) != (1, 1)]
+    (run / "results.json").write_text(json.dumps(records))
+    assert sorted(a["data-head"] or "" for a in Page(page_of(run)).all("button") if "data-head" in a) == [
+        "0.0",
+        "0.1",
+        "1.0",
+    ]
+
+
+def test_values_that_are_no_numbers_are_drawn_nowhere_and_shown_as_they_are(tmp_path: Path) -> None:
+    records = [*eval_records(PERPLEXITIES[:2]), {**eval_records([(2048, 1.0)])[0], "value": "inf"}]
+    page = Page(page_of(write_run(tmp_path / "run", "eval", records)))
+    assert page.column("perplexity")[-1] == "inf"
+    assert not [a for _, a in page.elements if "nan" in str(a.get("d", "")) + str(a.get("cy", ""))]
+
+
+def test_files_of_another_shape_give_the_general_page_and_a_line(tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    run = write_probe(tmp_path / "run")
+    save_file({"frequencies": np.ones(3, np.float32), "key_norm": np.ones(2, np.float32)}, run / "probe.safetensors")
+    page = Page(page_of(run))
+    assert "the run's files are not as probe leaves them" in page.text
+    assert len(page.column("entropy")) == 4
+    far = [{"metric": "share_on_sink", "layer": 10**9, "head": 0, "value": 0.5}]
+    page = Page(page_of(write_run(tmp_path / "far", "probe", far)))
+    assert "more than a map has room for" in page.text
+
+
+def test_the_interval_of_an_accuracy_is_students(tmp_path: Path) -> None:
+    page = Page(page_of(runs_of_every_kind(tmp_path)["max-retrieval"]))
+    assert [float(cell) for cell in page.column("mean")] == pytest.approx([47.0, 23.0])
+    # of 42 and 52: standard error 5, and 12.7062 the 97.5 % quantile of Student's t with one degree of freedom
+    assert [float(cell) for cell in page.column("half of the 95 % interval")] == pytest.approx(
+        [63.531, 63.531], abs=1e-3
+    )
+
+
+def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_path: Path) -> None:
+    run = runs_of_every_kind(tmp_path)["compare"]
+    records = json.loads((run / "results.json").read_text())
+    for record in records[2:]:
+        record |= {"baseline": {"pe": "rope"}, "difference": -1.25, "p": 0.01, "p_holm": 0.0625, "mean": math.pi}
+    (run / "results.json").write_text(json.dumps(records))
+    about = {
+        "settings": {"pe": ["rope", "nope"]},
+        "baseline": ["pe=rope"],
+        "remarks": ["too few seeds"],
+        "skipped": [{"run": "a/b", "why": "failed: no space"}],
+        "groups": [{"verb": "eval", "settings": {"pe": "rope"}, "seeds": [1, 2, 3], "runs": ["x", "y"]}],
+        "curves": [{"settings": {"pe": "rope"}, "metric": "held_out", "tokens": [1, 2], "mean": [3, 2], "low": [2, 1],
+                    "high": [4, None], "n_seeds": 3}],
+    }  # fmt: skip
+    (run / "comparison.json").write_text(json.dumps(about))
+    page = Page(page_of(run))
+    for said in ("too few seeds", "failed: no space", "baseline pe=rope", "[1, 2, 3]", "pe: [rope, nope]"):
+        assert said in page.text
+    assert [cell and float(cell) for cell in page.column("mean")] == [20.0, 20.0, math.pi, math.pi]
+    assert page.column("difference") == ["", "", "-1.25", "-1.25"]
+    assert page.column("p (Holm)") == ["", "", "0.0625", "0.0625"]
+    assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 3
+    (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
+    assert "comparison.json cannot be read" in Page(page_of(run)).text
+
+
+def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_there_are(tmp_path: Path) -> None:
+    records = [{"metric": f"m{i % 30}", "layer": i // 30, "value": i / 7} for i in range(30 * 1500)]
+    text = page_of(write_run(tmp_path / "run", "anything", records))
+    assert len(text.encode()) < 2_000_000
+    rows = len(Page(text).column("layer"))
+    assert rows + int(re.findall(r"([\d,]+) more rows", Page(text).text)[0].replace(",", "")) == 1500
+    assert rows >= 200
+
+
+def test_of_two_records_of_the_same_place_both_are_shown(tmp_path: Path) -> None:
+    records = [{"metric": "loss", "seed": 0, "layer": 1, "value": value} for value in (1.5, 2.5)]
+    records.append({"metric": "loss", "seed": 0, "layer": 2, "value": 3.5})
+    assert Page(page_of(write_run(tmp_path / "run", "anything", records))).column("loss") == ["1.5", "2.5", "3.5"]

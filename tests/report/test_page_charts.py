@@ -1,0 +1,109 @@
+"""The charts of a page: where values lie, what is averaged, and figures of a run made harmless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers_page import write_run
+
+from roundround.report.page.axes import Scale, even_ticks, log_ticks, tick_label
+from roundround.report.page.charts import Chart, Series
+from roundround.report.page.figures import cleaned, figures_of
+from roundround.report.page.of_train import thinned
+from roundround.report.page.sources import opened_run
+
+
+def places(chart: Chart, number: int = 0) -> list[tuple[float, float]]:
+    """The corners of a line, off its path."""
+    (path,) = chart.paths(chart.series[number])
+    return [tuple(float(word) for word in corner.split()) for corner in path[1:].split("L")]  # type: ignore[misc]
+
+
+def test_equal_steps_lie_equally_far_apart_and_larger_values_higher() -> None:
+    chart = Chart("", [Series("a", [(0, 1), (1, 2), (2, 3)])], "x", "y")
+    (x0, y0), (x1, y1), (x2, y2) = places(chart)
+    assert x1 - x0 == pytest.approx(x2 - x1)
+    assert y0 - y1 == pytest.approx(y1 - y2)
+    assert x1 > x0
+    assert y1 < y0  # the page counts downwards
+
+
+def test_equal_factors_lie_equally_far_apart_on_a_logarithmic_axis() -> None:
+    chart = Chart("", [Series("a", [(16, 1), (64, 10), (256, 100)])], "x", "y", log_x=True, log_y=True)
+    (x0, y0), (x1, y1), (x2, y2) = places(chart)
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.11)
+    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.11)
+
+
+def test_a_line_is_interrupted_where_there_is_no_number() -> None:
+    chart = Chart("", [Series("a", [(0, 1), (1, 2), (2, None), (3, 1), (4, 5)])], "x", "y")
+    assert len(chart.paths(chart.series[0])) == 2
+
+
+def test_nothing_to_draw_is_no_chart() -> None:
+    assert Chart("", [Series("a", [(1, None)]), Series("b", [])], "x", "y").scales is None
+    assert Chart("", [Series("a", [(1, -1.0)])], "x", "y", log_y=True).scales is None
+    assert Chart("", [Series("a", [(1, 2.0)])], "x", "y").scales is not None
+
+
+def test_a_band_ends_where_the_axis_does() -> None:
+    chart = Chart("", [Series("a", [(0, 50.0), (1, 60.0)], [(-400, 600), (40, 80)])], "x", "y", limits=(0.0, 100.0))
+    heights = [float(corner.split()[1]) for corner in chart.band_path(chart.series[0])[1:-1].split("L")]
+    assert chart.scales is not None
+    assert (max(heights), min(heights)) == (chart.scales[1](0.0), chart.scales[1](100.0))
+
+
+def test_the_picture_in_words_names_both_ends_and_the_least() -> None:
+    chart = Chart("", [Series("loss", [(1, 5.0), (2, 2.0), (3, 4.0)])], "step", "nats")
+    assert chart.alt == "nats against step. loss: 5.000 at 1, 4.000 at 3, least 2.000 at 2."
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert even_ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert log_ticks(1, 10_000) == [1, 10, 100, 1000, 10_000]
+    assert log_ticks(18, 900) == [20, 50, 100, 200, 500]
+    assert Scale(1, 5000, 0, 1, log=True).ticks([2.0**n for n in range(12)]) == [2, 8, 32, 128, 512, 2048]
+    assert [tick_label(value) for value in (0, 0.25, 1500, 2_500_000, 2e-5)] == ["0", "0.25", "1,500", "2.5M", "2e-5"]
+
+
+def test_a_long_curve_is_averaged_and_its_extremes_are_the_band() -> None:
+    points = [(float(step), float(step % 10)) for step in range(3000)]
+    means, band, note = thinned(points)
+    assert len(means) == 300
+    assert means[7] == (75.0, 4.5)
+    assert band[7] == (0.0, 9.0)
+    assert "mean of 10 logged steps" in note
+    points[75] = (75.0, None)
+    assert thinned(points)[0][7][1] is None
+    assert thinned(points[:300]) == (points[:300], [], "")
+
+
+SVG = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"
+ viewBox="0 0 9 9" onload="alert(1)" style="position: fixed"><style>* {fill: red}</style><script>alert(2)</script>
+<defs><path id="a" d="M0 0L9 9"/></defs><use xlink:href="#a" clip-path="url(#a)"/><foreignObject>x</foreignObject>
+<use xlink:href="https://example.org/x.svg#a"/><image href="data:image/png;base64,AAAA"/><image href="http://a/b.png"/>
+<g fill="url(https://example.org/p)" style="fill: #123456"><text>a &lt;b&gt;</text></g></svg>"""
+
+
+def test_of_a_figure_only_shapes_and_text_stay_and_their_names_get_a_prefix() -> None:
+    kept = cleaned(SVG, "f0-")
+    for word in ("script", "alert", "onload", "style>", "foreignObject", "http", "position"):
+        assert word not in kept
+    assert 'id="f0-a"' in kept
+    assert 'href="#f0-a"' in kept
+    assert 'clip-path="url(#f0-a)"' in kept
+    assert "data:image/png;base64,AAAA" in kept
+    assert 'style="fill: #123456"' in kept
+    assert "a &lt;b&gt;" in kept
+
+
+@pytest.mark.parametrize("text", ["", "<svg", "<p/>", '<!DOCTYPE a [<!ENTITY b "c">]><svg/>', "<svg>" * 5000])
+def test_what_is_no_figure_is_named_and_left_out(tmp_path: Path, text: str) -> None:
+    run = write_run(tmp_path / "run", "theory", [])
+    (run / "figures").mkdir()
+    (run / "figures" / "good.svg").write_text(SVG)
+    (run / "figures" / "bad.svg").write_text(text)
+    files = opened_run(run)
+    assert [figure.name for figure in figures_of(files)] == ["good"]
+    assert [remark for remark in files.remarks if "figures/bad.svg cannot be shown" in remark]

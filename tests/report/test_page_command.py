@@ -1,0 +1,126 @@
+"""`roundround report`, and the page that a run leaves at its end."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Done, assert_refused
+from helpers_page import Page, eval_records, write_run
+
+from roundround.command_line.launch import Job
+from roundround.lab_book.changes import changed_settings
+from roundround.lab_book.past_run import past_run
+
+Command = Callable[..., Done]
+
+
+@pytest.mark.pages
+def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaults(
+    train: Command, roundround: Command
+) -> None:
+    trained = train("pe=p_rope", "pe.p=0.5")
+    page = Page((trained.directory / "report.html").read_text())
+    assert [float(cell) for cell in page.column("perplexity")] == [trained.value("perplexity")]
+    assert (
+        page.column("setting").index("pe.p")
+        == page.column("value").index("0.5")
+        == page.column("default").index("0.75")
+    )
+    assert "pe" not in page.column("setting")  # p_rope is the default
+    assert "roundround train logger=none" in page.text
+    assert "status done" in page.text
+    evaluated = roundround("eval", "run=last", "length=16,32", "logger=none", "device=cpu")
+    page = Page((evaluated.directory / "report.html").read_text())
+    assert [float(cell) for cell in page.column("length")] == [16, 32]
+    changes = changed_settings(past_run(evaluated.directory))
+    assert changes is not None
+    assert {change.key for change in changes} == {"logger", "length", "device"}
+
+
+@pytest.mark.pages
+def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
+    train: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("roundround.report.page.write.write_page", refuse)
+    trained = train()
+    assert (trained.code, trained.manifest["status"]) == (0, "done")
+    assert [line for line in trained.err.splitlines() if "page" in line] == [
+        "the page of the run could not be written: [Errno 28] No space left on device"
+    ]
+
+
+@pytest.mark.pages
+def test_only_the_first_process_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", "eval", eval_records([(64, 2.0)]))
+    job = Job("eval", "", None)
+    monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 1)
+    job.leave_page(run)
+    assert not (run / "report.html").exists()
+    monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 0)
+    job.leave_page(run)
+    assert (run / "report.html").exists()
+
+
+def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Command) -> None:
+    runs = [write_run(Path(f"outputs/eval/{n}").absolute(), "eval", eval_records([(64, 2.0)])) for n in (1, 2)]
+    checkpoint = runs[0] / "checkpoints" / "best"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_text("no page reads this")
+    done = roundround("report", str(runs[0]))
+    assert (done.code, done.err, done.out) == (0, "", f"{runs[0] / 'report.html'}\n")
+    assert "Evaluation" in Page((runs[0] / "report.html").read_text()).text
+    assert roundround("report", "outputs").out.split() == [str(run / "report.html") for run in runs]
+    assert roundround("report", "last", "to=page.html").out == f"{Path('page.html').absolute()}\n"
+    assert "Evaluation" in Page(Path("page.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "'nowhere' is no folder"),
+        (["."], "holds no run"),
+        (["run", "to=page.txt"], "to=page.txt: give the name of a file that ends in .html"),
+        (["run", "to=no/page.html"], "there is no folder"),
+        (["run", "run2", "to=page.html"], "to=page.html is one file, and 2 runs are meant"),
+        (["run", "opn=true"], "no key opn; did you mean 'open'?"),
+        (["run", "open=1"], "open=1 must be true or false"),
+        (["run", "open=true"], "no browser is known here"),
+    ],
+)
+def test_report_refuses_by_name(
+    words: list[str], said: str, roundround: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(using: str | None = None) -> None:
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    if words != ["."]:
+        write_run(Path("run"), "eval", eval_records([(64, 2.0)]))
+        write_run(Path("run2"), "eval", eval_records([(64, 2.0)]))
+    assert_refused(roundround("report", *words), said)
+    assert list(Path().rglob("*.html")) == []
+
+
+def test_report_shows_the_page_in_the_browser(roundround: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(webbrowser, "get", lambda: None)
+    monkeypatch.setattr(webbrowser, "open", lambda url: shown.append(url) or len(shown) == 1)
+    run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
+    assert roundround("report", "run", "open=true").code == 0
+    assert shown == [(run / "report.html").as_uri()]
+    failed = roundround("report", "run", "open=true")
+    assert (failed.code, "the browser did not start" in failed.err) == (2, True)
+
+
+def test_a_damaged_run_among_several_is_named_and_the_others_get_their_pages(roundround: Command) -> None:
+    good, bad = (write_run(Path(f"outputs/eval/{name}"), "eval", eval_records([(64, 2.0)])) for name in "ab")
+    (bad / "run.json").write_text("{")
+    done = roundround("report", "outputs")
+    assert (done.code, done.out.split()) == (2, [str(good.absolute() / "report.html")])
+    assert "b/run.json is not valid json" in done.err

@@ -1,0 +1,152 @@
+"""The page in a browser: nothing goes wrong, tables sort, a head and a token can be chosen by mouse and by keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers_browser import Tab, browser, tab
+from helpers_page import eval_records, write_probe, write_run
+from safetensors.numpy import save_file
+
+from roundround.report.page.write import write_page
+
+pytestmark = pytest.mark.skipif(browser() is None, reason="no Chromium or Chrome here; ROUNDROUND_BROWSER names one")
+HOSTILE = "</script><script>document.title = 'taken over'</script>"
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Tab]:
+    with tab() as opened:
+        opened.size(1280, 900)
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_wrong(window: Tab, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No error in the console, no request but for the file."""
+    monkeypatch.setattr("roundround.report.page.write.changed_settings", lambda run: None)
+    yield
+    assert window.errors == []
+    assert [url for url in window.requests if not url.startswith("file:")] == []
+
+
+def shown(window: Tab, selector: str) -> str:
+    return str(window.ask(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+def column(window: Tab, number: int) -> list[str]:
+    cells = f"Array.from(document.querySelectorAll('table.sortable tbody tr'), r => r.cells[{number}].textContent)"
+    return list(window.ask(cells))
+
+
+def test_a_table_sorts_by_value_both_ways_and_by_key(tmp_path: Path, window: Tab) -> None:
+    records = eval_records([(128, 9.5), (256, 1200.0), (512, 35.0)])
+    records.append({**records[0], "length": 64, "value": "nan"})
+    window.open(write_page(write_run(tmp_path / "run", "eval", records)))
+    window.click("table.sortable th:nth-child(2) button")
+    assert column(window, 1) == ["9.500", "35.00", "1,200", "nan"]
+    window.press("Enter")  # the button has the focus
+    assert column(window, 1) == ["1,200", "35.00", "9.500", "nan"]
+    assert column(window, 0) == ["256", "512", "128", "64"]
+    assert window.ask("document.querySelector('th[aria-sort]').getAttribute('aria-sort')") == "descending"
+
+
+def test_a_chosen_head_fills_the_panel(tmp_path: Path, window: Tab) -> None:
+    run = write_probe(tmp_path / "run")
+    window.open(write_page(run))
+    before = shown(window, "#shares")
+    for head in ("0.0", "1.1"):
+        window.click(f'[data-head="{head}"]')
+        assert shown(window, "#head-title").startswith(f"Layer {head[0]}, head {head[2]}: ")
+    assert shown(window, "#shares") != before
+    records = json.loads((run / "results.json").read_text())
+    (entropy,) = [r["value"] for r in records if (r["metric"], r["layer"], r["head"]) == ("entropy", 1, 1)]
+    assert shown(window, "#head-numbers dd") == f"{entropy:.3g}"
+    assert window.ask("document.querySelectorAll('#norms path.line, #logits rect.high').length") > 2
+
+
+def test_arrow_keys_and_enter_choose_a_head(tmp_path: Path, window: Tab) -> None:
+    window.open(write_page(write_probe(tmp_path / "run")))
+    window.click('[data-head="0.0"]')
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):  # the last leads nowhere
+        window.press(key)
+    assert shown(window, "#head-title").startswith("Layer 0, head 0")
+    window.press("Enter")
+    assert shown(window, "#head-title").startswith("Layer 1, head 1")
+
+
+def test_pointing_at_a_token_shows_its_row(tmp_path: Path, window: Tab) -> None:
+    window.open(write_page(write_probe(tmp_path / "run")))
+    window.click('[data-head="0.1"]')
+    with np.errstate(all="ignore"):
+        from safetensors.numpy import load_file
+
+        weights = load_file(tmp_path / "run" / "prompt.safetensors")["weights"][0, 1]
+    window.hover('[data-token="2"]')
+    assert shown(window, "#row").startswith("w2 (2): ")
+    cells = window.ask("Array.from(document.querySelectorAll('[data-token] small'), s => s.textContent.trim())")
+    assert [float(cell or 0) for cell in cells] == pytest.approx([*weights[2, :3], 0], abs=0.006)
+    window.hover('[data-token="1"]')
+    assert shown(window, "#row").startswith("w1 (1): ")
+
+
+def test_the_map_can_be_coloured_by_a_measure_and_thinned_to_a_label(tmp_path: Path, window: Tab) -> None:
+    window.open(write_page(write_probe(tmp_path / "run")))
+    label = window.ask("document.querySelector('[data-head]').getAttribute('aria-label').split(': ')[1].split(',')[0]")
+    window.click(f'[data-place="{label}"]')
+    dimmed = int(window.ask("document.querySelectorAll('[data-head].dim').length"))
+    assert dimmed == 4 - int(shown(window, f'[data-place="{label}"] span'))
+    window.ask("s = document.getElementById('measure'); s.value = 'entropy'; s.dispatchEvent(new Event('change'))")
+    assert window.ask("document.querySelectorAll('[data-head].measured').length") == 4
+
+
+def test_the_slider_changes_the_maps(tmp_path: Path, window: Tab) -> None:
+    config = {"model": {"_target_": "x"}, "normalisers": {}}
+    records = [{"metric": "accuracy", "softmax": "softmax", "seed": 0, "n": n, "value": 0.5} for n in (16, 1024)]
+    run = write_run(tmp_path / "run", "max-retrieval", records, config=config)
+    save_file({f"softmax.{n}": np.full((2, 3), 1 / n, np.float32) for n in (16, 1024)}, run / "attention.safetensors")
+    window.open(write_page(run))
+    window.hover("[data-map] rect.high")
+    assert shown(window, "[data-map] .readout").endswith("weight 0.0625")
+    window.ask("document.getElementById('size').focus()")
+    window.press("ArrowRight")
+    assert shown(window, "#size-shown") == "1,024"
+    window.hover("[data-map] rect.high")
+    assert "weight 9.77e-4" in shown(window, "[data-map] .readout")
+
+
+def test_light_and_dark_follow_the_system_and_the_button(tmp_path: Path, window: Tab) -> None:
+    page = write_page(write_run(tmp_path / "run", "eval", eval_records([(128, 9.5)])))
+    window.open(page)
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = window.ask(background)
+    window.click("#theme")
+    assert window.ask(background) != light
+    window.size(1280, 900, dark=True)
+    window.open(page)
+    assert window.ask(background) != light
+    window.click("#theme")
+    assert window.ask(background) == light
+    window.size(1280, 900)
+
+
+def test_nothing_is_wider_than_a_phone(tmp_path: Path, window: Tab) -> None:
+    window.size(360, 800)
+    for run in (
+        write_probe(tmp_path / "probe", n_heads=20),
+        write_run(tmp_path / "run", "eval", eval_records([(1, 2)])),
+    ):
+        window.open(write_page(run))
+        assert window.ask("document.documentElement.scrollWidth") <= 360
+    window.size(1280, 900)
+
+
+def test_names_from_anywhere_run_nothing(tmp_path: Path, window: Tab) -> None:
+    records = [record | {"model": HOSTILE, HOSTILE: 1} for record in eval_records([(128, 9.5), (256, 9.0)])]
+    window.open(write_page(write_run(tmp_path / "run", "eval", records, facts={HOSTILE: HOSTILE})))
+    assert window.ask("document.title").startswith("Evaluation: </script>")
+    assert shown(window, ".subject").startswith("</script><script>document.title")
