@@ -23,6 +23,7 @@ from roundround.runs.directories import read_manifest
 from roundround.runs.launcher import rank
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
+from roundround.runs.peak_memory import PeakMemory, larger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
 
@@ -42,7 +43,7 @@ def opened(
     on standard output is the directory. Raises UserError where the directory cannot be written, where another process
     is writing there, or where a class from outside is another now.
     """
-    directory, writes = invocation.directory, rank() == 0
+    directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
     before = set(os.listdir(directory)) if writes else set()
     with locked(directory) if writes else nullcontext():
         earlier, patch = None, None
@@ -59,20 +60,20 @@ def opened(
             if writes:
                 start_logger(run, logger)
             yield run
-            end(run, "done")
+            end(run, "done", memory)
         except UserError as error:
             if run.has_logged:
-                end(run, f"failed: {one_line(error)}")
+                end(run, f"failed: {one_line(error)}", memory)
             elif earlier is None:
                 withdraw(run, before)
             else:
                 restore(run, earlier)
             raise
         except (Interrupted, KeyboardInterrupt):
-            end(run, "interrupted")
+            end(run, "interrupted", memory)
             raise
         except BaseException as error:
-            end(run, f"failed: {type(error).__name__}: {one_line(error)}")
+            end(run, f"failed: {type(error).__name__}: {one_line(error)}", memory)
             raise
     if writes:
         print_result(str(directory))
@@ -122,11 +123,12 @@ def start_logger(run: Run, logger: Logger) -> None:
         run.note(wandb=kept)
 
 
-def end(run: Run, status: str) -> None:
+def end(run: Run, status: str, memory: PeakMemory) -> None:
     """Write how the run ended."""
     if run.writes:
         with as_well_as_possible(run, known=status != "done"):  # where the disk is full, that is what ends the run too
-            run.note(status=status, ended=now())
+            peak = larger(run.manifest.get("peak_memory"), memory.so_far())
+            run.note(status=status, ended=now(), peak_memory=peak)
             run.logger.finish(run.manifest)
 
 
@@ -188,6 +190,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "variants": {},
         "versions": versions(),
         "device": None,
+        "peak_memory": None,
         "seed": config.get("seed"),
         "data": None,
         "facts": {},
