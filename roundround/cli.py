@@ -24,6 +24,19 @@ VERBS = {
     ),
 }
 ALIASES = {"maxkey": "max-retrieval"}
+READERS = {  # verbs that only read runs: their words are runs, and key=value
+    "runs": (
+        "roundround.tasks.runs:runs",
+        "The runs there are, newest first.",
+        "RUN is a folder of runs, or a pattern in quotes; without one, all under outputs=DIR. KEY=VALUE chooses: "
+        "verb=train status=failed,died since=2d pe=p_rope optim.lr=1e-3. Also limit=30 or all, format=table or json.",
+    ),
+    "show": (
+        "roundround.tasks.show:show",
+        "One run on a screen: settings, results, curves, files.",
+        "RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
+    ),
+}
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -65,6 +78,21 @@ for _verb, (_target, _help) in VERBS.items():
     add(_verb, _verb, _target, _help)
 for _alias, _verb in ALIASES.items():
     add(_alias, _verb, VERBS[_verb][0], f"The same as {_verb}.")
+
+
+RunWords = Annotated[Optional[list[str]], typer.Argument(metavar="RUN|KEY=VALUE")]  # noqa: UP045
+
+
+def add_reader(name: str, target: str, help: str, more: str) -> None:
+    @app.command(name, help=f"{help}\n\n{more}", short_help=help)
+    def command(words: RunWords = None) -> None:
+        from roundround.command_line.readers import read
+
+        raise typer.Exit(read(name, target, words or []))
+
+
+for _verb, (_target, _help, _more) in READERS.items():
+    add_reader(_verb, _target, _help, _more)
 
 
 def groups(incomplete: str) -> list[str]:

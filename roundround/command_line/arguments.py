@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from dataclasses import dataclass
 
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
+from roundround.command_line.flags import flag_value, split_flags
+from roundround.command_line.sugar import expand_sugar, in_quotes
 from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
 from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.errors import UserError, nearest, one_line, printable
-
-WITH_VALUE = {
-    "--cfg": "-c",
-    "--package": "-p",
-    "--config-path": "-cp",
-    "--config-name": "-cn",
-    "--config-dir": "-cd",
-    "--info": "-i",
-}
-WITHOUT_VALUE = {
-    "--help": "-h",
-    "--hydra-help": None,
-    "--version": None,
-    "--resolve": None,
-    "--run": "-r",
-    "--multirun": "-m",
-}
-MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
-
-BARE_WORDS = {"theory": "claim", "reproduce": "item"}  # verbs whose words without a key name what is to be done
-SHORT_NORMALISERS = {"adaptive": "adaptive_temperature"}  # of --temp
-
-FLAG_CHOICES = {
-    "--cfg": ["job", "hydra", "all"],
-    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
-}
 
 
 @dataclass(frozen=True)
@@ -70,76 +45,6 @@ def read_command_line(args: list[str], verb: str) -> CommandLine:
     return CommandLine(bracket_lists(overrides, name, config_dir), flags, config_dir, name)
 
 
-def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
-    """Overrides and flags apart: argparse inside hydra-core 1.3 fails where they are mixed, so flags go last.
-
-    Raises UserError for a flag that does not exist or lacks its value.
-    """
-    short = {s: long for long, s in (WITH_VALUE | WITHOUT_VALUE).items() if s}
-    overrides, flags, rest = [], [], iter(args)
-    for arg in rest:
-        if not arg.startswith("-"):
-            overrides.append(arg)
-            continue
-        name, equals, value = arg.partition("=")
-        name = short.get(name, name)
-        if name in WITHOUT_VALUE and not equals:
-            flags.append(name)
-        elif name in WITH_VALUE:
-            given = value if equals else next(rest, None)
-            if given is None:
-                raise UserError(f"{name} needs a value")
-            if given not in FLAG_CHOICES.get(name, [given]):
-                raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
-            flags += [name, given]
-        else:
-            raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
-    given_modes = [mode for mode in MODES if mode in flags]
-    if len(given_modes) > 1:
-        raise UserError(f"Only one of {', '.join(given_modes)} can be given")
-    return overrides, flags
-
-
-def expand_sugar(args: list[str], verb: str) -> list[str]:
-    """`--temp NAME[,NAME]` of max-retrieval is `evaluate=[softmax,NAME,...]`; `adaptive` is short for its yaml's name.
-
-    Bare words of theory, such as `rope.thm_6_1`, are `claim=[rope.thm_6_1]`, those of reproduce `item=[...]`, and
-    `--write-docs` is `write_docs=true`. Raises UserError where a name is missing.
-    """
-    if verb in BARE_WORDS:
-        bare = {n for n, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and not is_value(args, n)}
-        rest = [arg for n, arg in enumerate(args) if n not in bare]
-        if verb == "reproduce":
-            rest = ["write_docs=true" if arg == "--write-docs" else arg for arg in rest]
-        return [*rest, f"{BARE_WORDS[verb]}=[{','.join(args[n] for n in sorted(bare))}]"] if bare else rest
-    if verb != "max-retrieval":
-        return args
-    expanded, names, words = [], ["softmax"], iter(args)
-    for arg in words:
-        flag, equals, value = arg.partition("=")
-        if flag != "--temp":
-            if flag.startswith("--t"):  # no other flag begins like this
-                raise UserError(f"no flag {flag}{nearest(flag, ['--temp'])}")
-            expanded.append(arg)
-            continue
-        given = [SHORT_NORMALISERS.get(name, name) for name in (value if equals else next(words, "")).split(",")]
-        if not all(given):
-            raise UserError("--temp needs the name of a normaliser, several with commas between, or all")
-        names += [name for name in given if name not in names]
-    return [*expanded, f"evaluate=[{','.join(names)}]"] if len(names) > 1 else expanded
-
-
-def is_value(args: list[str], place: int) -> bool:
-    """Whether the word at this place is the value of the flag before it."""
-    before = args[place - 1] if place else ""
-    return before in WITH_VALUE or before in WITH_VALUE.values()
-
-
-def flag_value(flags: list[str], name: str) -> str | None:
-    """The value of a flag in what `split_flags` returned, as argparse the last; None where it is not given."""
-    return next((flags[i + 1] for i in reversed(range(len(flags))) if flags[i] == name), None)
-
-
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
     """`text=FILE` is `data=text data.path=FILE`, and `preset=NAME` is `experiment=<verb>/NAME`."""
     expanded = []
@@ -168,9 +73,7 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
             raise UserError(f"'{override}' is no override; write key=value") from error
         if value[:1] in ("[", "{", "'", '"'):
             raise UserError(f"cannot read '{override}': {one_line(error)}") from error
-        quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
-        trailing = len(quoted) - len(quoted.rstrip("\\"))
-        return f"{key}='{quoted}{chr(92) * trailing}'"
+        return f"{key}={in_quotes(value)}"
     named = parsed.is_delete() or parsed.is_sweep_override() or isinstance(parsed.value(), str | QuotedString)
     twisted = any(not is_plain(name) for name in value.split(","))
     choices = {} if named and not twisted else options_of(parsed.key_or_group, config_dir)

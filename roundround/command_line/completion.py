@@ -5,15 +5,10 @@ from __future__ import annotations
 import os
 
 from roundround import reproduction, theory
-from roundround.command_line.arguments import (
-    BARE_WORDS,
-    FLAG_CHOICES,
-    SHORT_NORMALISERS,
-    WITH_VALUE,
-    WITHOUT_VALUE,
-    read_command_line,
-)
+from roundround.command_line.arguments import read_command_line
+from roundround.command_line.flags import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE
 from roundround.command_line.messages import EXPLAINED
+from roundround.command_line.sugar import BARE_WORDS, SHORT_NORMALISERS
 from roundround.command_line.sweeps import is_sweep
 from roundround.config.composition import compose, config_loader
 

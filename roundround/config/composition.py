@@ -1,11 +1,17 @@
-"""Hydra's composition of a config without running anything: to read a command line, and to complete it."""
+"""Hydra's composition of a config without running anything: to read a command line, to complete it, to compare with."""
 
 from __future__ import annotations
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from omegaconf import DictConfig
+from collections.abc import Mapping
+from typing import Any
 
-from roundround.config.options import conf_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.errors import HydraException
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from roundround.config.options import conf_dir, config_name
+from roundround.config.recorded import as_dict
 
 
 def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConfig:
@@ -29,3 +35,19 @@ def config_loader(config_dir: str | None) -> ConfigLoaderImpl:
     if config_dir is not None:  # Hydra asserts that its schemas come last
         search_path.prepend("command-line", f"file://{config_dir}", anchor=SearchPathQuery(provider="schema"))
     return ConfigLoaderImpl(search_path)
+
+
+def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str | None]] | None:
+    """What a verb would record with these options of its groups and no value given, and the option of each group.
+
+    None where today's program has no such verb or option, or where a value must be given.
+    """
+    name = config_name(verb)
+    try:
+        config = compose(name, [f"{group}={option}" for group, option in choices.items()], None)
+        options = dict(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config["hydra"]
+        return as_dict(config), options
+    except (HydraException, OmegaConfBaseException):
+        return None

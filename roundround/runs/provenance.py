@@ -53,8 +53,9 @@ SECRET = re.compile(
 
 
 def command_line() -> str:
-    """The command as it would be typed again."""
-    return shlex.join([Path(sys.argv[0]).name, *(arg for arg in sys.argv[1:] if arg != "hydra.mode=RUN")])
+    """The command as it would be typed again; `python -m roundround` is the same program."""
+    name = Path(sys.argv[0]).name.replace("__main__.py", "roundround")
+    return shlex.join([name, *(arg for arg in sys.argv[1:] if arg != "hydra.mode=RUN")])
 
 
 def config_hash(config: Any) -> str:

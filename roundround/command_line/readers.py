@@ -1,0 +1,37 @@
+"""The door to verbs that only read runs: no Hydra, no run directory. Words are runs, or key=value."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+
+from roundround.command_line.complaint import complain
+from roundround.errors import UserError, one_line
+
+
+def read(verb: str, target: str, words: list[str]) -> int:
+    """Call `package.module:function` with the names and the values of what is typed; the exit code."""
+    module, _, name = target.partition(":")
+    try:
+        names, values = names_and_values(words)
+        function: Callable[[list[str], dict[str, str]], None] = getattr(importlib.import_module(module), name)
+        function(names, values)
+    except UserError as error:
+        return complain(verb, one_line(error), 2)
+    return 0
+
+
+def names_and_values(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Words without `=`, or that exist as a path, and the others by their key. UserError for a key given twice."""
+    names: list[str] = []
+    values: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or os.path.lexists(word):
+            names.append(word)
+        elif not key or key in values:
+            raise UserError(f"{word}: {f'{key} is given twice' if key else 'write key=value'}")
+        else:
+            values[key] = value
+    return names, values
