@@ -15,8 +15,6 @@ from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, Array, Me
 from roundround.retrieval.published import PAPER, SECOND_HAND
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
-KINDS = ("svg", "pdf", "png")
-
 
 def accuracy(measured: Measured, folder: Path) -> list[Path]:
     """Accuracy against the number of items, with 95 % intervals, and the paper's, ringed where it is second-hand."""
@@ -38,7 +36,7 @@ def accuracy(measured: Measured, folder: Path) -> list[Path]:
     over_items(axis, measured.sizes, "accuracy (%)")
     axis.set_ylim(0, 101)
     axis.legend(frameon=False, fontsize="small", loc="upper right")
-    return save(figure, folder, "accuracy", KINDS)
+    return save(figure, folder, "accuracy")
 
 
 def dispersion(measured: Measured, folder: Path) -> list[Path]:
@@ -63,7 +61,7 @@ def dispersion(measured: Measured, folder: Path) -> list[Path]:
     figure.suptitle(
         f"logit spread {spread[0]:.0f} at {measured.sizes[0]:,} items, {spread[-1]:.0f} at {measured.sizes[-1]:,}"
     )
-    return save(figure, folder, "dispersion", KINDS)
+    return save(figure, folder, "dispersion")
 
 
 def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path) -> list[Path]:
@@ -83,7 +81,7 @@ def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path) -> list[Pat
     axes[-1, 0].set_xlabel("items by priority")
     figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6)
     figure.suptitle(f"{name}: weights of the items of highest priority")
-    return save(figure, folder, f"attention_{name}", KINDS)
+    return save(figure, folder, f"attention_{name}")
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int], folder: Path) -> list[Path]:
@@ -102,7 +100,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
     axis.set_title(f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(facecolor="white", framealpha=1, edgecolor="white", fontsize="small")  # so that the shade shows in it
-    return save(figure, folder, "temperature_fit", KINDS)
+    return save(figure, folder, "temperature_fit")
 
 
 def colours(measured: Measured) -> dict[str, Any]:
