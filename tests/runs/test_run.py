@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,6 +54,15 @@ class Recorder(Logger):
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.heard.append(("log", dict(metrics), step))
+
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.heard.append(("results", [(record["metric"], record["value"]) for record in records]))
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        self.heard.append(("figures", dict(pictures)))
+
+    def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
+        self.heard.append(("checkpoint", folder, list(also)))
 
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
         self.heard.append(("finish", manifest["status"], manifest["headline"], exit_code))
@@ -239,16 +248,20 @@ def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPa
 # -- the logger
 
 
-def test_the_logger_hears_the_config_at_the_start_and_the_status_at_the_end(directory: Path) -> None:
+def test_the_logger_hears_the_config_at_the_start_and_what_the_run_leaves_at_the_end(directory: Path) -> None:
     logger = Recorder()
     with opening(directory, logger) as run:
         assert read_manifest(directory)["wandb"] == {"id": "abc"}
         run.log(7, loss=2.0, lr=0.1)
-        run.results([], perplexity=8.1)
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+        (directory / "figures").mkdir()
+        for name in ("b.png", "a.png", "a.svg"):
+            (directory / "figures" / name).touch()
     assert logger.heard == [
         ("start", directory, "running", CONFIG),
         ("log", {"loss": 2.0, "lr": 0.1}, 7),
-        ("results", []),
+        ("results", [("perplexity", 8.1)]),
+        ("figures", {name: directory / "figures" / f"{name}.png" for name in "ab"}),
         ("finish", "done", {"perplexity": 8.1}, 0),
     ]
 

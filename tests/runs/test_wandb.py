@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,16 @@ def offline_runs(directory: Path) -> list[Path]:
     return sorted((directory / "wandb").glob("offline-run-*/run-*.wandb"))
 
 
-def records(file: Path) -> Iterator[Any]:
+def records(file: Path) -> list[Any]:
+    """The records of a run that has ended: W&B's own process writes the last ones when it comes to it."""
+    deadline = time.monotonic() + 60
+    while not any(record.HasField("exit") for record in (found := list(records_so_far(file)))):
+        assert time.monotonic() < deadline, file
+        time.sleep(0.05)
+    return found
+
+
+def records_so_far(file: Path) -> Iterator[Any]:
     """What W&B has written into the file of an offline run: a log of LevelDB's, after a header of seven bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -164,6 +174,7 @@ def test_the_checkpoint_that_is_asked_for_is_an_artifact_of_a_resumed_run_too(sw
 @pytest.mark.pictures
 def test_figures_are_images_and_no_checkpoint_is_logged_unasked(sweep: Path) -> None:
     done = typed("eval", f"run={sweep / '1'}", "length=[16,32]", "max_tokens=500", "device=cpu", "logger=wandb")
+    assert done.code == 0, done.err
     (file,) = offline_runs(done.directory)
     image = media(file, "figures/perplexity")
     assert image.read_bytes() == (done.directory / "figures" / "perplexity.png").read_bytes()
@@ -238,6 +249,7 @@ def test_a_login_is_a_key_or_a_line_in_netrc(tmp_path: Path, monkeypatch: pytest
 
 TWO_RUNS = """
 import sys
+import time
 from pathlib import Path
 from roundround.errors import Interrupted
 from roundround.runs.loggers.wandb import WandB
