@@ -80,7 +80,16 @@ for _alias, _verb in ALIASES.items():
     add(_alias, _verb, VERBS[_verb][0], f"The same as {_verb}.")
 
 
-RunWords = Annotated[Optional[list[str]], typer.Argument(metavar="RUN|KEY=VALUE")]  # noqa: UP045
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    from roundround.command_line.completion import complete_reader
+
+    return complete_reader([*(ctx.params.get("words") or []), *ctx.args], incomplete)
+
+
+RunWords = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Argument(metavar="RUN|KEY=VALUE", autocompletion=complete_runs),
+]
 
 
 def add_reader(name: str, target: str, help: str, more: str) -> None:

@@ -13,7 +13,7 @@ NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in so
 
 
 def test_every_experiment_is_run_here() -> None:
-    assert {name.split("/")[0] for name in NAMES} == {"rope", "max-retrieval"}
+    assert {name.split("/")[0] for name in NAMES} == {"rope", "max-retrieval", "encodings_by_normalisers"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("max-retrieval/")])
@@ -43,6 +43,17 @@ def test_two_steps_of_every_job(train: Callable[..., Done], name: str) -> None:
         "p_rope",
     ]
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
+
+
+def test_two_steps_of_every_normaliser(train: Callable[..., Done]) -> None:
+    small = ["trainer.max_steps=2", "model.head_dim=8", "seed=1", "pe=nope"]
+    small += ["tokenizer=bpe", "tokenizer.vocab_size=300"]
+    done = train("experiment=encodings_by_normalisers", *small)
+    assert done.code == 0, done.err
+    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
+    assert [(run["status"], run["choices"]["softmax"]) for run in runs] == [
+        ("done", softmax) for softmax in ("softmax", "adaptive_temperature_trained", "ssmax", "entmax15")
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

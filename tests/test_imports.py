@@ -50,6 +50,7 @@ INNER = {  # part: the parts that may import it
 }
 SLOW = {"torch", "numpy", "lightning", "transformers", "datasets", "wandb", "matplotlib", "scipy"}
 BEFORE_TASKS = ["command_line.launch", "command_line.completion", "command_line.catalogue"]  # --cfg, TAB, `list`
+BEFORE_TASKS += ["tasks.runs", "tasks.show"]
 INSIDE_FUNCTIONS = {"wandb", "datasets", "transformers", "matplotlib"}  # seconds that most commands do not need
 
 

@@ -11,7 +11,10 @@ from roundround.command_line.messages import EXPLAINED
 from roundround.command_line.sugar import BARE_WORDS, SHORT_NORMALISERS
 from roundround.command_line.sweeps import is_sweep
 from roundround.config.composition import compose, config_loader
+from roundround.config.options import options_of
+from roundround.lab_book.filters import STATUSES
 
+RECORDING = ("train", "eval", "probe", "theory", "reproduce", "export", "max-retrieval")  # verbs that leave runs
 OWN_FLAGS = {"max-retrieval": ["--temp"], "reproduce": ["--write-docs"]}
 
 
@@ -51,6 +54,18 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
         found = completer._query(config_name=line.config_name, line=" ".join([*beside, prefix + incomplete]))
     except EXPLAINED:  # among others a flag that is still being typed
         return []
+    return [word.removeprefix(prefix) for word in found]
+
+
+def complete_reader(words: list[str], incomplete: str) -> list[str]:
+    """What may stand in place of the word under the cursor of a verb that only reads runs."""
+    _, prefix = joined([*words, "="] if incomplete == "" and under_cursor() == "=" else words)
+    values = {"verb": list(RECORDING), "status": list(STATUSES), "format": ["table", "json"]}
+    values |= {group: list(options_of(group)) for group in ("pe", "softmax", "model", "data")}
+    offered = [f"{key}={value}" for key in values for value in values[key]]
+    keys = ["last", *(f"{key}=" for key in [*values, "since", "limit", "outputs"])]
+    whole = prefix + incomplete
+    found = [word for word in (offered if "=" in whole else keys) if word.startswith(whole)]
     return [word.removeprefix(prefix) for word in found]
 
 

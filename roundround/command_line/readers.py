@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from roundround.command_line.complaint import complain
-from roundround.errors import UserError, one_line
+from roundround.errors import OutputError, UserError, one_line
 
 
 def read(verb: str, target: str, words: list[str]) -> int:
@@ -19,6 +19,13 @@ def read(verb: str, target: str, words: list[str]) -> int:
         function(names, values)
     except UserError as error:
         return complain(verb, one_line(error), 2)
+    except OutputError:
+        raise
+    except Exception as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
+        return complain(verb, fault, 1)
     return 0
 
 

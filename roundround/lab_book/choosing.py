@@ -15,7 +15,7 @@ from roundround.lab_book.past_run import PastRun, past_run
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.manifest import is_date, time_of
 
-LAST = re.compile(r"last(?:~(?P<before>\d+))?")
+LAST = re.compile(r"last(?:~(?P<before>\d{1,9}))?")
 STARTED = re.compile(rb'"started": "([^"]+)"')
 HEAD = 4096  # bytes of a manifest in which it says when it started; the fields before it are short
 BEGINNING = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
@@ -31,7 +31,7 @@ def directories_of(word: str, outputs: str, verb: str | None = None) -> list[Pat
     if reference is not None and not os.path.lexists(word):
         return [last(int(reference["before"] or 0), outputs, verb)]
     path = home_expanded(word, "the run")
-    if word and path.exists():
+    if word and os.path.exists(path):
         found = list(runs_below(path.absolute()))
     elif glob.has_magic(word):
         matches = sorted(glob.glob(str(path), recursive=True))

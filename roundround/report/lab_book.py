@@ -120,7 +120,8 @@ def show_curves(run: PastRun) -> None:
         if len(values) > 1:
             print_result(f"{name:<24} {sparkline(values)}  {number(values[0])} to {number(values[-1])}")
     if n_damaged:
-        print_status(f"damaged: {n_damaged} lines of {run.directory / 'metrics.jsonl'} cannot be read")
+        lines_of = "1 line" if n_damaged == 1 else f"{n_damaged} lines"
+        print_status(f"damaged: {lines_of} of {run.directory / 'metrics.jsonl'} cannot be read")
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,18 @@ from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, Array, Me
 from roundround.retrieval.published import PAPER, SECOND_HAND
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
+MARKERS = "o^svDPX*<>"
+
 
 def accuracy(measured: Measured, folder: Path) -> list[Path]:
     """Accuracy against the number of items, with 95 % intervals, and the paper's, ringed where it is second-hand."""
     figure, axis = subplots(figsize=(7.0, 4.2))
-    for name, colour in colours(measured).items():
+    for name, style in styles(measured).items():
         values = measured.accuracy(name)
         mean, half = values.mean(0), np.nan_to_num(half_width(values))
         label = shown_name(name, measured.distinct()[name])
-        axis.plot(measured.sizes, mean, "o-", color=colour, label=label, markersize=3, linewidth=1.4)
-        axis.fill_between(measured.sizes, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+        axis.plot(measured.sizes, mean, label=label, **style)
+        axis.fill_between(measured.sizes, mean - half, mean + half, color=style["color"], alpha=0.18, linewidth=0)
     in_paper = [n for n in measured.sizes if n in PAPER]
     for place, (label, style) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
         axis.plot(in_paper, [PAPER[n][place] for n in in_paper], style, color="black", linewidth=1.1, label=label)
@@ -43,10 +46,10 @@ def dispersion(measured: Measured, folder: Path) -> list[Path]:
     """Entropy and largest weight against the number of items, beside the bounds of Lemma 2.1 at temperature 1."""
     figure, (left, right) = subplots(1, 2, figsize=(10.5, 4.0))
     n = np.array(measured.sizes, dtype=float)
-    for name, colour in colours(measured).items():
+    for name, style in styles(measured).items():
         for axis, metric in ((left, "entropy"), (right, "largest_weight")):
             label = shown_name(name, measured.distinct()[name])
-            axis.plot(n, measured.values[name][metric].mean(0), "o-", color=colour, label=label, markersize=3, lw=1.4)
+            axis.plot(n, measured.values[name][metric].mean(0), label=label, **style)
     spread = measured.of_logits["logit_spread"].mean(0)
     left.plot(n, np.log(n), "--", color=GREY, label="uniform: ln n, 1 / n")
     right.plot(n, 1 / n, "--", color=GREY)
@@ -103,15 +106,20 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
     return save(figure, folder, "temperature_fit")
 
 
-def colours(measured: Measured) -> dict[str, Any]:
-    """Blue for the plain softmax, red for the adaptive temperature, eight more, then grey; one of those that are alike.
+def styles(measured: Measured) -> dict[str, dict[str, Any]]:
+    """How the line of each normaliser is drawn; one of those that are alike, because only the upper one would be seen.
 
-    Of two lines that lie on each other only the upper one would be seen.
+    Blue for the plain softmax, red for the adaptive temperature, eight more, then grey; a marker for each, because
+    print may have no colours.
     """
     distinct = measured.distinct()
     others = [name for name in distinct if name not in (BASELINE, ADAPTIVE)]
     shades = dict(zip(others, colour_map("Dark2")(range(8)), strict=False))
-    return {name: {BASELINE: BLUE, ADAPTIVE: RED, **shades}.get(name, GREY) for name in distinct}
+    colours = {BASELINE: BLUE, ADAPTIVE: RED, **shades}
+    return {
+        name: {"color": colours.get(name, GREY), "marker": marker, "markersize": 4, "linewidth": 1.4}
+        for name, marker in zip(distinct, itertools.cycle(MARKERS), strict=False)
+    }
 
 
 def over_items(axis: Any, sizes: Sequence[int], label: str) -> None:

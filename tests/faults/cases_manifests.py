@@ -18,6 +18,7 @@ VERBS = {
     "export": ("run", ["export", "run=run", "to=there"]),
     "last": ("run", ["eval", "run=last", "length=32", "logger=none"]),
     "maxkey": ("maxkey-run", ["maxkey", "run=maxkey-run", "logger=none"]),
+    "show": ("run", ["show", "run"]),
     "maxkey resume": ("maxkey-run", ["maxkey", "resume=maxkey-run", "logger=none"]),
 }
 READERS = ("eval", "probe", "export")

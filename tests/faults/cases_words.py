@@ -64,6 +64,13 @@ GOOD_VERBS = {
     "train --info config": "Config search path", "maxkey --temp all --cfg job": "- all",
 }  # fmt: skip
 OF_OTHER_VERBS = [
+    ("runs", "nowhere"), ("runs", "status=faild"), ("runs", "since=2x"), ("runs", "limit=0"), ("runs", "limit=\u00b2"),
+    ("runs", "format=xml"), ("runs", "="), ("runs", "verb=a", "verb=b"), ("runs", "--limit=5"), ("runs", ""),
+    ("runs", "outputs=~nobody-here/x"), ("runs", "\x1b[31m"), ("runs", "x" * 5000),
+    ("runs", "since=" + "9" * 400 + "d"),
+    ("show",), ("show", "last"), ("show", "last~3"), ("show", "last~" + "9" * 5000), ("show", "a", "b"),
+    ("show", "p=1"),
+    ("show", ".."), ("show", "/dev/null"), ("show", "[a"), ("show", "a\0b"),
     ("eval", "=1"), ("eval", "a b"), ("eval", "run=${oc.env:NOPE}"), ("eval", "run=\x1b[31mx"), ("eval", "nope"),
     ("probe", "=1"), ("probe", "a b"), ("probe", "model=\x1b[31mx"), ("probe", "model=a\nb"), ("probe", "texts=\x07"),
     ("maxkey", "=1"), ("maxkey", "a b"), ("maxkey", "preset=\x1b[31mx"), ("maxkey", "--temp=\x1b[31m"),

@@ -34,10 +34,12 @@ def offline_runs(directory: Path) -> list[Path]:
 def records(file: Path) -> list[Any]:
     """The records of a run that has ended: W&B's own process writes the last ones when it comes to it."""
     deadline = time.monotonic() + 60
-    while not any(record.HasField("exit") for record in (found := list(records_so_far(file)))):
+    while True:
+        found = list(records_so_far(file))
+        if any(record.HasField("exit") for record in found):
+            return found
         assert time.monotonic() < deadline, file
         time.sleep(0.05)
-    return found
 
 
 def records_so_far(file: Path) -> Iterator[Any]:
@@ -50,6 +52,8 @@ def records_so_far(file: Path) -> Iterator[Any]:
             place += block - place % block
             continue
         length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        if place + 7 + length > len(data):  # half written
+            return
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # a record, or the last part of one

@@ -1,0 +1,113 @@
+"""`roundround runs` and `roundround show`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Done, assert_refused
+from helpers_runs import write_run
+
+from roundround.command_line.completion import complete_reader
+
+Command = Callable[..., Done]
+
+
+def test_runs_lists_the_newest_first(roundround: Command) -> None:
+    for minute, pe in enumerate(("rope", "nope", "p_rope")):
+        write_run(Path(f"outputs/eval/2026-01-01/12-0{minute}-00"), minute, overrides=[f"pe={pe}"], choices={"pe": pe})
+    listed = roundround("runs")
+    rows = [line.split() for line in listed.out.splitlines() if "12-0" in line]
+    assert [(row[2], row[3], row[4], row[5]) for row in rows] == [
+        (f"pe={pe}", "done", "30.0", "s") for pe in ("p_rope", "nope", "rope")
+    ]
+    assert "perplexity 12.35" in listed.out
+    assert listed.err == ""
+
+
+def test_a_filter_and_a_limit_leave_runs_out_and_say_so(roundround: Command) -> None:
+    for minute in range(9):
+        pe = "rope" if minute % 2 else "nope"
+        write_run(Path(f"outputs/eval/2026-01-01/12-0{minute}-00"), minute, choices={"pe": pe})
+    listed = roundround("runs", "pe=rope", "limit=2")
+    assert "12-07-00" in listed.out
+    assert "12-05-00" in listed.out
+    assert listed.out.count("12-0") == 2
+    assert listed.err == "the newest 2 of those that are meant, out of 9 runs; limit=all shows all\n"
+    assert roundround("runs", "pe=nope", "limit=all").out.count("12-0") == 5
+
+
+def test_a_damaged_run_is_named_and_passed_over(roundround: Command) -> None:
+    write_run(Path("outputs/eval/2026-01-01/12-00-00"))
+    broken = write_run(Path("outputs/eval/2026-01-01/12-01-00"), 1)
+    (broken / "run.json").write_text((broken / "run.json").read_text()[:400])
+    listed = roundround("runs")
+    assert (listed.code, listed.out.count("12-0")) == (0, 1)
+    assert listed.err.startswith("passed over: ")
+    assert "12-01-00/run.json is not valid json" in listed.err
+
+
+def test_runs_as_json_has_every_field(roundround: Command) -> None:
+    write_run(Path("outputs/eval/2026-01-01/12-00-00"), status="failed: no space", overrides=["pe=rope"])
+    (listed,) = json.loads(roundround("runs", "format=json").out)
+    assert listed["status"] == "failed: no space"
+    assert (listed["verb"], listed["overrides"], listed["seconds"]) == ("eval", ["pe=rope"], 30.0)
+    assert Path(listed["run"]) == Path("outputs/eval/2026-01-01/12-00-00").absolute()
+
+
+def test_show_says_what_differs_from_the_defaults(train: Command, roundround: Command) -> None:
+    trained = train("pe=p_rope", "pe.p=0.5", "seed=3", "optim.lr=0.01")
+    shown = roundround("show")
+    settings = {tuple(line.split()) for line in shown.out.splitlines() if len(line.split()) == 3}
+    assert {("pe.p", "0.5", "0.75"), ("seed", "3", "0"), ("optim.lr", "0.01", "0.003")} <= settings
+    assert not [row for row in settings if row[0] == "pe"]  # p_rope is the default
+    assert shown.out.startswith(str(trained.directory.relative_to(Path.cwd())))
+    assert f"{trained.value('perplexity'):.4g}" in shown.out
+    losses = [json.loads(line) for line in (trained.directory / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in losses if "loss" in line]
+    (curve,) = [line for line in shown.out.splitlines() if line.startswith("loss ")]
+    assert curve.endswith(f"{losses[0]:.4g} to {losses[-1]:.4g}")
+    bars = curve.split()[1]
+    assert len(bars) == len(losses)
+    assert bars[losses.index(max(losses))] == "█"
+    assert bars[losses.index(min(losses))] == "▁"
+
+
+def test_show_names_a_damaged_file_and_shows_the_rest(roundround: Command) -> None:
+    run = write_run(Path("outputs/eval/2026-01-01/12-00-00"))
+    (run / "results.json").write_text('[{"metric": "perplexity", "val')
+    shown = roundround("show", str(run))
+    assert shown.code == 0
+    assert "pe" in shown.out
+    assert "results.json cannot be read" in shown.err
+    (run / "results.json").unlink()
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo')
+    shown = roundround("show", str(run))
+    assert "3 to 1" in shown.out
+    assert "1 line of" in shown.err
+
+
+def test_show_takes_one_run(roundround: Command) -> None:
+    assert_refused(roundround("show", "a", "b"), "show takes one run, and 2 are given")
+    assert_refused(roundround("show"), "last: no run is there, under outputs")
+    for minute in range(2):
+        write_run(Path(f"outputs/eval/2026-01-01/12-0{minute}-00"), minute)
+    assert "outputs holds 2 runs, and show takes one" in roundround("show", "outputs").err
+    assert "no key pe" in roundround("show", "last", "pe=rope").err
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        ([], "la", ["last"]),
+        ([], "st", ["status="]),
+        ([], "status=d", ["status=done", "status=died"]),
+        (["status", "="], "f", ["failed"]),  # as bash breaks it
+        (["outputs=x"], "pe=p_rope_", ["pe=p_rope_25", "pe=p_rope_reversed"]),
+        ([], "pe=x_", []),
+    ],
+)
+def test_tab_completes_filters(words: list[str], incomplete: str, offered: list[str]) -> None:
+    assert sorted(complete_reader(words, incomplete)) == sorted(offered)
