@@ -36,6 +36,12 @@ READERS = {  # verbs that only read runs: their words are runs, and key=value
         "One run on a screen: settings, results, curves, files.",
         "RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
     ),
+    "sync": (
+        "roundround.tasks.sync:sync",
+        "Upload runs that were logged offline to Weights & Biases.",
+        "RUN is a run directory, a sweep, a folder of runs, a pattern in quotes, last, or last~3. What is uploaded "
+        "already is left out.",
+    ),
 }
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -21,6 +21,7 @@ from helpers_manifest import a_manifest
 from PIL import Image
 
 from roundround.runs.directories import read_manifest
+from roundround.runs.loggers import wandb_sync
 from roundround.runs.loggers.wandb import WandB, has_login
 
 NAMES: dict[str, Any] = {"project": "project", "entity": None, "group": None, "tags": []}
@@ -188,6 +189,15 @@ def test_figures_are_images_and_no_checkpoint_is_logged_unasked(sweep: Path) -> 
     assert [artifact for artifact in of_kind(file, "artifact") if artifact.type == "model"] == []
 
 
+def test_wandb_itself_finds_the_files_that_are_to_be_uploaded_later(sweep: Path) -> None:
+    files = [file for job in ("0", "1") for file in wandb_sync.offline_files(sweep / job)]
+    assert files == [file for job in ("0", "1") for file in offline_runs(sweep / job)]
+    folders = [str(file.parent) for file in files]
+    done = subprocess.run([*wandb_sync.WANDB_SYNC, "--dry-run", *folders], capture_output=True, text=True, check=True)
+    assert "Would sync 3 run(s)" in done.stderr
+    assert all(file.name in done.stderr for file in files)
+
+
 # -- what is refused
 
 
@@ -256,6 +266,7 @@ import sys
 import time
 from pathlib import Path
 from roundround.errors import Interrupted
+from roundround.runs.loggers import wandb_sync
 from roundround.runs.loggers.wandb import WandB
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
