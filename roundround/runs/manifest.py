@@ -99,6 +99,10 @@ OPTIONAL = {
     "init": OPTIONS.or_null(),
     "fit": VALUES,
     "peak_memory": BYTES.or_null(),
+    "cwd": TEXT,
+    "git": VALUES.or_null(),
+    "versions": OPTIONS,
+    "device": TEXT.or_null(),
     "trains_as_softmax": YES_NO,
 }
 NEEDED_BY_VERB = {
