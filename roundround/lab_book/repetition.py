@@ -33,9 +33,7 @@ def check_repeatable(run: PastRun) -> None:
     """Raises UserError for a run that has nothing to be compared with."""
     verb, status = run.verb, run.status
     if verb not in REPEATABLE:
-        raise UserError(
-            f"{run.directory} is a run of {verb}; rerun repeats one of {', '.join(REPEATABLE)} (verb=train)"
-        )
+        raise UserError(f"{run.directory} is a run of {verb}; rerun repeats {', '.join(REPEATABLE)} (verb=train)")
     if status != "done":
         raise UserError(f"{run.directory} is not finished ({status}); only a finished run can be compared with")
     if not run.results():

@@ -41,12 +41,13 @@ def without_metric(pair: Pair) -> dict[str, Any]:
 def line(pairs: Sequence[Pair], rtol: float) -> str:
     """All numbers in one sentence."""
     n = counts(pairs)
-    parts = [f"{n[EQUAL]:,} equal"]
-    parts += [f"{n[CLOSE]:,} close (largest relative difference {largest(pairs):.1g})"] if n[CLOSE] else []
-    parts += (
-        [f"{n[DIFFERENT]:,} different (by more than rtol={rtol:g}, up to {largest(pairs):.2g})"] if n[DIFFERENT] else []
-    )
-    parts += [f"{n[MISSING]:,} missing on one side"] if n[MISSING] else []
+    said = {
+        EQUAL: "",
+        CLOSE: f" (the largest relative difference is {largest([p for p in pairs if p.verdict == CLOSE]):.1g})",
+        DIFFERENT: f" (by more than rtol={rtol:g}; the largest relative difference is {largest(pairs):.2g})",
+        MISSING: " on one side",
+    }
+    parts = [f"{n[verdict]:,} {verdict}{more}" for verdict, more in said.items() if n[verdict] or verdict == EQUAL]
     return f"{len(pairs):,} numbers: {', '.join(parts)}"
 
 
@@ -55,7 +56,10 @@ def show(pairs: Sequence[Pair]) -> None:
     by_metric: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_metric.setdefault(pair.metric, []).append(pair)
-    table = Table("metric", *VERDICTS, "largest relative difference", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="difference: the largest, relative to the larger number")
+    table.add_column("metric", overflow="fold")
+    for name in (*VERDICTS, "difference"):
+        table.add_column(name, justify="right")
     for metric, own in by_metric.items():
         n = counts(own)
         table.add_row(metric, *(f"{n[v]:,}" if n[v] else "" for v in VERDICTS), f"{largest(own):.2g}")
