@@ -18,6 +18,7 @@ VERBS = {
     "theory": ("roundround.tasks.theory:theory", "Every statement of the papers as a check that could fail."),
     "reproduce": ("roundround.tasks.reproduce:reproduce", "The papers' figures and tables, made again and compared."),
     "compare": ("roundround.tasks.compare:compare", "Runs compared: means over seeds, intervals, paired tests."),
+    "rerun": ("roundround.tasks.rerun:rerun", "A run once more, from its manifest: are the numbers the same?"),
     "export": ("roundround.tasks.export:export", "A trained run as a folder for Hugging Face's transformers."),
     "max-retrieval": (
         "roundround.tasks.max_retrieval:max_retrieval",
@@ -42,6 +43,12 @@ READERS = {  # verbs that only read runs: their words are runs, and key=value
         "One HTML page for a run, written into its directory.",
         "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
         "writes it elsewhere.",
+    ),
+    "sync": (
+        "roundround.tasks.sync:sync",
+        "Upload runs that were logged offline to Weights & Biases.",
+        "RUN is a run directory, a sweep, a folder of runs, a pattern in quotes, last, or last~3. What is uploaded "
+        "already is left out.",
     ),
 }
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
