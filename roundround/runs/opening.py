@@ -19,7 +19,7 @@ from roundround import __version__
 from roundround.console import print_result, print_status
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import is_full, parse_json, write_atomically
-from roundround.runs import checkpoints, variants
+from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.launcher import rank
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
@@ -160,7 +160,11 @@ def give_figures(run: Run) -> None:
 def give_checkpoint(run: Run) -> None:
     """Give the logger the checkpoint that it wants, unless the run ended before its first."""
     wanted = run.logger.log_checkpoint
-    if wanted is None or checkpoints.newest(run.directory / "checkpoints") is None:
+    if wanted is None:
+        return
+    from roundround.runs import checkpoints  # torch, for which a verb that reads runs does not wait
+
+    if checkpoints.newest(run.directory / "checkpoints") is None:
         return
     also = [run.directory / name for name in (MANIFEST, "tokenizer.json") if (run.directory / name).exists()]
     run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)

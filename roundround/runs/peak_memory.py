@@ -7,8 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-
-import torch
+from typing import Any
 
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # of Linux
 FORGET_PEAK = "5"  # see proc_pid_clear_refs(5)
@@ -24,14 +23,17 @@ class PeakMemory:
     def __init__(self) -> None:
         self.forgotten = forget_resident_peak()
         self.before = resident_peak()
-        for n in gpus():
-            torch.cuda.reset_peak_memory_stats(n)
+        cuda = used_cuda()
+        for n in range(cuda.device_count() if cuda is not None else 0):
+            cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
         """`resident_bytes` and `device_bytes` (of CUDA's tensors); None where it is not known, or no GPU is used."""
         peak = resident_peak()
         known = peak is not None and (self.forgotten or self.before is None or peak > self.before)
-        of_gpus = max((torch.cuda.max_memory_allocated(n) for n in gpus()), default=0)
+        cuda = used_cuda()
+        used = range(cuda.device_count() if cuda is not None else 0)
+        of_gpus = max((cuda.max_memory_allocated(n) for n in used), default=0)
         return {"resident_bytes": peak if known else None, "device_bytes": of_gpus or None}
 
 
@@ -57,10 +59,10 @@ def resident_peak() -> int | None:
     return None
 
 
-def gpus() -> range:
-    """The numbers of the GPUs, where this process has used any."""
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return range(torch.cuda.device_count() if used else 0)
+def used_cuda() -> Any:
+    """`torch.cuda` where this process has used a GPU, else None: what only reads runs waits for no torch."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:
