@@ -79,6 +79,7 @@ def test_it_leaves_results_tables_and_figures(crossed: Path, roundround: Callabl
     assert {len(curve["tokens"]) for curve in said["curves"]} == {3}
     assert {len(group["runs"]) for group in said["groups"]} == {3}
     assert {record["verb"] for record in done.results} == {"eval", "train"}
+    assert not any("pe" in record for record in done.results), "that is one of the settings"
 
 
 @pytest.mark.pictures
