@@ -18,6 +18,7 @@ VERBS = {
     "theory": ("roundround.tasks.theory:theory", "Every statement of the papers as a check that could fail."),
     "reproduce": ("roundround.tasks.reproduce:reproduce", "The papers' figures and tables, made again and compared."),
     "compare": ("roundround.tasks.compare:compare", "Runs compared: means over seeds, intervals, paired tests."),
+    "rerun": ("roundround.tasks.rerun:rerun", "A run once more, from its manifest: are the numbers the same?"),
     "export": ("roundround.tasks.export:export", "A trained run as a folder for Hugging Face's transformers."),
     "max-retrieval": (
         "roundround.tasks.max_retrieval:max_retrieval",
@@ -36,6 +37,12 @@ READERS = {  # verbs that only read runs: their words are runs, and key=value
         "roundround.tasks.show:show",
         "One run on a screen: settings, results, curves, files.",
         "RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
+    ),
+    "sync": (
+        "roundround.tasks.sync:sync",
+        "Upload runs that were logged offline to Weights & Biases.",
+        "RUN is a run directory, a sweep, a folder of runs, a pattern in quotes, last, or last~3. What is uploaded "
+        "already is left out.",
     ),
 }
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export

@@ -38,6 +38,10 @@ class Refuted(Exception):
     """A statement that was to be checked does not hold; the command says which and exits with 1."""
 
 
+class Failed(Exception):
+    """What was asked for could not be done, and the line says all there is to know; the command exits with 1."""
+
+
 class Interrupted(BaseException):
     """A signal asked the process to stop (SIGINT or SIGTERM); the command exits with 128 plus its number."""
 

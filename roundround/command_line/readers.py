@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from roundround.command_line.complaint import complain
-from roundround.errors import OutputError, UserError, one_line
+from roundround.errors import Failed, OutputError, UserError, one_line
 
 
 def read(verb: str, target: str, words: list[str]) -> int:
@@ -19,6 +19,8 @@ def read(verb: str, target: str, words: list[str]) -> int:
         function(names, values)
     except UserError as error:
         return complain(verb, one_line(error), 2)
+    except Failed as error:
+        return complain(verb, one_line(error), 1)
     except OutputError:
         raise
     except Exception as error:

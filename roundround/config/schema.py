@@ -214,6 +214,28 @@ class CompareConfig:
 
 
 @dataclass
+class RerunConfig:
+    """What `roundround rerun` reads."""
+
+    paths: list[str] = MISSING
+    verb: str | None = MISSING
+    rtol: float = MISSING
+    trust: bool = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+
+    def check(self) -> None:
+        if len(self.paths) != 1:
+            raise UserError(f"give one run: a run directory, last, or last~3{given(self.paths)}")
+        if not 0 <= self.rtol < 1:
+            raise UserError(f"rtol={self.rtol} must be from 0 to below 1")
+
+
+def given(paths: list[str]) -> str:
+    return f"; given are {len(paths)}" if paths else ""
+
+
+@dataclass
 class MaxRetrievalConfig:
     """What `roundround max-retrieval` reads."""
 

@@ -83,7 +83,7 @@ def warning(by_length: Mapping[int, Dispersion]) -> str | None:
 
 
 def draw(dispersion: Dispersion, *, length: int, title: str, folder: Path) -> list[Path]:
-    """Save `folder/dispersion.svg` and `.pdf`: each head against the keys it sees, and the lemma."""
+    """Save `folder/dispersion` as svg, pdf and png: each head against the keys it sees, and the lemma."""
     from matplotlib.lines import Line2D
 
     figure, axes = subplots(1, 3, figsize=(13.5, 3.8))

@@ -9,6 +9,7 @@ from typing import Any
 
 from roundround.errors import escaped
 
+KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
 LETTER = 0.095  # inches: the mean width of a letter of a title
 BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#8a8a8a", "#e8eef6"
 
@@ -56,7 +57,7 @@ def write(figure: Any, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("svg", "pdf")) -> list[Path]:
+def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> list[Path]:
     """Write `folder/name.<kind>` for each kind, and close the figure."""
     from matplotlib import pyplot as plt
 

@@ -17,7 +17,6 @@ from roundround.retrieval.published import PAPER, SECOND_HAND
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
 
 MARKERS = "o^svDPX*<>"
-KINDS = ("svg", "pdf", "png")
 
 
 def accuracy(measured: Measured, folder: Path) -> list[Path]:
@@ -30,8 +29,8 @@ def accuracy(measured: Measured, folder: Path) -> list[Path]:
         axis.plot(measured.sizes, mean, label=label, **style)
         axis.fill_between(measured.sizes, mean - half, mean + half, color=style["color"], alpha=0.18, linewidth=0)
     in_paper = [n for n in measured.sizes if n in PAPER]
-    for place, (label, style) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
-        axis.plot(in_paper, [PAPER[n][place] for n in in_paper], style, color="black", linewidth=1.1, label=label)
+    for place, (label, dashes) in enumerate((("paper: softmax", "--"), ("paper: adaptive", ":"))):
+        axis.plot(in_paper, [PAPER[n][place] for n in in_paper], dashes, color="black", linewidth=1.1, label=label)
     ringed = [n for n in in_paper if n in SECOND_HAND]
     if ringed:
         rings = [(n, accuracy) for n in ringed for accuracy in PAPER[n]]
@@ -40,7 +39,7 @@ def accuracy(measured: Measured, folder: Path) -> list[Path]:
     over_items(axis, measured.sizes, "accuracy (%)")
     axis.set_ylim(0, 101)
     axis.legend(frameon=False, fontsize="small", loc="upper right")
-    return save(figure, folder, "accuracy", KINDS)
+    return save(figure, folder, "accuracy")
 
 
 def dispersion(measured: Measured, folder: Path) -> list[Path]:
@@ -65,7 +64,7 @@ def dispersion(measured: Measured, folder: Path) -> list[Path]:
     figure.suptitle(
         f"logit spread {spread[0]:.0f} at {measured.sizes[0]:,} items, {spread[-1]:.0f} at {measured.sizes[-1]:,}"
     )
-    return save(figure, folder, "dispersion", KINDS)
+    return save(figure, folder, "dispersion")
 
 
 def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path) -> list[Path]:
@@ -85,7 +84,7 @@ def heat_maps(by_size: Mapping[int, Array], name: str, folder: Path) -> list[Pat
     axes[-1, 0].set_xlabel("items by priority")
     figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6)
     figure.suptitle(f"{name}: weights of the items of highest priority")
-    return save(figure, folder, f"attention_{name}", KINDS)
+    return save(figure, folder, f"attention_{name}")
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int], folder: Path) -> list[Path]:
@@ -104,7 +103,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
     axis.set_title(f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items", fontsize="medium")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(facecolor="white", framealpha=1, edgecolor="white", fontsize="small")  # so that the shade shows in it
-    return save(figure, folder, "temperature_fit", KINDS)
+    return save(figure, folder, "temperature_fit")
 
 
 def styles(measured: Measured) -> dict[str, dict[str, Any]]:

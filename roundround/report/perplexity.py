@@ -15,7 +15,7 @@ from roundround.report.figures import BLUE, GREY, colour_map, save, set_title, s
 
 
 def draw(by_length: Mapping[int, PositionLoss], *, train_length: int, title: str, folder: Path) -> list[Path]:
-    """Save `folder/perplexity.svg` and `.pdf`; `by_length` maps a length in tokens to the losses by position."""
+    """Save `folder/perplexity` as svg, pdf and png; `by_length` maps a length in tokens to the losses by position."""
     lengths = sorted(by_length)
     figure, (left, right) = subplots(1, 2, figsize=(9.8, 3.6))
     left.plot(lengths, [by_length[n].perplexity() for n in lengths], "o-", color=BLUE)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from roundround.console import print_status
-from roundround.errors import AlreadySaid, Interrupted
-from roundround.interruption import interrupt, on_signals, put_back
+from roundround.runs.child import start
 from roundround.runs.directories import all_runs, runs_of
 from roundround.runs.planned import hash_of_numbers, planned_config
 
@@ -24,14 +21,6 @@ class Made:
     command: str
     directory: Path
     taken: bool  # finished before
-
-
-class VerbFailed(Exception):
-    """A verb said on standard error what went wrong; with its exit code."""
-
-    def __init__(self, command: str, code: int) -> None:
-        super().__init__(f"{command} ended with exit code {code}")
-        self.code = code
 
 
 @dataclass
@@ -73,25 +62,3 @@ class Runner:
     @property
     def own_folder(self) -> list[str]:
         return [] if self.config_dir is None else ["--config-dir", self.config_dir]
-
-
-def start(words: list[str]) -> Path:
-    """Run `roundround WORDS`; its directory. A signal reaches it before this process goes on with the signal."""
-    command = [sys.executable, "-m", "roundround", *words]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, process_group=0
-    )  # Ctrl-C comes from here alone
-    handlers = on_signals(interrupt)
-    try:
-        printed, _ = child.communicate()
-    except Interrupted as stop:
-        child.send_signal(stop.signum)
-        child.wait()
-        raise
-    finally:
-        put_back(handlers)
-    if child.returncode == 2:
-        raise AlreadySaid(f"roundround {' '.join(words)} was refused")
-    if child.returncode:
-        raise VerbFailed(f"roundround {' '.join(words)}", child.returncode)
-    return Path(printed.strip().splitlines()[-1])

@@ -44,6 +44,10 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def is_size(value: Any) -> bool:
+    return value is None or (is_whole(value) and value >= 0)
+
+
 def is_word(value: Any) -> bool:
     return is_text(value) and re.fullmatch(r"[\w.-]+", value) is not None
 
@@ -61,6 +65,7 @@ STATUS = Kind(
 DATE = Kind("a date and time", is_date)
 WHOLE = Kind("a whole number", is_whole)
 TOKENS = Kind(f"a whole number from 0 to {MOST_TOKENS:,}", lambda value: is_whole(value) and 0 <= value <= MOST_TOKENS)
+BYTES = Kind("numbers of bytes by name", lambda value: is_by_name(value, is_size))
 YES_NO = Kind("true or false", lambda value: isinstance(value, bool))
 TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
 VALUES = Kind("values by name", lambda value: isinstance(value, dict))
@@ -93,6 +98,11 @@ OPTIONAL = {
     "run": TEXT.or_null(),
     "init": OPTIONS.or_null(),
     "fit": VALUES,
+    "peak_memory": BYTES.or_null(),
+    "cwd": TEXT,
+    "git": VALUES.or_null(),
+    "versions": OPTIONS,
+    "device": TEXT.or_null(),
     "trains_as_softmax": YES_NO,
 }
 NEEDED_BY_VERB = {

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -17,12 +18,13 @@ from filelock import FileLock, Timeout
 from roundround import __version__
 from roundround.console import print_result, print_status
 from roundround.errors import Interrupted, UserError, one_line
-from roundround.files import is_full, write_atomically
+from roundround.files import is_full, parse_json, write_atomically
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.launcher import rank
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
+from roundround.runs.peak_memory import PeakMemory, larger
 from roundround.runs.provenance import command_line, config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
 
@@ -47,7 +49,7 @@ def opened(
     on standard output is the directory, unless `tell` says it elsewhere. Raises UserError where the directory cannot be
     written, where another process is writing there, or where a class from outside is another now.
     """
-    directory, writes = invocation.directory, rank() == 0
+    directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
     before = set(os.listdir(directory)) if writes else set()
     with locked(directory) if writes else nullcontext():
         earlier, patch = None, None
@@ -64,20 +66,20 @@ def opened(
             if writes:
                 start_logger(run, logger)
             yield run
-            end(run, "done")
+            end(run, "done", 0, memory)
         except UserError as error:
             if run.has_logged:
-                end(run, f"failed: {one_line(error)}")
+                end(run, f"failed: {one_line(error)}", 2, memory)
             elif earlier is None:
                 withdraw(run, before)
             else:
                 restore(run, earlier)
             raise
-        except (Interrupted, KeyboardInterrupt):
-            end(run, "interrupted")
+        except (Interrupted, KeyboardInterrupt) as stop:
+            end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
             raise
         except BaseException as error:
-            end(run, f"failed: {type(error).__name__}: {one_line(error)}")
+            end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
             raise
     if writes:
         tell(str(directory))
@@ -127,22 +129,57 @@ def start_logger(run: Run, logger: Logger) -> None:
         run.note(wandb=kept)
 
 
-def end(run: Run, status: str) -> None:
-    """Write how the run ended."""
-    if run.writes:
-        with as_well_as_possible(run, known=status != "done"):  # where the disk is full, that is what ends the run too
-            run.note(status=status, ended=now())
-            run.logger.finish(run.manifest)
+def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
+    """Write how the run ended, and give the logger what it leaves."""
+    if not run.writes:
+        return
+    known = status != "done"  # where the disk is full, that is what ends the run too
+    with as_well_as_possible(run, known=known):
+        peak = larger(run.manifest.get("peak_memory"), memory.so_far())
+        run.note(status=status, ended=now(), peak_memory=peak)
+    for what, give in {"results": give_results, "figures": give_figures, "checkpoint": give_checkpoint}.items():
+        with as_well_as_possible(run, known=known, what=f"the {what} could not be given to the logger"):
+            give(run)
+    with as_well_as_possible(run, known=known):
+        run.logger.finish(run.manifest, exit_code)
+
+
+def give_results(run: Run) -> None:
+    """Give the logger the results, where there are any."""
+    if (run.directory / RESULTS).exists():
+        run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
+
+
+def give_figures(run: Run) -> None:
+    """Give the logger the figures, where there are any."""
+    pictures = {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}
+    if pictures:
+        run.logger.figures(pictures)
+
+
+def give_checkpoint(run: Run) -> None:
+    """Give the logger the checkpoint that it wants, unless the run ended before its first."""
+    wanted = run.logger.log_checkpoint
+    if wanted is None:
+        return
+    from roundround.runs import checkpoints  # torch takes seconds to import, and some verbs need none
+
+    if checkpoints.newest(run.directory / "checkpoints") is None:
+        return
+    also = [run.directory / name for name in (MANIFEST, "tokenizer.json") if (run.directory / name).exists()]
+    run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
 
 
 @contextmanager
-def as_well_as_possible(run: Run, *, known: bool) -> Iterator[None]:
+def as_well_as_possible(
+    run: Run, *, known: bool, what: str = "the end of the run could not be recorded"
+) -> Iterator[None]:
     """Where even recording the end fails, say so and keep the error that matters; a full disk may be known."""
     try:
         yield
     except Exception as error:
         level = logging.DEBUG if known and is_full(error) else logging.WARNING
-        log.log(level, "the end of the run could not be recorded: %s", one_line(error))
+        log.log(level, "%s: %s", what, one_line(error))
 
 
 def withdraw(run: Run, before: set[str]) -> None:
@@ -150,7 +187,7 @@ def withdraw(run: Run, before: set[str]) -> None:
     if not run.writes:
         return
     with as_well_as_possible(run, known=True):
-        run.logger.finish({**run.manifest, "status": "refused"})
+        run.logger.finish({**run.manifest, "status": "refused"}, 2)
     if "wandb" not in before:
         shutil.rmtree(run.directory / "wandb", ignore_errors=True)
     if variants.FOLDER not in before:
@@ -174,7 +211,7 @@ def restore(run: Run, earlier: str) -> None:
         else:
             run.manifest = {**manifest, "wandb": run.manifest["wandb"]}
             run.note()
-        run.logger.finish(manifest)
+        run.logger.finish(manifest, 2)
 
 
 def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:
@@ -186,6 +223,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "started": now(),
         "ended": None,
         "command": command_line(),
+        "cwd": os.getcwd(),
         "overrides": invocation.overrides,
         "config": config,
         "config_hash": config_hash(config),
@@ -193,6 +231,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "variants": {},
         "versions": versions(),
         "device": None,
+        "peak_memory": None,
         "seed": config.get("seed"),
         "data": None,
         "facts": {},

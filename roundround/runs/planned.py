@@ -9,10 +9,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.composition import compose
+from roundround.config.models import give_default_data
 from roundround.config.options import config_name
 from roundround.config.recorded import as_dict
 from roundround.runs.provenance import config_hash
 from roundround.runs.run import Invocation
+from roundround.runs.start import starting_point
 from roundround.runs.subject import settle_model_and_data
 
 NO_RESULT = {"outputs", "logger", "resume"}  # keys that change no number
@@ -20,14 +22,19 @@ ABOUT_MODELS = {"probe", "theory"}  # verbs that choose a text to go with the mo
 
 
 def planned_config(verb: str, overrides: Sequence[str], outputs: str, config_dir: str | None) -> dict[str, Any]:
-    """What `roundround VERB OVERRIDE ...` would record as its config; of eval where `run` is given, not `model`."""
+    """What `roundround VERB OVERRIDE ...` would record as its config; of max-retrieval where no `run` is given."""
     cfg: DictConfig = compose(config_name(verb), list(overrides), config_dir)
     choices = dict(cfg.hydra.runtime.choices)
     with open_dict(cfg):
         del cfg["hydra"]
     OmegaConf.update(cfg, "outputs", outputs)
+    invocation = Invocation(verb=verb, directory=Path(), overrides=list(overrides), choices=choices)
     if verb in ABOUT_MODELS:
-        settle_model_and_data(cfg, Invocation(verb=verb, directory=Path(), overrides=list(overrides), choices=choices))
+        settle_model_and_data(cfg, invocation)
+    if verb == "eval":
+        give_default_data(cfg, otherwise="pydoc")
+    if verb == "train":
+        cfg, _ = starting_point(cfg, invocation)
     return as_dict(cfg)
 
 

@@ -20,7 +20,8 @@ from roundround.report import reproduction as report
 from roundround.reproduction import ledger
 from roundround.reproduction.catalogue import chosen, in_order
 from roundround.reproduction.item import Item, Outcome, Subject
-from roundround.reproduction.runner import Runner, VerbFailed
+from roundround.reproduction.runner import Runner
+from roundround.runs.child import VerbFailed
 from roundround.runs.device import pick_device
 from roundround.runs.loggers.base import Logger
 from roundround.runs.opening import now, opened

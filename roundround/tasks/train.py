@@ -59,10 +59,11 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     start.check(config)
     corpus, tokenizer = build(config.data, Corpus), start.tokenizer(config)  # type: ignore[type-abstract]
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
+    logger = build(config.logger, Logger)  # a wrong option is said before hours of tokenising
     data = start.checked_data(prepare(corpus, tokenizer, default_cache_dir()))
     check_model_fits(check_buildable(config.model, config.pe, config.softmax, data.n_vocab), config.trainer)
     known = {"choices": start.choices, "data": facts_of(data), **start.facts}
-    with opened(invocation, config=as_dict(cfg), logger=build(config.logger, Logger), known=known) as run:
+    with opened(invocation, config=as_dict(cfg), logger=logger, known=known) as run:
         with lightning_messages_in_log():
             fit(run, config, data, optimizer, schedule, start)
         if run.writes:

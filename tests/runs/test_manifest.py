@@ -58,6 +58,13 @@ FOREIGN = {
     "data.n_vocab is 'x'": a_manifest(data={**DATA, "n_vocab": "x"}),
     "data.n_vocab is 4000000000": a_manifest(data={**DATA, "n_vocab": 4_000_000_000}),
     "data.end_of_document is -1": a_manifest(data={**DATA, "end_of_document": -1}),
+    "git is 'x'": a_manifest(git="x"),
+    "versions is a mapping": a_manifest(versions={"torch": 2}),
+    "device is 5": a_manifest(device=5),
+    "cwd is null": a_manifest(cwd=None),
+    "peak_memory is 'x'": a_manifest(peak_memory="x"),
+    "peak_memory is a mapping and must be numbers of bytes": a_manifest(peak_memory={"resident_bytes": "1 GB"}),
+    "peak_memory is a mapping and": a_manifest(peak_memory={"resident_bytes": -1, "device_bytes": None}),
     "config.normalisers is missing": a_manifest(verb="max-retrieval", config={"model": MODEL}),
     "config.normalisers is an empty list": a_manifest(verb="max-retrieval", config={"model": MODEL, "normalisers": []}),
     "config.normalisers is a mapping": a_manifest(
@@ -83,7 +90,15 @@ def test_what_is_wrong_with_a_foreign_manifest_is_named_in_one_line(tmp_path: Pa
 
 
 def test_a_manifest_as_a_run_writes_it_is_taken(tmp_path: Path) -> None:
-    for change in ({}, {"data": None}, {"status": "failed: boom"}, {"choices": {"pe": None}}):
+    peak = {"peak_memory": {"resident_bytes": 1 << 30, "device_bytes": None}}
+    for change in (
+        {},
+        {"data": None},
+        {"status": "failed: boom"},
+        {"choices": {"pe": None}},
+        {"peak_memory": None},
+        peak,
+    ):
         assert read_manifest(write(tmp_path, a_manifest(**change))) == a_manifest(**change)
 
 

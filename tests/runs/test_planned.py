@@ -21,6 +21,7 @@ def planned(verb: str, words: list[str]) -> str:
     ("verb", "words"),
     [
         ("theory", ["claim=[rope.lemma_a_3]"]),
+        ("eval", ["model=stories260k", "length=[16]", "max_tokens=100", "bos=false"]),
         ("probe", ["model=stories260k", "max_documents=1", "rows=false", "entropy=false"]),
         ("max-retrieval", SMALL),
     ],
@@ -37,6 +38,8 @@ def test_so_are_those_of_training_and_of_evaluating_a_run(roundround: Callable[.
     words = [*FAST, "data=text", f"data.path={corpus}"]
     trained = roundround("train", *words)
     assert planned("train", words) == hash_of_numbers(trained.manifest["config"])
+    words = ["init=stories260k", *FAST[:1], *FAST[8:], "data=text", f"data.path={corpus}", "model.train_length=32"]
+    assert planned("train", words) == hash_of_numbers(roundround("train", *words).manifest["config"])
     words = [f"run={trained.directory}", "length=[16,32]"]
     done = roundround("eval", *words)
     assert planned("eval", words) == hash_of_numbers(done.manifest["config"])

@@ -6,19 +6,16 @@ import errno
 import json
 import math
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import hydra
 import pytest
@@ -32,7 +29,6 @@ from roundround.runs import directories, provenance
 from roundround.runs.directories import claim, find_run, read_manifest, run_directory, sweep_directory
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
-from roundround.runs.loggers.wandb import WandB, has_login
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation, Run
 
@@ -59,8 +55,17 @@ class Recorder(Logger):
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.heard.append(("log", dict(metrics), step))
 
-    def finish(self, manifest: dict[str, Any]) -> None:
-        self.heard.append(("finish", manifest["status"], manifest["headline"]))
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.heard.append(("results", [(record["metric"], record["value"]) for record in records]))
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        self.heard.append(("figures", dict(pictures)))
+
+    def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
+        self.heard.append(("checkpoint", folder, list(also)))
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
+        self.heard.append(("finish", manifest["status"], manifest["headline"], exit_code))
 
 
 def opening(directory: Path, logger: Logger | None = None, **given: Any) -> AbstractContextManager[Run]:
@@ -150,7 +155,7 @@ def test_a_run_refused_before_its_first_step_leaves_only_what_was_there(director
     with pytest.raises(UserError, match="no such corpus"):
         task()
     assert {path.name for path in directory.iterdir()} == {"notes.txt"}
-    assert logger.heard[-1] == ("finish", "refused", {})
+    assert logger.heard[-1] == ("finish", "refused", {}, 2)
 
 
 def test_a_run_refused_before_its_first_step_deletes_nothing_of_the_users_own(directory: Path) -> None:
@@ -176,7 +181,7 @@ def test_a_new_run_overwrites_nothing_of_the_users_own(directory: Path, name: st
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_logger_that_fails_at_the_end_hides_no_refusal(directory: Path, resumed: bool) -> None:
     class Failing(NoLogger):
-        def finish(self, manifest: dict[str, Any]) -> None:
+        def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
             raise RuntimeError("the network is gone")
 
     if resumed:
@@ -243,16 +248,21 @@ def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPa
 # -- the logger
 
 
-def test_the_logger_hears_the_config_at_the_start_and_the_status_at_the_end(directory: Path) -> None:
+def test_the_logger_hears_the_config_at_the_start_and_what_the_run_leaves_at_the_end(directory: Path) -> None:
     logger = Recorder()
     with opening(directory, logger) as run:
         assert read_manifest(directory)["wandb"] == {"id": "abc"}
         run.log(7, loss=2.0, lr=0.1)
-        run.results([], perplexity=8.1)
+        run.results([{"metric": "perplexity", "value": 8.1}], perplexity=8.1)
+        (directory / "figures").mkdir()
+        for name in ("b.png", "a.png", "a.svg"):
+            (directory / "figures" / name).touch()
     assert logger.heard == [
         ("start", directory, "running", CONFIG),
         ("log", {"loss": 2.0, "lr": 0.1}, 7),
-        ("finish", "done", {"perplexity": 8.1}),
+        ("results", [("perplexity", 8.1)]),
+        ("figures", {name: directory / "figures" / f"{name}.png" for name in "ab"}),
+        ("finish", "done", {"perplexity": 8.1}, 0),
     ]
 
 
@@ -260,14 +270,15 @@ def test_the_logger_hears_the_config_at_the_start_and_the_status_at_the_end(dire
 def test_the_logger_hears_how_a_stopped_run_ended(directory: Path, error: BaseException) -> None:
     logger = Recorder()
     ended_by(directory, error, logger)
-    assert logger.heard[-1] == ("finish", read_manifest(directory)["status"], {})
+    code = {RuntimeError: 1, UserError: 2, KeyboardInterrupt: 130}[type(error)]
+    assert logger.heard[-1] == ("finish", read_manifest(directory)["status"], {}, code)
 
 
 def test_a_logger_that_fails_at_the_end_hides_neither_the_status_nor_the_error(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Logger):
-        def finish(self, manifest: dict[str, Any]) -> None:
+        def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
             raise OSError("the network is gone")
 
     ended_by(directory, ZeroDivisionError("the error that matters"), Broken())
@@ -708,170 +719,6 @@ def test_no_repository_and_no_git_say_nothing(tmp_path: Path, monkeypatch: pytes
     assert provenance.git_state() == (None, None)
     monkeypatch.setenv("PATH", "")
     assert provenance.git_state() == (None, None)
-
-
-# -- Weights & Biases
-
-
-def test_a_login_is_a_key_or_a_line_in_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert not has_login()
-    netrc = tmp_path / ".netrc"
-    netrc.write_text("machine example.com login user password secret\n")
-    netrc.chmod(0o600)
-    assert not has_login()
-    netrc.write_text("machine api.wandb.ai login user password secret\n")
-    assert has_login()
-    netrc.write_text("this is not\na netrc file\n")
-    assert not has_login()
-    netrc.write_text("machine wandb.example.com login user password secret\n")
-    assert not has_login()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com/")
-    assert has_login()
-    netrc.rename(tmp_path / "mine")
-    assert not has_login()
-    monkeypatch.setenv("NETRC", str(tmp_path / "mine"))
-    assert has_login()
-    monkeypatch.delenv("NETRC")
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    assert has_login()
-
-
-TWO_RUNS = """
-import sys
-from pathlib import Path
-from roundround.errors import Interrupted
-from roundround.runs.loggers.wandb import WandB
-from roundround.runs.opening import opened
-from roundround.runs.run import Invocation
-invocation = Invocation(verb="probe", directory=Path("run"), overrides=[], choices={})
-for last in (False, True):
-    logger = WandB(project="project", entity=None, group=None, tags=["tag"])
-    config = {"seed": 3, "remark": "the config reaches W and B"}
-    try:
-        with opened(invocation, config=config, logger=logger) as run:
-            for step in (2, 3) if last else (1, 2):
-                run.log(step, bits_of_loss=float(step + 10 * last))
-            run.results([], headline_number=0.5)
-            if not last:
-                raise Interrupted(15)
-    except Interrupted:
-        pass
-"""
-
-
-def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_path: Path) -> None:
-    (tmp_path / "work" / "run").mkdir(parents=True)
-    known = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "NETRC"))}
-    terminal, end = pty.openpty()  # at a terminal it could ask
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", TWO_RUNS],
-            cwd=tmp_path / "work",
-            env=known | {"HOME": str(tmp_path)},
-            stdin=end,
-            stdout=end,
-            stderr=end,
-            timeout=120,
-            check=False,
-        )
-        shown = os.read(terminal, 100_000).decode()
-    finally:
-        os.close(end)
-        os.close(terminal)
-    assert done.returncode == 0, shown
-    assert shown.split() == ["run"], "it says nothing but the run directory"
-    assert os.listdir(tmp_path / "work") == ["run"]
-    manifest = read_manifest(tmp_path / "work" / "run")
-    assert (manifest["status"], manifest["wandb"]["mode"]) == ("done", "offline")
-    left = sorted((tmp_path / "work/run/wandb").glob(f"offline-run-*/run-{manifest['wandb']['id']}.wandb"))
-    assert len(left) == 2, "a run that goes on is the same run there"
-    for file, status in zip(left, (b"interrupted", b"done"), strict=True):
-        record = file.read_bytes()
-        for text in (b"the config reaches W and B", b"headline_number", b"tag", status):
-            assert text in record, text
-    rows = [history(file) for file in left]
-    assert rows == [[(1, 1.0), (2, 2.0)], [(2, 12.0), (3, 13.0)]], "what a resumed run repeats is kept"
-    assert all(axes(file)["*"] == "step" for file in left)
-
-
-def records(file: Path) -> Iterator[Any]:
-    """What W&B has written into the file of an offline run: a log of LevelDB's, after a header of seven bytes."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, block, place, whole = file.read_bytes(), 32768, 7, b""
-    while place + 7 <= len(data):
-        if block - place % block < 7:  # too little room for a header
-            place += block - place % block
-            continue
-        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
-        whole += data[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # a record, or the last part of one
-            record = Record()
-            record.ParseFromString(whole)
-            whole = b""
-            yield record
-
-
-def history(file: Path) -> list[tuple[int, float]]:
-    """The (step, loss) pairs of an offline run, in their order."""
-    rows = [
-        {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in record.history.item}
-        for record in records(file)
-        if record.HasField("history")
-    ]
-    return [(row["step"], row["bits_of_loss"]) for row in rows]
-
-
-def axes(file: Path) -> dict[str, str]:
-    """Which metric W&B draws each metric against."""
-    metrics = [record.metric for record in records(file) if record.HasField("metric")]
-    return {metric.name or metric.glob_name: metric.step_metric for metric in metrics}
-
-
-def test_an_empty_variable_of_wandb_counts_as_one_that_is_not_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin = MagicMock()
-    monkeypatch.setattr("roundround.runs.loggers.wandb.begun", begin)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_API_KEY", "NETRC"):
-        monkeypatch.setenv(name, "")
-    WandB(project="project", entity=None, group=None, tags=[]).start(tmp_path, a_manifest())
-    assert begin.call_args.args[1] == "offline"
-    assert [name for name in os.environ if name.startswith("WANDB") and not os.environ[name]] == []
-
-
-def test_no_home_is_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NETRC", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
-    assert not has_login()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"project": "a/b"}, "project='a/b' must be a name"),
-        ({"project": ""}, "project='' must be a name"),
-        ({"tags": ["x" * 65]}, "tags: each must have 1 to 64 characters"),
-        ({"WANDB_MODE": "foo"}, "WANDB_MODE=foo must be one of online, offline"),
-        ({"WANDB_BASE_URL": "nonsense"}, "WANDB_BASE_URL=nonsense must be an address"),
-        ({"WANDB_BASE_URL": "https://"}, "must be an address"),
-    ],
-)
-def test_what_wandb_would_refuse_is_refused_before_the_run_begins(
-    given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = {"project": "project", "entity": None, "group": None, "tags": []}
-    for name in given.keys() - names.keys():
-        monkeypatch.setenv(name, given[name])
-    with pytest.raises(ValueError, match=re.escape(message)):
-        WandB(**{name: given.get(name, value) for name, value in names.items()})
 
 
 # -- what once went wrong

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +14,7 @@ from roundround.errors import UserError, one_line
 from roundround.runs.loggers.base import Logger
 
 log = logging.getLogger(__name__)
+WITH_CHECKPOINTS = ("train", "max-retrieval")  # verbs
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 NOT_IN_PROJECTS = set("/\\#?%:")
 LONGEST_PROJECT, LONGEST_TAG = 128, 64  # characters
@@ -20,14 +22,28 @@ LONGEST_PROJECT, LONGEST_TAG = 128, 64  # characters
 
 @final
 class WandB(Logger):
-    """Weights & Biases: online where a login exists, else offline in the run directory; never prompts."""
+    """Weights & Biases: online where a login exists, else offline in the run directory; never prompts.
 
-    def __init__(self, *, project: str, entity: str | None, group: str | None, tags: list[str]) -> None:
+    The config, the metrics, the results as a table, the figures as images, where asked for the checkpoint as an
+    artifact, and how the run ended. The jobs of a sweep are a group; a run that goes on is the same run there.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        entity: str | None,
+        group: str | None,
+        tags: list[str],
+        log_checkpoint: str | bool | None = None,
+    ) -> None:
         check_names(project, tags)
         check_environment()
         self.project, self.entity, self.group, self.tags = project, entity, group, tags
+        self.log_checkpoint = checked_checkpoint(log_checkpoint)
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
+        check_has_checkpoint(self.log_checkpoint, manifest)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
@@ -40,6 +56,7 @@ class WandB(Logger):
             "project": self.project,
             "entity": self.entity,
             "group": self.group or (Path(sweep).name if sweep else None),
+            "job_type": manifest["verb"],
             "tags": self.tags,
             "dir": str(directory),
             "name": "/".join(directory.parts[-2:]),
@@ -48,7 +65,7 @@ class WandB(Logger):
             "config": manifest["config"],
         }
         mode = os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
-        self.run = begun(wandb, mode, options)
+        self.run, self.folder = begun(wandb, mode, options), directory / "wandb"
         # an axis of our own: of wandb's, it drops the steps that it has, which a resumed run repeats
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
@@ -58,9 +75,31 @@ class WandB(Logger):
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.run.log({**metrics, "step": step})
 
-    def finish(self, manifest: dict[str, Any]) -> None:
+    def results(self, records: Sequence[Mapping[str, Any]]) -> None:
+        import wandb
+
+        columns = list(dict.fromkeys(name for record in records for name in record))
+        rows = [[record.get(name) for name in columns] for record in records]
+        with staging_in(self.folder):
+            self.run.log({"results": wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
+
+    def figures(self, pictures: Mapping[str, Path]) -> None:
+        import wandb
+
+        self.run.log({f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()})
+
+    def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
+        import wandb
+
+        with staging_in(self.folder):
+            artifact = wandb.Artifact(f"checkpoint-{self.run.id}", type="model", metadata={"folder": folder.name})
+            for path in (*sorted(folder.iterdir()), *also):  # add_dir would print
+                artifact.add_file(str(path))
+            self.run.log_artifact(artifact, aliases=[folder.name, str(self.log_checkpoint)])
+
+    def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
         self.run.summary.update({"status": manifest["status"], **manifest["headline"]})
-        self.run.finish(exit_code=0 if manifest["status"] == "done" else 1)
+        self.run.finish(exit_code=exit_code)
 
 
 def begun(wandb: Any, mode: str, options: dict[str, Any]) -> Any:
@@ -89,6 +128,43 @@ def check_names(project: str, tags: list[str]) -> None:
     for tag in tags:
         if not 1 <= len(tag) <= LONGEST_TAG:
             raise ValueError(f"tags: each must have 1 to {LONGEST_TAG} characters, and {tag[:LONGEST_TAG]!r} has not")
+
+
+def checked_checkpoint(given: str | bool | None) -> str | None:
+    """The name of the checkpoint to be logged, None for none. Raises ValueError for another name."""
+    if given in (False, None):
+        return None
+    if given not in ("best", "last"):
+        raise ValueError(f"log_checkpoint={given} must be false, best or last")
+    return str(given)
+
+
+def check_has_checkpoint(name: str | None, manifest: Mapping[str, Any]) -> None:
+    """Raises UserError where a checkpoint is asked for, and the run leaves none of that name."""
+    verb, wanted = manifest["verb"], f"logger.log_checkpoint={name}"
+    if name is not None and (verb not in WITH_CHECKPOINTS or manifest.get("run") is not None):
+        raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
+    if name == "best" and verb == "max-retrieval":
+        raise UserError(
+            f"{wanted}: max-retrieval measures no held-out loss to choose by; give logger.log_checkpoint=last"
+        )
+
+
+@contextmanager
+def staging_in(folder: Path) -> Iterator[None]:
+    """Let wandb copy the files of artifacts into a folder of the run, unless the user has named another.
+
+    Else they lie in the home folder until somebody uploads them, and do not go where the run directory goes.
+    """
+    given = os.environ.get("WANDB_DATA_DIR")
+    os.environ["WANDB_DATA_DIR"] = given or str(folder)
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["WANDB_DATA_DIR"]
+        else:
+            os.environ["WANDB_DATA_DIR"] = given
 
 
 def check_environment() -> None:

@@ -1,0 +1,85 @@
+"""What came of a repetition: a table by metric, the numbers that differ, and records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from roundround.console import print_table
+from roundround.lab_book.agreement import CLOSE, DIFFERENT, EQUAL, MISSING, VERDICTS, Pair
+
+MOST_SHOWN = 20  # numbers that differ
+
+
+def counts(pairs: Sequence[Pair]) -> dict[str, int]:
+    return {verdict: sum(pair.verdict == verdict for pair in pairs) for verdict in VERDICTS}
+
+
+def largest(pairs: Sequence[Pair]) -> float:
+    """The largest relative difference of any number that is there on both sides."""
+    return max((pair.difference for pair in pairs if pair.difference is not None), default=0.0)
+
+
+def records(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """One for each number, whose value is the relative difference, after the totals."""
+    total = [{"metric": f"n_{verdict}", "value": n} for verdict, n in counts(pairs).items()]
+    total.append({"metric": "largest_relative_difference", "value": largest(pairs)})
+    return total + [
+        {"metric": "relative_difference", **without_metric(pair), "of": pair.metric, "verdict": pair.verdict,
+         "then": pair.then, "now": pair.now, "value": pair.difference}
+        for pair in pairs
+    ]  # fmt: skip
+
+
+def without_metric(pair: Pair) -> dict[str, Any]:
+    return {name: value for name, value in pair.where.items() if name not in ("metric", "verb", "run")}
+
+
+def line(pairs: Sequence[Pair], rtol: float) -> str:
+    """All numbers in one sentence."""
+    n = counts(pairs)
+    said = {
+        EQUAL: "",
+        CLOSE: f" (the largest relative difference is {largest([p for p in pairs if p.verdict == CLOSE]):.1g})",
+        DIFFERENT: f" (by more than rtol={rtol:g}; the largest relative difference is {largest(pairs):.2g})",
+        MISSING: " on one side",
+    }
+    parts = [f"{n[verdict]:,} {verdict}{more}" for verdict, more in said.items() if n[verdict] or verdict == EQUAL]
+    return f"{len(pairs):,} numbers: {', '.join(parts)}"
+
+
+def show(pairs: Sequence[Pair]) -> None:
+    """The table by metric, and the first numbers that differ."""
+    by_metric: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        by_metric.setdefault(pair.metric, []).append(pair)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="difference: the largest, relative to the larger number")
+    table.add_column("metric", overflow="fold")
+    for name in (*VERDICTS, "difference"):
+        table.add_column(name, justify="right")
+    for metric, own in by_metric.items():
+        n = counts(own)
+        table.add_row(metric, *(f"{n[v]:,}" if n[v] else "" for v in VERDICTS), f"{largest(own):.2g}")
+    print_table(table)
+    worst = [pair for pair in pairs if pair.verdict in (DIFFERENT, MISSING)]
+    if worst:
+        differing = Table("metric", "of", "then", "now", box=box.SIMPLE_HEAD, pad_edge=False)
+        for pair in worst[:MOST_SHOWN]:
+            differing.add_row(pair.metric, place(pair, pairs), number(pair.then), number(pair.now))
+        more = f"and {len(worst) - MOST_SHOWN:,} more, see results.json"
+        differing.caption = more if len(worst) > MOST_SHOWN else None
+        print_table(differing)
+
+
+def place(pair: Pair, pairs: Sequence[Pair]) -> str:
+    """The fields that tell a number from others of its metric."""
+    others = [other.where for other in pairs if other.metric == pair.metric]
+    own = [k for k in pair.where if any(other.get(k) != pair.where[k] for other in others) and k not in ("run", "step")]
+    return ", ".join(f"{name}={pair.where[name]}" for name in own)
+
+
+def number(value: Any) -> str:
+    return "missing" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,48 @@
+"""A verb in a process of its own, started by another verb."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from roundround.errors import AlreadySaid, Interrupted
+from roundround.interruption import interrupt, on_signals, put_back
+from roundround.runs.provenance import PACKAGE
+
+
+class VerbFailed(Exception):
+    """A verb said on standard error what went wrong; with its exit code."""
+
+    def __init__(self, command: str, code: int) -> None:
+        super().__init__(f"{command} ended with exit code {code}")
+        self.code = code
+
+
+def start(words: Sequence[str], folder: Path | None = None) -> Path:
+    """Run `roundround WORDS`, in this folder or the current one; its directory.
+
+    A signal reaches it before this process goes on with the signal. AlreadySaid where it was refused, VerbFailed where
+    it failed; it has said why.
+    """
+    command = [sys.executable, "-m", "roundround", *words]
+    path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for another folder
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, process_group=0, cwd=folder, env=os.environ | {"PYTHONPATH": path}
+    )  # Ctrl-C comes from here alone
+    handlers = on_signals(interrupt)
+    try:
+        printed, _ = child.communicate()
+    except Interrupted as stop:
+        child.send_signal(stop.signum)
+        child.wait()
+        raise
+    finally:
+        put_back(handlers)
+    if child.returncode == 2:
+        raise AlreadySaid(f"roundround {' '.join(words)} was refused")
+    if child.returncode:
+        raise VerbFailed(f"roundround {' '.join(words)}", child.returncode)
+    return Path(printed.strip().splitlines()[-1])
