@@ -112,9 +112,12 @@ def change(directory: Path, edit: Any) -> None:
         ("pe=alibi", r"baseline=pe=alibi matches nothing; the settings that vary are pe \(nope, rope\)"),
         ("p=rope", r"baseline=p=rope matches nothing"),
         ("rope", "baseline=rope: give a setting and its value"),
+        (["pe=rope", "pe=nope"], "baseline=pe=rope,pe=nope: pe is given twice"),
     ],
 )
-def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(outputs: Path, baseline: str, said: str) -> None:
+def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(
+    outputs: Path, baseline: str | list[str], said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         compare(outputs, baseline=baseline)
 
