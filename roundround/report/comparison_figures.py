@@ -66,7 +66,7 @@ def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]
         title = f"{verb}: {metric}" if verb else metric
         paths += draw_by_length(rows, title, folder, name)
         differing = [row for row in rows if row.difference is not None]
-        if differing:
+        if differing and len({id(row.group) for row in differing}) <= PANELS * LINES:
             paths += draw_by_length(differing, title, folder, name, baseline=str(found.baseline))
         paths += draw_matrix(rows, title, folder, f"{name}_matrix")
     if any(len(curve.tokens) > 1 for curve in curves):
