@@ -69,6 +69,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/train_throughput.py --compile
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/probe.py
+	$(BIN)/python benchmarks/lab_book.py
 
 mutants: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/training/recipe_mutants.py

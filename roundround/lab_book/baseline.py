@@ -69,6 +69,10 @@ def baseline_of(given: Sequence[str], groups: Mapping[Any, Sequence[Group]]) -> 
     wrong = [word for word in given if not word.partition("=")[0] or "=" not in word]
     if wrong:
         raise UserError(f"baseline={wrong[0]}: give a setting and its value, such as baseline=pe=rope, or none")
+    keys = [word.partition("=")[0] for word in given]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"baseline={','.join(given)}: {key} is given twice, and a baseline has one value of it")
     asked = Baseline({key: value for key, _, value in (word.partition("=") for word in given)})
     if not any(asked.is_met(group) for group in everyone):
         raise UserError(f"baseline={asked} matches nothing; {choices(everyone)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from roundround.intervals import error_widths
 from roundround.lab_book.baseline import choices
-from roundround.lab_book.comparison import Comparison
+from roundround.lab_book.comparison import Comparison, Row
 from roundround.lab_book.groups import Group, order, shown, varying, words
 from roundround.lab_book.quality import direction
 from roundround.lab_book.trials import Cell, Trial
@@ -54,9 +54,15 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     for name, row in apart.items():
         seeds = n_of(row.n_seeds, "seed")
         yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
-    without = dict.fromkeys(row.group.name for row in comparison.table if row.baseline and not row.pairs)
+    without = dict.fromkeys(row.group.name for row in comparison.table if row.baseline and has_other_seeds(row))
     if without:
         yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
+
+
+def has_other_seeds(row: Row) -> bool:
+    """Whether the baseline was measured there, with none of the seeds of this setting."""
+    there = (row.metric, tuple(row.place.items()))
+    return row.baseline is not None and not row.pairs and there in row.baseline.numbers
 
 
 def about_seeds(groups: Sequence[Group]) -> Iterator[str]:
@@ -132,6 +138,8 @@ def about_gaps(groups: Sequence[Group]) -> Iterator[str]:
     """Metrics and places that only some of the models have."""
     trials: dict[tuple[int, Any], set[Any]] = {}
     for n, group in enumerate(groups):
+        if group.verb == "max-retrieval" and group.trials[0].settings.get("softmax") is None:
+            continue  # numbers of the logits, which no normaliser has changed
         for cell, by_seed in group.numbers.items():
             for seed in by_seed:
                 trials.setdefault((n, seed), set()).add(cell)

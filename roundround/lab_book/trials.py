@@ -98,7 +98,7 @@ def add(run: PastRun, table: LongTable) -> None:
     for record in records:
         value = number(record["value"])
         if value is None:
-            odd.add(record["metric"] if isinstance(record["value"], str) and not_finite(record["value"]) else "")
+            odd |= {record["metric"]} if not_finite(record["value"]) else set()
             continue
         keys = tuple(record)
         if keys not in of_keys:
@@ -115,7 +115,7 @@ def add(run: PastRun, table: LongTable) -> None:
         where = (record["metric"], tuple((key, cell(record[key])) for key in places if is_place(key, record[key])))
         if trials[which].numbers.setdefault(where, value) != value:
             twice.add(where)
-    for metric in sorted(odd - {""}):
+    for metric in sorted(odd):
         table.remarks.append(f"{metric} of {run.directory} is not finite somewhere, and left out there")
     for where in twice:
         table.remarks.append(f"{run.directory} has two values of {where[0]} at one place, which is left out")
@@ -131,9 +131,9 @@ def number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def not_finite(text: str) -> bool:
-    """Whether a text is how `results.json` writes a number that is not finite."""
-    return text in ("nan", "inf", "-inf")
+def not_finite(value: Any) -> bool:
+    """Whether a value is a number that is not finite, or its name, as `results.json` writes it."""
+    return value in ("nan", "inf", "-inf") or (isinstance(value, float) and not math.isfinite(value))
 
 
 def split_keys(keys: Iterable[str], known: Collection[str]) -> tuple[list[str], list[str]]:

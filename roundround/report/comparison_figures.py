@@ -63,8 +63,12 @@ def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]
     paths = []
     for (verb, metric), rows in telling(found).items():
         name = re.sub(r"[^\w.-]+", "_", f"{verb}_{metric}" if verb else metric)
-        paths += draw_by_length(rows, f"{verb}: {metric}" if verb else metric, folder, name)
-        paths += draw_matrix(rows, f"{verb}: {metric}" if verb else metric, folder, f"{name}_matrix")
+        title = f"{verb}: {metric}" if verb else metric
+        paths += draw_by_length(rows, title, folder, name)
+        differing = [row for row in rows if row.difference is not None]
+        if differing and len({id(row.group) for row in differing}) <= PANELS * LINES:
+            paths += draw_by_length(differing, title, folder, name, baseline=str(found.baseline))
+        paths += draw_matrix(rows, title, folder, f"{name}_matrix")
     if any(len(curve.tokens) > 1 for curve in curves):
         paths += draw_curves(curves, folder)
     return paths
@@ -90,8 +94,11 @@ def telling(found: Comparison) -> dict[tuple[str | None, str], list[Row]]:
 # -- lines
 
 
-def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> list[Path]:
-    """Quality against context length (or the number of items), where several were measured."""
+def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str, *, baseline: str = "") -> list[Path]:
+    """Quality against context length (or the number of items), where several were measured.
+
+    baseline: its words where the rows' differences to it are drawn, in place of their means.
+    """
     axis_key = next((key for key in AXES if len({row.place.get(key) for row in rows} - {None}) > 1), None)
     if axis_key is None:
         return []
@@ -100,9 +107,11 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> 
         if axis_key in row.place:
             rest = {**row.settings, **{key: value for key, value in row.place.items() if key != axis_key}}
             lines.setdefault(tuple(rest.items()), []).append(row)
-    panels, n_more = panels_of([line_of(dict(rest), some, axis_key) for rest, some in lines.items()])
+    value = "difference" if baseline else "mean"
+    panels, n_more = panels_of([line_of(dict(rest), some, axis_key, value) for rest, some in lines.items()])
     ticks = sorted({row.place[axis_key] for row in rows if axis_key in row.place})
-    figure, axes = lined(panels, ylabel=rows[0].metric.replace("_", " "), xlabel=AXES[axis_key])
+    label = rows[0].metric.replace("_", " ")
+    figure, axes = lined(panels, ylabel=f"difference of {label}" if baseline else label, xlabel=AXES[axis_key])
     trained = {row.group.trials[0].settings.get("model.train_length") for row in rows}
     for axis in axes:
         axis.set_xscale("log")
@@ -111,9 +120,14 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str) -> 
         axis.minorticks_off()
         if axis_key == "length" and len(trained) == 1 and isinstance(next(iter(trained)), int):
             axis.axvline(next(iter(trained)), color=GREY, linestyle=":", linewidth=1, zorder=0)
-    return finish(
-        figure, n_more, f"{title} over seeds; bands: 95 % intervals of the mean", folder, f"{name}_by_{axis_key}"
+        if baseline:
+            axis.axhline(0, color="black", linewidth=0.8, zorder=0)
+    what = (
+        f"minus {baseline}, seed by seed; bands: 95 % intervals"
+        if baseline
+        else "over seeds; bands: 95 % intervals of the mean"
     )
+    return finish(figure, n_more, f"{title} {what}", folder, f"{name}{'_difference' * bool(baseline)}_by_{axis_key}")
 
 
 def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:
@@ -124,11 +138,13 @@ def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:
     return finish(figure, n_more, "training; bands: 95 % intervals of the mean over seeds", folder, "training_curves")
 
 
-def line_of(settings: dict[str, Any], rows: Sequence[Row], axis_key: str) -> Line:
+def line_of(settings: dict[str, Any], rows: Sequence[Row], axis_key: str, value: str) -> Line:
+    """The means (or the differences) of one setting along an axis."""
     rows = sorted(rows, key=lambda row: order(row.place[axis_key]))
-    half = [np.nan if row.high is None else row.high - row.mean for row in rows]
-    x = [row.place[axis_key] for row in rows]
-    return Line(settings, np.array(x, dtype=np.float64), np.array([row.mean for row in rows]), np.array(half))
+    highs = [row.difference_high if value == "difference" else row.high for row in rows]
+    means = np.array([getattr(row, value) for row in rows], dtype=np.float64)
+    half = np.array([np.nan if high is None else high for high in highs]) - means
+    return Line(settings, np.array([row.place[axis_key] for row in rows], dtype=np.float64), means, half)
 
 
 def panels_of(lines: Sequence[Line]) -> tuple[list[Panel], int]:

@@ -161,11 +161,11 @@ def as_csv(comparison: Comparison) -> str:
     first = ["metric", "verb", *places, "settings"]
     fields = [*first, *(key for key in (records[0] if records else ()) if key not in first)]
     out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(fields)
     for row, record in zip(comparison.table, records, strict=True):
-        names = {"settings": row.group.name, "baseline": None if row.baseline is None else row.baseline.name}
-        writer.writerow({key: plain(value) for key, value in (record | names).items()})
+        record |= {"settings": row.group.name, "baseline": None if row.baseline is None else row.baseline.name}
+        writer.writerow([plain(record.get(key)) for key in fields])
     return out.getvalue()
 
 

@@ -162,7 +162,7 @@ def give_checkpoint(run: Run) -> None:
     wanted = run.logger.log_checkpoint
     if wanted is None:
         return
-    from roundround.runs import checkpoints  # torch, for which a verb that reads runs does not wait
+    from roundround.runs import checkpoints  # torch takes seconds to import, and some verbs need none
 
     if checkpoints.newest(run.directory / "checkpoints") is None:
         return

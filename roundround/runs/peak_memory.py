@@ -23,17 +23,14 @@ class PeakMemory:
     def __init__(self) -> None:
         self.forgotten = forget_resident_peak()
         self.before = resident_peak()
-        cuda = used_cuda()
-        for n in range(cuda.device_count() if cuda is not None else 0):
+        for cuda, n in gpus():
             cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
         """`resident_bytes` and `device_bytes` (of CUDA's tensors); None where it is not known, or no GPU is used."""
         peak = resident_peak()
         known = peak is not None and (self.forgotten or self.before is None or peak > self.before)
-        cuda = used_cuda()
-        used = range(cuda.device_count() if cuda is not None else 0)
-        of_gpus = max((cuda.max_memory_allocated(n) for n in used), default=0)
+        of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
         return {"resident_bytes": peak if known else None, "device_bytes": of_gpus or None}
 
 
@@ -59,10 +56,10 @@ def resident_peak() -> int | None:
     return None
 
 
-def used_cuda() -> Any:
-    """`torch.cuda` where this process has used a GPU, else None: what only reads runs waits for no torch."""
-    torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+def gpus() -> list[tuple[Any, int]]:
+    """torch.cuda with the number of each GPU, where this process has used any; a verb without torch has none."""
+    cuda = sys.modules.get("torch.cuda")
+    return [(cuda, n) for n in range(cuda.device_count())] if cuda is not None and cuda.is_initialized() else []
 
 
 def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:

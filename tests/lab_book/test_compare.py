@@ -112,9 +112,12 @@ def change(directory: Path, edit: Any) -> None:
         ("pe=alibi", r"baseline=pe=alibi matches nothing; the settings that vary are pe \(nope, rope\)"),
         ("p=rope", r"baseline=p=rope matches nothing"),
         ("rope", "baseline=rope: give a setting and its value"),
+        (["pe=rope", "pe=nope"], "baseline=pe=rope,pe=nope: pe is given twice"),
     ],
 )
-def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(outputs: Path, baseline: str, said: str) -> None:
+def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(
+    outputs: Path, baseline: str | list[str], said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         compare(outputs, baseline=baseline)
 
@@ -181,16 +184,18 @@ def test_a_run_of_many_seeds_and_normalisers_is_a_trial_for_each(tmp_path: Path)
         for seed in (0, 1, 2)
         for n in (16, 32)
     ]
+    records += [{"metric": "logit_spread", "seed": seed, "n": 16, "value": 1.0 + seed} for seed in (0, 1, 2)]
     records.append({"metric": "gains_from_paper", "value": 3.0, "low": "nan", "high": "nan"})
     run = write_train(tmp_path / "run", "rope", 0)
     write_results(run, records)
     config = {"model": {"_target_": "x"}, "normalisers": {}, "seeds": 3}
     change(run, lambda manifest: manifest.update(verb="max-retrieval", config=config, choices={}))
     found = compare(run)
-    assert found.settings == {"softmax": ["softmax", "ssmax"]}
+    assert found.settings == {"softmax": ["softmax", "ssmax", None]}, "of the logits, whatever comes after them"
     (row,) = [row for row in found.table if row.settings == {"softmax": "ssmax"} and row.place == {"n": 32}]
     assert (row.values, row.difference) == ([37, 38, 39], -2)
-    assert {row.metric for row in found.table} == {"accuracy"}, "not what is over all seeds"
+    assert {row.metric for row in found.table} == {"accuracy", "logit_spread"}, "not what is over all seeds"
+    assert found.remarks == []
 
 
 # -- what a reader is told
@@ -313,6 +318,11 @@ def test_the_same_numbers_twice_are_one(outputs: Path) -> None:
     assert not any("same settings" in line for line in found.remarks)
 
 
+def test_a_setting_without_a_seed_of_the_baseline_is_said(outputs: Path) -> None:
+    write_train(outputs / "train" / "alibi", "alibi", 9)
+    assert remark(compare(outputs), "no seed in common").startswith("pe=alibi and the baseline")
+
+
 def test_settings_that_change_together_are_said(outputs: Path) -> None:
     for run in (outputs / "train").glob("nope-*"):
         change(run, lambda manifest: manifest["config"]["optim"].update(lr=0.5))
@@ -321,9 +331,10 @@ def test_settings_that_change_together_are_said(outputs: Path) -> None:
     )
 
 
-def test_a_number_that_is_not_finite_is_left_out_and_said(outputs: Path) -> None:
+@pytest.mark.parametrize("value", ["nan", "-inf", float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_left_out_and_said(outputs: Path, value: str | float) -> None:
     run = outputs / "train" / "nope-2"
-    write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": "nan"}])
+    write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": value}])
     found = compare(outputs)
     assert only(found, pe="nope").seeds == [1, 3]
     assert remark(found, "not finite").startswith(f"perplexity of {run}")

@@ -69,7 +69,8 @@ def test_it_leaves_results_tables_and_figures(crossed: Path, roundround: Callabl
     assert {path.name for path in directory.iterdir()} >= {
         *("run.json", "results.json", "comparison.json", "comparison.csv", "comparison.md", "comparison.tex")
     }
-    figures = {"eval_perplexity_by_length", "eval_perplexity_matrix", "training_curves"}
+    figures = {"eval_perplexity_by_length", "eval_perplexity_difference_by_length", "eval_perplexity_matrix"}
+    figures.add("training_curves")
     assert {path.stem for path in (directory / "figures").iterdir()} == figures
     assert {path.suffix for path in (directory / "figures").iterdir()} >= {".svg", ".pdf"}
     said = json.loads((directory / "comparison.json").read_text())
@@ -79,14 +80,16 @@ def test_it_leaves_results_tables_and_figures(crossed: Path, roundround: Callabl
     assert {len(curve["tokens"]) for curve in said["curves"]} == {3}
     assert {len(group["runs"]) for group in said["groups"]} == {3}
     assert {record["verb"] for record in done.results} == {"eval", "train"}
+    assert not any("pe" in record for record in done.results), "that is one of the settings"
 
 
 @pytest.mark.pictures
 def test_the_figures_are_drawn_in_every_place(crossed: Path, roundround: Callable[..., Done]) -> None:
     folder = roundround("compare", "outputs").directory / "figures"
+    of_length = ("eval_perplexity_by_length", "eval_perplexity_difference_by_length")
     assert {path.name: path.stat().st_size > 2000 for path in folder.iterdir()} == {
         f"{name}.{kind}": True
-        for name in ("eval_perplexity_by_length", "eval_perplexity_matrix", "training_curves")
+        for name in (*of_length, "eval_perplexity_matrix", "training_curves")
         for kind in ("svg", "pdf")
     }
     svg = (folder / "eval_perplexity_matrix.svg").read_text()

@@ -18,7 +18,7 @@ ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
 def test_a_figure_takes_any_title(tmp_path: Path) -> None:
     figure, _ = subplots()
     set_title(figure, ODD)
-    svg, _ = save(figure, tmp_path, "odd")
+    svg, *_ = save(figure, tmp_path, "odd")
     ElementTree.parse(svg)
     (shown,) = figure.texts
     assert shown.get_text().replace("\n", " ") == ODD.replace("\x1b", "\\x1b").replace("\ud800", "\\ud800").replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_of_several_gpus_the_one_that_was_used_most_counts(monkeypatch: pytest.M
     assert PeakMemory().so_far()["device_bytes"] is None
     used = {0: 5 * MIB, 1: 7 * MIB}
     cuda = MagicMock(is_initialized=lambda: True, device_count=lambda: 2, max_memory_allocated=used.__getitem__)
-    monkeypatch.setattr("torch.cuda", cuda)
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     watch = PeakMemory()
     assert [call.args for call in cuda.reset_peak_memory_stats.call_args_list] == [(0,), (1,)]
     assert watch.so_far()["device_bytes"] == 7 * MIB
