@@ -270,3 +270,26 @@ def test_of_two_records_of_the_same_place_both_are_shown(tmp_path: Path) -> None
     records = [{"metric": "loss", "seed": 0, "layer": 1, "value": value} for value in (1.5, 2.5)]
     records.append({"metric": "loss", "seed": 0, "layer": 2, "value": 3.5})
     assert Page(page_of(write_run(tmp_path / "run", "anything", records))).column("loss") == ["1.5", "2.5", "3.5"]
+
+
+def test_of_a_run_with_frequencies_at_zero_the_head_that_changes_most_is_shown_first(tmp_path: Path) -> None:
+    shares = {
+        (0, "none"): (0.75, 0.25),
+        (0, "lowest:0.5"): (0.5, 0.5),
+        (1, "none"): (0.25, 0.75),
+        (1, "lowest:0.5"): (1, 0),
+    }
+    records = [
+        {"metric": f"share_on_{place}", "layer": 0, "head": head, "ablate": ablate, "value": share}
+        for (head, ablate), values in shares.items()
+        for place, share in zip(("previous", "sink"), values, strict=True)
+    ]
+    text = page_of(write_run(tmp_path / "run", "probe", records))
+    page = Page(text)
+    assert page.column("change") == ["0.2500", "0.7500"]
+    assert page.column("label") == ["previous", "sink"]
+    (shown_first,) = [a["data-head"] for a in page.all("button") if "data-head" in a and a["tabindex"] == "0"]
+    assert shown_first == "0.1"
+    assert "This run recorded no labels" in page.text
+    (data,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(data)["shares"]["0.0"] == {"all": [750, 250], "without lowest:0.5": [500, 500]}

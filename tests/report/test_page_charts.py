@@ -107,3 +107,14 @@ def test_what_is_no_figure_is_named_and_left_out(tmp_path: Path, text: str) -> N
     files = opened_run(run)
     assert [figure.name for figure in figures_of(files)] == ["good"]
     assert [remark for remark in files.remarks if "figures/bad.svg cannot be shown" in remark]
+
+
+def test_figures_that_would_fill_the_page_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", "theory", [])
+    (run / "figures").mkdir()
+    for n in range(3):
+        (run / "figures" / f"f{n}.svg").write_text(SVG.replace("<text>", f"<text>{'x' * 1000 * n}"))
+    monkeypatch.setattr("roundround.report.page.figures.MOST_TOGETHER", 2500)
+    files = opened_run(run)
+    assert [figure.name for figure in figures_of(files)] == ["f0", "f1"]
+    assert files.remarks == ["left out, because a page has up to 2 MB: figures/f2.svg"]

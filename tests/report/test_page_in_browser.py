@@ -150,3 +150,23 @@ def test_names_from_anywhere_run_nothing(tmp_path: Path, window: Tab) -> None:
     window.open(write_page(write_run(tmp_path / "run", "eval", records, facts={HOSTILE: HOSTILE})))
     assert window.ask("document.title").startswith("Evaluation: </script>")
     assert shown(window, ".subject").startswith("</script><script>document.title")
+
+
+def test_a_probe_with_fewer_arrays_shows_what_there_is(tmp_path: Path, window: Tab) -> None:
+    from safetensors.numpy import load_file
+
+    run = write_probe(tmp_path / "run")
+    arrays = load_file(run / "probe.safetensors")
+    kept = ("query_norm", "logit_by_pair")
+    save_file({name: arrays[name] for name in kept}, run / "probe.safetensors")
+    (run / "prompt.safetensors").unlink()
+    window.open(write_page(run))
+    window.click("#without-first")
+    assert (
+        window.ask("document.querySelectorAll('#norms path.line').length") == 2
+    )  # the line, and its sign in the legend
+    assert window.ask("document.querySelector('[data-card=prompt]').hidden") is True
+    save_file({"places_without_slow": arrays["places_without_slow"]}, run / "probe.safetensors")
+    window.open(write_page(run))
+    assert window.ask("document.querySelector('[data-card=norms]').hidden") is True
+    assert window.ask("document.querySelectorAll('#shares rect').length") == 14

@@ -55,8 +55,8 @@ def figures_of(files: RunFiles, folder: str = "figures") -> list[Figure]:
         together += len(svg)
         if together > MOST_TOGETHER:
             left = sorted(paths, key=size)[number:]
-            names = ", ".join(path.name for path in left)
-            files.remarks.append(f"a page has up to 2 MB of figures; left out, largest last: {folder}/ {names}")
+            names = ", ".join(f"{folder}/{path.name}" for path in left)
+            files.remarks.append(f"left out, because a page has up to 2 MB: {names}")
             break
         name = escaped(path.stem)
         found.append(

@@ -27,8 +27,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
     sections, data = [], None
     if heads:
         ordered = standing_out(heads, places)
-        data = arrays_for_script(files, ordered, places) | about_heads(heads, places, ordered)
-        sections.append(explorer(heads, places, ordered[0]))
+        first = max(ordered, key=lambda head: head.change() or 0.0)  # the first of all where nothing was ablated
+        data = arrays_for_script(files, ordered, places) | about_heads(heads, places, first)
+        sections.append(explorer(heads, places, first))
     sections += [ablation(records), maximum(records)]
     rest = [record for record in records if "head" not in record or not heads]
     tables = tables_of(rest)
@@ -42,11 +43,11 @@ def scripts_for(data: dict[str, Any] | None) -> tuple[str, ...]:
     return ("draw.js", "probe.js") if data else ()
 
 
-def about_heads(heads: Sequence[Head], places: Sequence[str], ordered: Sequence[Head]) -> dict[str, Any]:
+def about_heads(heads: Sequence[Head], places: Sequence[str], first: Head) -> dict[str, Any]:
     """Labels, shares and measures by head for the script, and which head is shown first."""
     return {
         "places": list(places),
-        "first": ordered[0].name,
+        "first": first.name,
         "heads": {
             h.name: {
                 "label": h.place(),
@@ -84,6 +85,7 @@ def explorer(heads: Sequence[Head], places: Sequence[str], first: Head) -> Secti
         "measures": measures + (["change"] if changed else []),
         "first": first.name,
         "changed": changed,
+        "labelled": any(head.label is not None for head in heads),
     }
     return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures, changed)])
 

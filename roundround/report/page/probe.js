@@ -106,7 +106,7 @@ function drawHead() {
 }
 
 function wavelength(layer, pair) {
-  const frequency = data.frequencies ? data.frequencies[layer][pair] : null;
+  const frequency = ((data.frequencies || [])[layer] || [])[pair];
   if (!frequency) return frequency === 0 ? ", does not rotate" : "";
   return `, turns once in ${shown((2 * Math.PI) / frequency)} tokens`;
 }
@@ -141,9 +141,9 @@ function drawShares() {
 }
 
 function drawNorms(layer, head) {
-  const key = withoutFirst.checked ? "_without_first" : "";
+  const key = withoutFirst.checked && "query_norm_without_first" in part("norms") ? "_without_first" : "";
   const query = part("norms")["query_norm" + key];
-  const heads = data.keys ? data.keys["key_norm" + key][layer] : [];
+  const heads = ((data.keys || {})["key_norm" + key] || [])[layer] || [];
   const keyHead = heads.length ? Math.floor((head * heads.length) / data.keys.n_heads[layer]) : 0;
   const lines = [{ name: "query", style: "s0", packed: query }];
   if (heads.length) lines.push({ name: heads.length < data.keys.n_heads[layer] ? `key (key head ${keyHead})` : "key", style: "s1", packed: heads[keyHead] });
@@ -161,7 +161,7 @@ withoutFirst.addEventListener("change", drawHead);
 
 function drawLogits(layer) {
   const packed = part("logits");
-  const distances = packed.columns.map((place) => data.distances[place]);
+  const distances = packed.columns.map((place) => (data.distances ? data.distances[place] : place));
   const n = distances.length;
   const value = (r, c) => valueAt(packed, r * n + c);
   const read = (r, c) => (readouts.logits.textContent = `pair ${r}${wavelength(layer, r)}, distance ${distances[c]}: ${shown(value(r, c))} nats`);
