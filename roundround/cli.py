@@ -18,7 +18,7 @@ VERBS = {
     "theory": ("roundround.tasks.theory:theory", "Every statement of the papers as a check that could fail."),
     "reproduce": ("roundround.tasks.reproduce:reproduce", "The papers' figures and tables, made again and compared."),
     "compare": ("roundround.tasks.compare:compare", "Runs compared: means over seeds, intervals, paired tests."),
-    "rerun": ("roundround.tasks.rerun:rerun", "A run once more, from its manifest: are the numbers the same?"),
+    "rerun": ("roundround.tasks.rerun:rerun", "A run once more: do its numbers come out the same?"),
     "export": ("roundround.tasks.export:export", "A trained run as a folder for Hugging Face's transformers."),
     "max-retrieval": (
         "roundround.tasks.max_retrieval:max_retrieval",

@@ -175,7 +175,10 @@ def become(request: dict[str, Any], tell: int) -> None:
     import atexit
     import ctypes
     import runpy
+    import tempfile
     import traceback
+
+    from wandb.sdk.data_types._private import MEDIA_TMP
 
     os.setsid()
     os.umask(request["umask"])
@@ -183,6 +186,7 @@ def become(request: dict[str, Any], tell: int) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["env"])
+    MEDIA_TMP.name = tempfile.mkdtemp("wandb-media")  # each process makes its own as it imports wandb, and removes it
     limit_memory()
     for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
         handle = os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 from helpers_manifest import CONFIG, a_manifest
 
 from roundround.errors import Interrupted
@@ -83,6 +84,15 @@ def test_of_several_gpus_the_one_that_was_used_most_counts(monkeypatch: pytest.M
     assert watch.so_far()["device_bytes"] == 7 * MIB
     used.update({0: 0, 1: 0})
     assert watch.so_far()["device_bytes"] is None, "a run on the CPU after one on a GPU"
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
+def test_the_peak_of_a_gpu_is_that_of_the_tensors_since_then() -> None:
+    torch.empty(2 * LARGE, dtype=torch.uint8, device="cuda")
+    watch = PeakMemory()
+    torch.empty(LARGE, dtype=torch.uint8, device="cuda")
+    assert LARGE <= watch.so_far()["device_bytes"] < 1.5 * LARGE
 
 
 def test_a_real_run_says_how_much_it_used(train: Callable[..., Any]) -> None:
