@@ -106,13 +106,14 @@ def add(run: PastRun, table: LongTable) -> None:
         own, places = of_keys[keys]
         if run.verb == "max-retrieval" and "seed" not in record:  # over all seeds
             continue
-        which = (record.get("seed"), *(record[key] for key in own))
+        seed = groupable(record.get("seed"))
+        which = (seed, *(groupable(record[key]) for key in own))
         if which not in trials:
-            mine = settings | {key: cell(record[key]) for key in own}
+            mine = settings | {key: groupable(record[key]) for key in own}
             trials[which] = Trial(
-                run.verb, mine, record.get("seed"), str(run.directory), run.started, facts=facts, source=trained or run
+                run.verb, mine, seed, str(run.directory), run.started, facts=facts, source=trained or run
             )
-        where = (record["metric"], tuple((key, cell(record[key])) for key in places if is_place(key, record[key])))
+        where = (record["metric"], tuple((key, groupable(record[key])) for key in places if is_place(key, record[key])))
         if trials[which].numbers.setdefault(where, value) != value:
             twice.add(where)
     for metric in sorted(odd):
@@ -124,11 +125,19 @@ def add(run: PastRun, table: LongTable) -> None:
     table.trials += [trial for trial in trials.values() if trial.numbers]
 
 
+def groupable(value: Any) -> Any:
+    """A value of anybody's as a table can group by it: lists and mappings as text."""
+    return str(value) if isinstance(value, dict) else cell(value)
+
+
 def number(value: Any) -> float | None:
     """The value as a number; None for texts, for true and false, and for what is not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
 
 
 def not_finite(value: Any) -> bool:
@@ -153,7 +162,7 @@ def is_place(key: str, value: Any) -> bool:
 
 def settings_of(run: PastRun) -> dict[str, Any]:
     """The settings of a run as values that a table can group by: of a look at a model, those of its training too."""
-    return {key: cell(value) for key, value in run.settings.items() if is_setting(key)}
+    return {key: groupable(value) for key, value in run.settings.items() if is_setting(key)}
 
 
 def is_setting(key: str) -> bool:
@@ -168,7 +177,7 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
     facts = {f"version of {name}": str(value) for name, value in versions_of(trained or run).items()}
     data = run.manifest.get("data") or {}
     if trained is not run and "corpus_hash" in data:
-        facts["text that was measured (corpus hash)"] = data["corpus_hash"][:12]
+        facts["text that was measured (corpus hash)"] = str(data["corpus_hash"])[:12]
     read = {name: run.manifest[name] for name in ("first_token", "joining_token") if name in run.manifest}
     if read:
         facts["reading of the text"] = ", ".join(f"{name.replace('_', ' ')} {token}" for name, token in read.items())
@@ -191,6 +200,8 @@ def facts_of_training(run: PastRun) -> dict[str, str]:
     return {
         "training text (corpus hash)": str(data.get("corpus_hash"))[:12],
         "tokenizer (hash)": str(data.get("tokenizer_hash"))[:12],
+        "end of the training": run.status.partition(":")[0],
+        "device of the training": str(run.manifest.get("device")),
         "tokens seen in training": "unknown" if tokens is None else f"{tokens:,}",
         "rule for the best checkpoint": "validated every {} steps on {} tokens".format(*rule),
     }
@@ -205,6 +216,6 @@ def tokens_seen(run: PastRun) -> int | None:
 def tokens_per_second(run: PastRun) -> float | None:
     """Of a training; None for one that was resumed, because only its last part is timed."""
     seconds, tokens = run.manifest.get("seconds_of_training"), tokens_seen(run)
-    if tokens is None or run.manifest.get("resumed") or not isinstance(seconds, float) or seconds <= 0:
+    if tokens is None or run.manifest.get("resumed") or not isinstance(seconds, int | float) or seconds <= 0:
         return None
     return tokens / seconds

@@ -340,6 +340,38 @@ def test_a_number_that_is_not_finite_is_left_out_and_said(outputs: Path, value: 
     assert remark(found, "not finite").startswith(f"perplexity of {run}")
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"length": {"a": [1]}},
+        {"length": [1, {"b": 2}]},
+        {"seed": [3]},
+        {"seed": {"x": 1}},
+        {"pe": {"name": "nope"}},
+        {"value": 10**400},
+        {"value": [1.0]},
+        {"value": None},
+        {"layer": "\x1b[31m"},
+    ],
+)
+def test_a_record_of_anybody_is_no_traceback(outputs: Path, odd: dict[str, Any]) -> None:
+    run = outputs / "train" / "nope-2"
+    write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": 9.0} | odd])
+    assert only(compare(outputs), pe="rope", length=16).n_seeds == 3
+
+
+def test_a_manifest_of_anybody_is_no_traceback(outputs: Path) -> None:
+    change(outputs / "train" / "nope-2", lambda manifest: manifest.update(git={"commit": [1]}, seconds_of_training="y"))
+    assert only(compare(outputs), pe="nope").n_seeds == 3
+
+
+def test_an_evaluation_of_a_training_that_did_not_end_is_said(outputs: Path) -> None:
+    for pe in ("rope", "nope"):
+        write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
+    change(outputs / "train" / "nope-1", lambda manifest: manifest.update(status="interrupted"))
+    assert "interrupted (1 run" in remark(compare(outputs / "eval"), "end of the training")
+
+
 def test_where_nothing_varies_there_is_a_mean_and_a_word(outputs: Path) -> None:
     found = compare(outputs / "train", where={"pe": "rope"})
     assert (found.settings, only(found).n_seeds) == ({}, 3)
