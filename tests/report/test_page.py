@@ -249,10 +249,11 @@ def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_pa
     page = Page(page_of(run))
     for said in ("too few seeds", "failed: no space", "baseline pe=rope", "[1, 2, 3]", "pe: [rope, nope]"):
         assert said in page.text
+    assert "roundround rerun" not in page.text
     assert [cell and float(cell) for cell in page.column("mean")] == [20.0, 20.0, math.pi, math.pi]
     assert page.column("difference") == ["", "", "-1.25", "-1.25"]
     assert page.column("p (Holm)") == ["", "", "0.0625", "0.0625"]
-    assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 3
+    assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 5
     (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
     assert "comparison.json cannot be read" in Page(page_of(run)).text
 

@@ -31,6 +31,7 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
     )
     assert "pe" not in page.column("setting")  # p_rope is the default
     assert "roundround train logger=none" in page.text
+    assert f"roundround rerun {trained.directory}" in page.text
     assert "status done" in page.text
     evaluated = roundround("eval", "run=last", "length=16,32", "logger=none", "device=cpu")
     page = Page((evaluated.directory / "report.html").read_text())

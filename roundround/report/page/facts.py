@@ -22,6 +22,7 @@ TITLES = {
     "export": "Export",
 }
 SHORT_HASH = 12  # characters
+REPEATED = ("train", "eval", "probe", "max-retrieval", "theory")  # verbs whose runs roundround rerun repeats
 NOT_TYPED_AGAIN = ("hydra.", "+hydra.")
 
 
@@ -107,7 +108,8 @@ def commands_of(run: PastRun) -> list[tuple[str, str]]:
     words = [word for word in run.manifest["overrides"] if not word.startswith(NOT_TYPED_AGAIN)]
     typed = shlex.join(["roundround", run.verb, *words])
     again = shlex.join(["roundround", "rerun", str(run.directory)])
-    return [("again, and compare the numbers", again), ("as it was given", typed)]
+    repeated = [("again, and compare the numbers", again)] if run.verb in REPEATED else []
+    return [*repeated, ("as it was given", typed)]
 
 
 def settings_of(run: PastRun, changes: list[Change] | None) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def charts_of(metric: str, records: Sequence[Record]) -> list[Chart]:
         title = in_words(metric) if split is None else f"{split}={text_of(settings.get(split))}"
         panels.setdefault(title, {})[named(settings, [] if split is None else [split])] = line
     charts = [chart_of(title, panel, axis, metric) for title, panel in panels.items()]
+    charts += [chart_of(title, panel, axis, metric, differences=True) for title, panel in panels.items()]
     return [chart for chart in charts if chart.scales is not None]
 
 
@@ -93,26 +94,36 @@ def panel_key(records: Sequence[Record]) -> str | None:
     return min(several, key=lambda key: len(values[key])) if len(several) > 1 else None
 
 
-def chart_of(title: str, lines: dict[str, list[Record]], axis: str, metric: str) -> Chart:
-    series = [series_of(name, records, axis, style) for style, (name, records) in enumerate(lines.items())]
+def chart_of(title: str, lines: dict[str, list[Record]], axis: str, metric: str, *, differences: bool = False) -> Chart:
+    """Means with their intervals, or the differences to the baseline with theirs, narrower where seeds agree."""
+    fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
+    drawn = enumerate(lines.items())
+    series = [series_of(name, records, axis, style, fields) for style, (name, records) in drawn]
+    series = [line for line in series if any(y is not None for _, y in line.points)]
     ticks = sorted({x for line in series for x, _ in line.points})
     note = "Means over the seeds; the band is the 95 % interval of the mean."
-    return Chart(title, series, X_AXES[axis], in_words(metric), log_x=True, x_ticks=ticks, note=note)
+    label = in_words(metric)
+    if differences and series:
+        title, label = f"{title}: difference to the baseline", f"difference of {label}"
+        series.append(Series("baseline", [(x, 0.0) for x in ticks], reference=True))
+        note = "Means over the seeds that both have, of this minus the baseline; the band is their 95 % interval."
+    return Chart(title, series, X_AXES[axis], label, log_x=True, x_ticks=ticks, note=note)
 
 
-def series_of(name: str, records: Sequence[Record], axis: str, style: int) -> Series:
-    """Means at each place with their intervals. Of several measurements at one place the first."""
+def series_of(name: str, records: Sequence[Record], axis: str, style: int, fields: tuple[str, str, str]) -> Series:
+    """A number at each place with its interval. Of several measurements at one place the first."""
     found: dict[float, Record] = {}
     for record in records:
         x = number(record.get(axis))
         if x is not None:
             found.setdefault(x, record)
-    points = [(x, number(found[x].get("mean"))) for x in sorted(found)]
-    return Series(name, points, [interval(found[x]) for x in sorted(found)], style)
+    middle, *edges = fields
+    points = [(x, number(found[x].get(middle))) for x in sorted(found)]
+    return Series(name, points, [interval(found[x], *edges) for x in sorted(found)], style)
 
 
-def interval(record: Record) -> tuple[float, float] | None:
-    low, high = number(record.get("low")), number(record.get("high"))
+def interval(record: Record, lower: str = "low", upper: str = "high") -> tuple[float, float] | None:
+    low, high = number(record.get(lower)), number(record.get(upper))
     return None if low is None or high is None else (low, high)
 
 
