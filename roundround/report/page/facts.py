@@ -9,6 +9,7 @@ from typing import Any
 from roundround.config.recorded import flat
 from roundround.lab_book.changes import Change
 from roundround.lab_book.past_run import PastRun
+from roundround.lab_book.repetition import REPEATABLE
 from roundround.report.page.numbers import shown, text_of
 
 TITLES = {
@@ -22,7 +23,6 @@ TITLES = {
     "export": "Export",
 }
 SHORT_HASH = 12  # characters
-REPEATED = ("train", "eval", "probe", "max-retrieval", "theory")  # verbs whose runs roundround rerun repeats
 NOT_TYPED_AGAIN = ("hydra.", "+hydra.")
 
 
@@ -108,7 +108,7 @@ def commands_of(run: PastRun) -> list[tuple[str, str]]:
     words = [word for word in run.manifest["overrides"] if not word.startswith(NOT_TYPED_AGAIN)]
     typed = shlex.join(["roundround", run.verb, *words])
     again = shlex.join(["roundround", "rerun", str(run.directory)])
-    repeated = [("again, and compare the numbers", again)] if run.verb in REPEATED else []
+    repeated = [("again, and compare the numbers", again)] if run.verb in REPEATABLE else []
     return [*repeated, ("as it was given", typed)]
 
 
