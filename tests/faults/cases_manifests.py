@@ -19,6 +19,9 @@ VERBS = {
     "last": ("run", ["eval", "run=last", "length=32", "logger=none"]),
     "maxkey": ("maxkey-run", ["maxkey", "run=maxkey-run", "logger=none"]),
     "show": ("run", ["show", "run"]),
+    "report": ("run", ["report", "run"]),
+    "rerun": ("run", ["rerun", "run", "logger=none"]),
+    "compare": ("run", ["compare", "run", "logger=none"]),
     "maxkey resume": ("maxkey-run", ["maxkey", "resume=maxkey-run", "logger=none"]),
 }
 READERS = ("eval", "probe", "export")
