@@ -54,6 +54,11 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
+def write_records(path: Path, records: list[dict[str, Any]]) -> None:
+    """Replace `path` by a json list with a record on each line, atomically: there may be thousands."""
+    write_atomically(path, "[\n" + ",\n".join(json.dumps(record, default=str) for record in records) + "\n]\n")
+
+
 def parse_json(text: str) -> Any:
     """What the json says. ValueError for every text that Python cannot read, deep and long ones included."""
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundround.files import write_atomically, write_json
+from roundround.files import write_atomically, write_json, write_records
 from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.leftovers import MANIFEST, METRICS, RESULTS
 from roundround.runs.loggers.base import Logger
@@ -64,7 +64,7 @@ class Run:
         if self.writes:
             common = identity(self.directory, self.manifest)
             whole = [{"metric": r["metric"], **common, **of_normaliser(self.manifest, r), **r} for r in records]
-            write_json(self.directory / RESULTS, [named(record) for record in whole])
+            write_records(self.directory / RESULTS, [named(record) for record in whole])
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
