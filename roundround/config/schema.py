@@ -12,7 +12,6 @@ from roundround.config.build import plain
 from roundround.errors import UserError, nearest
 
 MOST_INPUTS = 10_000_000  # of max retrieval: a typo would take years
-COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
 
 
 @dataclass
@@ -194,45 +193,6 @@ class ReproduceConfig:
         for name in ("model", "data"):
             if getattr(self, name) is not None and not self.item:
                 raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
-
-
-@dataclass
-class CompareConfig:
-    """What `roundround compare` reads. where: key=value, which the runs that are compared have."""
-
-    paths: list[str] = MISSING
-    baseline: list[str] = MISSING
-    metric: list[str] = MISSING
-    where: list[str] = MISSING
-    format: str = MISSING
-    outputs: str = MISSING
-    logger: Any = MISSING
-
-    def check(self) -> None:
-        if self.format not in COMPARISON_FORMATS:
-            raise UserError(f"no format={self.format}{nearest(self.format, COMPARISON_FORMATS)}")
-
-
-@dataclass
-class RerunConfig:
-    """What `roundround rerun` reads."""
-
-    paths: list[str] = MISSING
-    verb: str | None = MISSING
-    rtol: float = MISSING
-    trust: bool = MISSING
-    outputs: str = MISSING
-    logger: Any = MISSING
-
-    def check(self) -> None:
-        if len(self.paths) != 1:
-            raise UserError(f"give one run: a run directory, last, or last~3{given(self.paths)}")
-        if not 0 <= self.rtol < 1:
-            raise UserError(f"rtol={self.rtol} must be from 0 to below 1")
-
-
-def given(paths: list[str]) -> str:
-    return f"; given are {len(paths)}" if paths else ""
 
 
 @dataclass

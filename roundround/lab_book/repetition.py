@@ -13,9 +13,9 @@ from roundround.config.recorded import overridden
 from roundround.errors import UserError
 from roundround.lab_book.past_run import PastRun
 from roundround.runs.leftovers import MANIFEST, RESULTS
+from roundround.runs.then_and_now import NO_RESULT
 
 REPEATABLE = ("train", "eval", "probe", "max-retrieval", "theory")
-NOT_REPEATED = {"outputs", "logger", "resume", "trust", "run"}  # what a repetition has its own of
 LOOKS_AT_RUNS = {"eval", "probe", "max-retrieval", "theory"}
 
 
@@ -54,7 +54,7 @@ def own_overrides(run: PastRun) -> list[str]:
         group = key.partition(".")[0]
         if word.startswith("-") or not group or group == "hydra":
             raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not take")
-        if group not in NOT_REPEATED:
+        if group not in NO_RESULT:
             kept.append(word)
     return kept
 

@@ -11,7 +11,7 @@ from roundround.config.recorded import flat
 from roundround.errors import printable
 from roundround.runs.provenance import PACKAGE, git_state, versions
 
-NO_RESULT = {"outputs", "logger", "resume", "trust", "run"}  # of a config: what is repeated in another place
+NO_RESULT = {"outputs", "logger", "resume", "trust", "run"}  # keys of which a repetition has its own
 
 
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -56,7 +56,7 @@ def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Ite
 
 
 def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Each value of a config that another is recorded for now, by its dotted key."""
+    """A line for each value of a config, by its dotted key, that is not what it was."""
     before, after = (flat({k: v for k, v in config.items() if k not in NO_RESULT}) for config in (then, now))
     return [
         f"the config is another: {key} was {shown(before, key)} and is {shown(after, key)}"

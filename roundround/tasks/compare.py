@@ -6,8 +6,8 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build
 from roundround.config.checked import checked
+from roundround.config.lab_book import CompareConfig
 from roundround.config.recorded import as_dict
-from roundround.config.schema import CompareConfig
 from roundround.console import print_document, print_result, print_status, print_table
 from roundround.errors import UserError
 from roundround.files import write_atomically, write_json

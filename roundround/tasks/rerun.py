@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
+from roundround.config.lab_book import RerunConfig
 from roundround.config.recorded import as_dict, refuse_foreign
-from roundround.config.schema import RerunConfig
 from roundround.console import print_status
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import TokenizerRecipe
