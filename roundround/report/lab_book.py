@@ -33,9 +33,12 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
         overridden = " ".join(run.manifest["overrides"])
         headline = numbers(run.manifest["headline"], NUMBERS_SHOWN)
         table.add_row(place(run.directory), run.verb, overridden, brief_status(run), took(run.seconds), headline)
-    print_table(table, on_output=True)
-    if not runs:
-        print_status(f"none of {n_runs:,} runs is meant")
+    if runs:
+        print_table(table, on_output=True)
+    if not n_runs:
+        print_status("no run is there yet; start one with: roundround train")
+    elif not runs:
+        print_status(f"no run passes the filters; {n_runs:,} run{' was' if n_runs == 1 else 's were'} read")
     elif not all_seen:
         print_status(f"the newest {len(runs):,} of those that are meant, out of {n_runs:,} runs; limit=all shows all")
 

@@ -39,6 +39,14 @@ def test_a_filter_and_a_limit_leave_runs_out_and_say_so(roundround: Command) -> 
     assert roundround("runs", "pe=nope", "limit=all").out.count("12-0") == 5
 
 
+def test_an_empty_answer_says_why_it_is_empty(roundround: Command) -> None:
+    Path("outputs").mkdir()
+    assert "no run is there yet" in roundround("runs").err
+    write_run(Path("outputs/eval/2026-01-01/12-00-00"))
+    listed = roundround("runs", "pe=alibi")
+    assert (listed.code, listed.out, listed.err) == (0, "", "no run passes the filters; 1 run was read\n")
+
+
 def test_a_damaged_run_is_named_and_passed_over(roundround: Command) -> None:
     write_run(Path("outputs/eval/2026-01-01/12-00-00"))
     broken = write_run(Path("outputs/eval/2026-01-01/12-01-00"), 1)
