@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from roundround.config.build import build
 from roundround.config.models import build_decoder
+from roundround.data.batches import Shares
 from roundround.data.tasks.base import Task
 from roundround.data.tasks.batches import TaskBatch, TrainingExamples
 from roundround.model.decoder import Decoder
@@ -138,9 +139,7 @@ def share_of_waiting(drawn: TrainingExamples, step: Step, device: torch.device) 
 
 
 def of_task(task: Task, name: str, *, seed: int) -> TrainingExamples:
-    return TrainingExamples(
-        task, seed=seed, batch_size=BATCH[name], n_micro_batches=1, rank=0, world_size=1, first_step=0, n_steps=10**6
-    )
+    return TrainingExamples(task, Shares(batch_size=BATCH[name], n_steps=10**6), seed=seed)
 
 
 def timed(step: Step, batches: Sequence[TaskBatch], device: torch.device) -> float:

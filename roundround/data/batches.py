@@ -5,6 +5,7 @@ B batch, T tokens. A window holds length + 1 tokens: T inputs and, one further, 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,57 +69,65 @@ def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
     return torch.from_numpy(tokens[starts[:, None] + np.arange(n)].astype(np.int64))
 
 
-def check_shares(batch_size: int, n_micro_batches: int, rank: int, world_size: int) -> None:
-    """Raises UserError where a batch cannot be spread evenly, ValueError for a rank that there is not."""
-    n_parts = world_size * n_micro_batches
-    if batch_size < 1 or batch_size % n_parts:
-        raise UserError(
-            f"batch_size={batch_size} must be a multiple of {n_parts} = {world_size} ranks x {n_micro_batches} "
-            f"micro-batches"
-        )
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank}: 0 to {world_size - 1} is allowed with {world_size} ranks")
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Which rows of each global batch one process reads: those of its micro-batches, for some steps on end.
 
-
-class TrainingWindows(Dataset[Tensor]):
-    """One rank's micro-batches, in order: for each step n_micro_batches tensors of the rank's share of `global_batch`.
-
-    Each is [batch_size / (world_size * n_micro_batches), length + 1]. The global batch is rank 0's micro-batches in
-    order, then rank 1's, and so on, so results do not depend on how a batch is spread over ranks and micro-batches.
-    Steps first_step to first_step + n_steps - 1 are given. Use a DataLoader with batch_size=None, which keeps the
-    order with any number of workers.
+    The global batch is rank 0's micro-batches in order, then rank 1's, and so on, so results do not depend on how a
+    batch is spread over ranks and micro-batches. Raises UserError where it cannot be spread evenly, ValueError for a
+    rank that there is not.
     """
 
-    def __init__(
-        self,
-        tokens: Tokens,
-        *,
-        seed: int,
-        length: int,
-        batch_size: int,
-        n_micro_batches: int,
-        rank: int,
-        world_size: int,
-        first_step: int,
-        n_steps: int,
-    ) -> None:
-        super().__init__()
-        check_shares(batch_size, n_micro_batches, rank, world_size)
-        self.sampler = WindowSampler(len(tokens), seed=seed, length=length)
-        self.tokens, self.length, self.batch_size = tokens, length, batch_size
-        self.n_micro_batches, self.rank, self.world_size = n_micro_batches, rank, world_size
-        self.first_step, self.n_steps = first_step, n_steps
+    batch_size: int
+    n_steps: int
+    first_step: int = 0
+    n_micro_batches: int = 1
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.batch_size % self.n_parts:
+            raise UserError(
+                f"batch_size={self.batch_size} must be a multiple of {self.n_parts} = {self.world_size} ranks x "
+                f"{self.n_micro_batches} micro-batches"
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank is {self.rank}: 0 to {self.world_size - 1} is allowed with {self.world_size} ranks")
+
+    @property
+    def n_parts(self) -> int:
+        return self.world_size * self.n_micro_batches
 
     def __len__(self) -> int:
         return self.n_steps * self.n_micro_batches
 
-    def __getitem__(self, index: int) -> Tensor:
+    def __getitem__(self, index: int) -> tuple[int, slice]:
+        """The step of a micro-batch by number, and its rows in the global batch of that step."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         step, micro_batch = divmod(index, self.n_micro_batches)
-        n_rows = self.batch_size // (self.world_size * self.n_micro_batches)
+        n_rows = self.batch_size // self.n_parts
         row = (self.rank * self.n_micro_batches + micro_batch) * n_rows
-        starts = self.sampler.starts(self.first_step + step, self.batch_size)[row : row + n_rows]
+        return self.first_step + step, slice(row, row + n_rows)
+
+
+class TrainingWindows(Dataset[Tensor]):
+    """One rank's micro-batches of windows, in order: each its share of a `global_batch`, [rows, length + 1].
+
+    Use a DataLoader with batch_size=None, which keeps the order with any number of workers.
+    """
+
+    def __init__(self, tokens: Tokens, shares: Shares, *, seed: int, length: int) -> None:
+        super().__init__()
+        self.sampler = WindowSampler(len(tokens), seed=seed, length=length)
+        self.tokens, self.shares, self.length = tokens, shares, length
+
+    def __len__(self) -> int:
+        return len(self.shares)
+
+    def __getitem__(self, index: int) -> Tensor:
+        step, rows = self.shares[index]
+        starts = self.sampler.starts(step, self.shares.batch_size)[rows]
         return gather(self.tokens, starts, self.length + 1)
 
 

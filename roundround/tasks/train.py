@@ -17,6 +17,7 @@ from roundround.config.models import build_decoder, check_buildable
 from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig
 from roundround.console import print_status, warnings_as_lines
+from roundround.data.batches import Shares
 from roundround.data.corpora import Corpus
 from roundround.data.source import Source
 from roundround.data.tasks.base import Task
@@ -142,9 +143,15 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
     """This process's share of the batches from a step to the last. UserError where one does not fit into the memory."""
     n_micro, device = config.trainer.accumulate_grad_batches, trainer.strategy.root_device
     check_batch_fits(config.batch_size, config.model, n_shares=n_micro * trainer.world_size, device=device)
-    return material.batches(
-        rank=trainer.global_rank, world_size=trainer.world_size, n_micro_batches=n_micro, first_step=first_step
+    shares = Shares(
+        batch_size=config.batch_size,
+        n_micro_batches=n_micro,
+        rank=trainer.global_rank,
+        world_size=trainer.world_size,
+        first_step=first_step,
+        n_steps=config.trainer.max_steps - first_step,
     )
+    return material.batches(shares)
 
 
 def announce(

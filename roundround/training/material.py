@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from roundround.data.batches import Shares
 from roundround.model.decoder import Decoder
 
 Measured = dict[str, Any]  # "step", "nats_per_token" and what else is measured with it, by name
@@ -36,8 +37,8 @@ class Material(ABC):
         """Lines about what may not be what was meant."""
 
     @abstractmethod
-    def batches(self, *, rank: int, world_size: int, n_micro_batches: int, first_step: int) -> Dataset[Any]:
-        """One process's micro-batches from a step to the last."""
+    def batches(self, shares: Shares) -> Dataset[Any]:
+        """One process's micro-batches."""
 
     @abstractmethod
     def loss(self, decoder: Decoder, batch: Any, step: int) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from roundround.config.schema import TrainConfig
+from roundround.data.batches import Shares
 from roundround.data.tasks.base import Example
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches
 from roundround.data.tasks.examples import Examples
@@ -66,17 +67,8 @@ class TaskMaterial(Material):
             "too few of their length"
         ]
 
-    def batches(self, *, rank: int, world_size: int, n_micro_batches: int, first_step: int) -> TrainingExamples:
-        return TrainingExamples(
-            self.task,
-            seed=self.config.seed,
-            batch_size=self.config.batch_size,
-            n_micro_batches=n_micro_batches,
-            rank=rank,
-            world_size=world_size,
-            first_step=first_step,
-            n_steps=self.config.trainer.max_steps - first_step,
-        )
+    def batches(self, shares: Shares) -> TrainingExamples:
+        return TrainingExamples(self.task, shares, seed=self.config.seed)
 
     def loss(self, decoder: Decoder, batch: TaskBatch, step: int) -> Tensor:
         loss_BT: Tensor = decoder(batch.tokens, targets_BT=batch.targets, scored_BT=batch.scored, step=step)

@@ -7,10 +7,9 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from roundround.config.schema import TrainConfig
-from roundround.data.batches import TrainingWindows, validation_windows
+from roundround.data.batches import Shares, TrainingWindows, validation_windows
 from roundround.data.tokens import TokenData
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import perplexity, score
@@ -48,18 +47,8 @@ class TextMaterial(Material):
         line = self.data.about_documents("train", self.length)
         return [] if line is None else [line]
 
-    def batches(self, *, rank: int, world_size: int, n_micro_batches: int, first_step: int) -> Dataset[Tensor]:
-        return TrainingWindows(
-            self.data.train,
-            seed=self.config.seed,
-            length=self.length,
-            batch_size=self.config.batch_size,
-            n_micro_batches=n_micro_batches,
-            rank=rank,
-            world_size=world_size,
-            first_step=first_step,
-            n_steps=self.config.trainer.max_steps - first_step,
-        )
+    def batches(self, shares: Shares) -> TrainingWindows:
+        return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)
 
     def loss(self, decoder: Decoder, batch: Tensor, step: int) -> Tensor:
         loss_BT: Tensor = decoder(batch[:, :-1], targets_BT=batch[:, 1:], step=step)

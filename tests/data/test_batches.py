@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from roundround.data.batches import (
     EvaluationWindows,
+    Shares,
     TrainingWindows,
     evaluation_windows,
     global_batch,
@@ -18,12 +19,14 @@ from roundround.errors import UserError
 
 TOKENS = np.arange(1003, dtype=np.uint16)  # a token is its own place in the stream
 LENGTH, BATCH = 16, 12
-PLAN = {"seed": 5, "length": LENGTH, "batch_size": BATCH, "first_step": 0, "n_steps": 7}
+ORDER = {"seed": 5, "length": LENGTH}
+PLAN = {"batch_size": BATCH, "n_steps": 7}
 
 
 def windows(rank: int = 0, world_size: int = 1, n_micro_batches: int = 1, **changes: int) -> TrainingWindows:
-    plan = PLAN | changes
-    return TrainingWindows(TOKENS, rank=rank, world_size=world_size, n_micro_batches=n_micro_batches, **plan)
+    order = {name: changes.pop(name, value) for name, value in ORDER.items()}
+    plan = PLAN | changes | {"rank": rank, "world_size": world_size, "n_micro_batches": n_micro_batches}
+    return TrainingWindows(TOKENS, Shares(**plan), **order)
 
 
 def naive_windows(seed: int, n_items: int) -> list[int]:
@@ -108,7 +111,7 @@ def test_few_tokens_still_make_whole_windows(n_tokens: int) -> None:
 def test_fewer_tokens_than_a_window_are_counted_in_the_error() -> None:
     for make in (
         lambda: global_batch(TOKENS[:16], seed=0, step=0, batch_size=1, length=LENGTH),
-        lambda: TrainingWindows(TOKENS[:16], rank=0, world_size=1, n_micro_batches=1, **PLAN),
+        lambda: TrainingWindows(TOKENS[:16], Shares(**PLAN), **ORDER),
     ):
         with pytest.raises(UserError, match="16 tokens, fewer than the 17 of one window"):
             make()

@@ -15,6 +15,7 @@ from conftest import assert_refused, shell, typed
 from safetensors.torch import load_file
 from scipy import stats
 
+from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example
 from roundround.data.tasks.batches import TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
@@ -63,16 +64,10 @@ def drawn(run: Path, split: str, n: int) -> list[Example]:
 
 def test_a_batch_is_the_same_however_it_is_spread() -> None:
     def part(rank: int, world_size: int, n_micro: int, index: int) -> tuple[torch.Tensor, ...]:
-        return TrainingExamples(
-            TASK,
-            seed=3,
-            batch_size=8,
-            n_micro_batches=n_micro,
-            rank=rank,
-            world_size=world_size,
-            first_step=5,
-            n_steps=2,
-        )[index]
+        shares = Shares(
+            batch_size=8, n_steps=2, first_step=5, n_micro_batches=n_micro, rank=rank, world_size=world_size
+        )
+        return TrainingExamples(TASK, shares, seed=3)[index]
 
     def rows(batch: tuple[torch.Tensor, ...]) -> list[list[int]]:
         tokens, targets, scored, _ = batch
@@ -120,15 +115,11 @@ def test_padding_changes_nothing(decoder: Decoder, learnt: Path) -> None:
 
 def test_a_finite_set_is_gone_through_again_and_again() -> None:
     task = Copy(n_symbols=8, train_lengths=[4, 4], train_examples=12, validation_examples=1)
-    batches = TrainingExamples(
-        task, seed=1, batch_size=8, n_micro_batches=1, rank=0, world_size=1, first_step=0, n_steps=6
-    )
+    batches = TrainingExamples(task, Shares(batch_size=8, n_steps=6), seed=1)
     seen = [tuple(row.tolist()) for step in range(6) for row in batches[step].tokens]
     assert all(sorted(seen[first : first + 12]) == sorted(seen[:12]) for first in (0, 12, 24, 36))
     assert seen[:12] != seen[12:24]
-    again = TrainingExamples(
-        task, seed=1, batch_size=8, n_micro_batches=1, rank=0, world_size=1, first_step=4, n_steps=2
-    )
+    again = TrainingExamples(task, Shares(batch_size=8, n_steps=2, first_step=4), seed=1)
     assert again[0].tokens.tolist() == batches[4].tokens.tolist()
 
 

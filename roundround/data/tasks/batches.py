@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from roundround.data.batches import check_shares
+from roundround.data.batches import Shares
 from roundround.data.tasks.base import EOS, Example, Task
 from roundround.data.tasks.examples import Examples
 from roundround.data.vocabulary import content_hash
@@ -114,32 +114,18 @@ class TrainingExamples(Dataset[TaskBatch]):
     While a step computes, a thread draws the batch of the next one.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        seed: int,
-        batch_size: int,
-        n_micro_batches: int,
-        rank: int,
-        world_size: int,
-        first_step: int,
-        n_steps: int,
-    ) -> None:
+    def __init__(self, task: Task, shares: Shares, *, seed: int) -> None:
         super().__init__()
-        check_shares(batch_size, n_micro_batches, rank, world_size)
+        self.shares = shares
         self.examples = Examples(task, seed=seed, split="train")
         self.sampler = ExampleSampler(task.train_examples, seed=seed)
-        self.batch_size, self.n_micro_batches = batch_size, n_micro_batches
-        self.rank, self.world_size = rank, world_size
-        self.first_step, self.n_steps = first_step, n_steps
         self._kept: dict[int, Example] = {}  # where training comes back to them
         self._step, self._batch = -1, list[Example]()
         self._worker = ThreadPoolExecutor(1)  # one: what is kept is its own
         self._ahead: tuple[int, Future[TaskBatch]] | None = None
 
     def __len__(self) -> int:
-        return self.n_steps * self.n_micro_batches
+        return len(self.shares)
 
     def __getitem__(self, index: int) -> TaskBatch:
         if not 0 <= index < len(self):
@@ -147,22 +133,20 @@ class TrainingExamples(Dataset[TaskBatch]):
         if self._ahead is None or self._ahead[0] != index:
             self._ahead = index, self._worker.submit(self.micro_batch, index)
         batch = self._ahead[1].result()
-        self._ahead = index + 1, self._worker.submit(self.micro_batch, index + 1)
+        if index + 1 < len(self):
+            self._ahead = index + 1, self._worker.submit(self.micro_batch, index + 1)
         return batch
 
     def micro_batch(self, index: int) -> TaskBatch:
-        step, micro_batch = divmod(index, self.n_micro_batches)
-        batch, n_parts = self.global_batch(self.first_step + step), self.world_size * self.n_micro_batches
-        n_rows = self.batch_size // n_parts
-        row = (self.rank * self.n_micro_batches + micro_batch) * n_rows
-        part = batch[row : row + n_rows]
-        n_scored, n_scored_here = (sum(int(e.scored.sum()) for e in examples) for examples in (batch, part))
-        return padded(part, share=n_parts * n_scored_here / n_scored)
+        step, rows = self.shares[index]
+        batch = self.global_batch(step)
+        n_scored, n_scored_here = (sum(int(e.scored.sum()) for e in examples) for examples in (batch, batch[rows]))
+        return padded(batch[rows], share=self.shares.n_parts * n_scored_here / n_scored)
 
     def global_batch(self, step: int) -> list[Example]:
         """The examples of a step, over all ranks."""
         if step != self._step:
-            numbers = self.sampler.numbers(step, self.batch_size)
+            numbers = self.sampler.numbers(step, self.shares.batch_size)
             self._step, self._batch = step, [self.example(i) for i in numbers.tolist()]
         return self._batch
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import STORIES
 
+from roundround.data.batches import Shares
 from roundround.data.tasks.base import FixedSet
 from roundround.data.tasks.batches import TrainingExamples, task_data
 from roundround.data.tasks.examples import Examples
@@ -88,9 +89,7 @@ def test_batches_and_a_learnt_tokenizer_come_from_the_same_texts() -> None:
     task = Digits()
     drawable = task.with_vocabulary(BPE(vocab_size=300, max_train_bytes=4096).build(task.training_texts()))
     data = task_data(drawable)
-    batches = TrainingExamples(
-        data.task, seed=0, batch_size=4, n_micro_batches=1, rank=0, world_size=1, first_step=0, n_steps=2
-    )
+    batches = TrainingExamples(data.task, Shares(batch_size=4, n_steps=2), seed=0)
     tokens = batches[1].tokens
     assert tokens.shape[0] == 4
     assert int(tokens.max()) < data.n_vocab
