@@ -29,6 +29,7 @@ TASKS = {
     "n_back": {"train_lengths": ["[2,8]"], "n_symbols": ["1"], "steps": ["3", *SIZES]},
     "parity": {"train_lengths": ["[0,4]"]},
     "passkey": {"train_lengths": ["[9,20]"], "n_digits": ["40", *SIZES]},
+    "repeat": {"train_lengths": ["[0,4]"], "n_symbols": ["1"]},
     "reverse": {"train_lengths": ["[0,4]"], "n_symbols": ["1"]},
     "sort": {"train_lengths": ["[0,4]"], "n_symbols": ["1"]},
 }  # fmt: skip

@@ -1,0 +1,26 @@
+"""Repeat: one symbol, as often as it stood there."""
+
+from __future__ import annotations
+
+from helpers_tasks import after, between, build, mistakes, texts
+
+
+def solver(before: list[str]) -> str:
+    """The symbol again until it has been said as often as before, then the end."""
+    asked, said = between(before, "<bos>", "<sep>"), after(before, "<sep>")
+    return asked[0] if len(said) < len(asked) else "<eos>"
+
+
+def test_a_solver_gets_every_scored_target() -> None:
+    assert mistakes(build("repeat"), solver, 1, 2, 20, 64) == []
+
+
+def test_one_symbol_stands_on_both_sides() -> None:
+    for words in texts(build("repeat"), 5, length=3):
+        assert words == ["<bos>", *3 * [words[1]], "<sep>", *3 * [words[1]], "<eos>"]
+
+
+def test_every_symbol_comes_up() -> None:
+    seen = {words[1] for words in texts(build("repeat", n_symbols=4), 64, length=20, split="train")}
+    assert seen <= {"0", "1", "2", "3"}
+    assert len(seen) > 1  # the hash leaves some of so few examples to the other splits
