@@ -51,7 +51,7 @@ class Documents:
         x_PHC = Rearranged.apply(x_BHTC.transpose(1, 2).flatten(0, 1), self.order_P, self.place_N, None)  # type: ignore[no-untyped-call]
         lengths = [pos.shape[1] for pos in self.pos_of_groups]
         parts = torch.split(x_PHC, [n * length for n, length in zip(self.n_in_groups, lengths, strict=True)])
-        return [x.unflatten(0, (-1, n)).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
+        return [x.view(-1, n, *x.shape[1:]).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
 
     def joined(self, parts: list[Tensor]) -> Tensor:
         """[B, heads, T, C] from the rows of each group; what stands at padding is left out."""
@@ -88,7 +88,7 @@ def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
     begins_BT[:, 1:] = ends_BT[:, :-1].cpu()
     offsets = torch.cat([begins_BT.flatten().nonzero()[:, 0], torch.tensor([n_batch * n_tokens])])
     lengths = offsets.diff()
-    own = {n: positions(torch.arange(n)[None])[0] for n in lengths.unique().tolist()}
+    own = {n: positions(torch.arange(n)[None])[0] for n in set(lengths.tolist())}
     groups = grouped(lengths)
     order_P, is_token_P, pos_P, pos_of_groups = [], [], [], []
     for group in groups:

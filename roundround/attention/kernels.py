@@ -138,9 +138,9 @@ def attention_of_documents(
         jagged = torch.nested.nested_tensor_from_jagged(x_NHC, documents.offsets, max_seqlen=documents.longest)
         return jagged.transpose(1, 2)
 
-    jagged = (laid_out(x) for x in (q_BHTC, k_BGTC, v_BGTC))
-    out = F.scaled_dot_product_attention(*jagged, is_causal=True, scale=scale)
-    return out.transpose(1, 2).values().unflatten(0, documents.pos_BT.shape).transpose(1, 2)
+    q, k, v = (laid_out(x) for x in (q_BHTC, k_BGTC, v_BGTC))
+    out_NHC = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2).values()
+    return out_NHC.view(*documents.pos_BT.shape, *q_BHTC.shape[1::2]).transpose(1, 2)
 
 
 def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         if corpus.separate_documents:
-            raise UserError("data.separate_documents=true is for a run trained here; a pretrained model= has its own mask")
+            raise UserError("data.separate_documents=true is for a run trained here; leave it out")
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}

@@ -48,8 +48,8 @@ class TextMaterial(Material):
 
     def about(self) -> str:
         data = self.data
-        apart = "" if self.separator is None else "; documents do not see each other"
-        return f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}{apart}"
+        line = f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
+        return line if self.separator is None else f"{line}; documents do not see each other"
 
     def notes(self) -> list[str]:
         line = self.data.about_documents("train", self.length) if self.separator is None else None

@@ -95,8 +95,8 @@ OF_DOCUMENTS = (
 )
 PACKED_STOCK = (
     "Several documents in one row see each other in transformers, which does not read that key, unless they are told\n"
-    "apart: give `position_ids` that begin at 0 in each document, and no `attention_mask` (as\n"
-    "`DataCollatorWithFlattening` does, for `attn_implementation=\"flash_attention_2\"`)."
+    "apart: give `position_ids` that begin at 0 in each document, `use_cache=False` and no `attention_mask`\n"
+    "(`DataCollatorWithFlattening` makes such `position_ids`)."
 )
 PACKED_OWN = "Give it one document a row: the code of this folder lets all tokens of a row see each other."
 OF_A_TASK = (
