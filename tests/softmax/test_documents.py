@@ -6,13 +6,18 @@ Shapes: B batch, T tokens, N documents.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from test_softmax import D_MODEL, SCALE
 from test_softmax_contract import ENCODINGS, NAMES, REPLACED, build, covering, made, randn
 from torch import Tensor
 
+from roundround.attention import fused
 from roundround.attention.documents import documents_of, grouped
+from roundround.attention.kernel_choice import Kernel
 from roundround.attention.keys import Keys
 from roundround.model.decoder import Decoder
 
@@ -103,6 +108,31 @@ def test_a_document_of_numbers_that_are_not_finite_spoils_no_other(name: str) ->
     assert broken[0, :, 2:4].isnan().all()
     assert torch.equal(broken[0, :, 4:], whole[0, :, 4:])
     assert torch.equal(broken[1], whole[1])
+
+
+@pytest.mark.parametrize("name", ["softmax", "ssmax", "log_n", "sink", "adaptive_temperature", "entmax15"])
+def test_one_call_for_rows_of_unequal_length_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels themselves are CUDA's: here each row of the nested tensor goes through the CPU's."""
+    q, k, v = (randn(2, n, 14, 8, seed=n).requires_grad_() for n in (4, 2, 2))
+    softmax, calls, kernel = build(name).double(), [], F.scaled_dot_product_attention
+
+    def of_each_row(*tensors: Tensor, **options: Any) -> Tensor:
+        if not tensors[0].is_nested:
+            return kernel(*tensors, **options)
+        calls.append([len(row) for row in tensors[0].transpose(1, 2).unbind()])
+        rows = zip(*(x.transpose(1, 2).unbind() for x in tensors), strict=True)
+        outs = [kernel(*(x.transpose(0, 1)[None] for x in row), **options)[0].transpose(0, 1) for row in rows]
+        return torch.nested.as_nested_tensor(outs, layout=torch.jagged).transpose(1, 2)
+
+    def found() -> tuple[Tensor, ...]:
+        out = softmax(q, k, v, scale=SCALE, keys=keys_of_documents(), bias=None, rows={})
+        return out, *torch.autograd.grad(out.square().sum(), [q, k, v])
+
+    expected = found()
+    monkeypatch.setattr(fused, "varlen_kernel_for", lambda q_BHQC: Kernel.FLASH)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", of_each_row)
+    torch.testing.assert_close(found(), expected)
+    assert calls == ([[4, 1, 9, 6, 3, 5]] if name in ("softmax", "ssmax", "log_n") else [])
 
 
 @pytest.mark.parametrize("options", [{"window": 3}, {"causal": False}, {"valid_BK": torch.ones(2, 14).bool()}], ids=str)
