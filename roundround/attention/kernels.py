@@ -140,7 +140,7 @@ def attention_of_documents(
 
     q, k, v = (laid_out(x) for x in (q_BHTC, k_BGTC, v_BGTC))
     out_NHC = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2).values()
-    return out_NHC.view(*documents.pos_BT.shape, *q_BHTC.shape[1::2]).transpose(1, 2)
+    return out_NHC.reshape(*documents.pos_BT.shape, *q_BHTC.shape[1::2]).transpose(1, 2)
 
 
 def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:
