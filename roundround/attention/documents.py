@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from roundround.attention.compilation import outside_compilation
 
@@ -33,7 +31,7 @@ class Documents:
     longest: tokens of the longest document.
     pos_of_groups: positions in the rows of each group, [1 or M, L]. n_in_groups: documents of each group.
     order_P: the token at each place of the groups' rows; padding repeats the document's last token.
-    place_N: the place of each token. padding_R: the places that are padding.
+    place_N: the place of each token.
     """
 
     pos_BT: Tensor
@@ -44,11 +42,10 @@ class Documents:
     n_in_groups: list[int]
     order_P: Tensor
     place_N: Tensor
-    padding_R: Tensor
 
     def split(self, x_BHTC: Tensor) -> list[Tensor]:
         """What belongs to tokens, [B, heads, T, C], as the rows of each group: [M, heads, L, C]."""
-        x_PHC = Rearranged.apply(x_BHTC.transpose(1, 2).flatten(0, 1), self.order_P, self.place_N, None)  # type: ignore[no-untyped-call]
+        x_PHC = x_BHTC.transpose(1, 2).flatten(0, 1)[self.order_P]
         lengths = [pos.shape[1] for pos in self.pos_of_groups]
         parts = torch.split(x_PHC, [n * length for n, length in zip(self.n_in_groups, lengths, strict=True)])
         return [x.view(-1, n, *x.shape[1:]).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
@@ -56,28 +53,7 @@ class Documents:
     def joined(self, parts: list[Tensor]) -> Tensor:
         """[B, heads, T, C] from the rows of each group; what stands at padding is left out."""
         x_PHC = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in parts])
-        x_NHC = Rearranged.apply(x_PHC, self.place_N, self.order_P, self.padding_R)  # type: ignore[no-untyped-call]
-        return cast("Tensor", x_NHC.unflatten(0, self.pos_BT.shape).transpose(1, 2))
-
-
-class Rearranged(torch.autograd.Function):
-    """x[to], along the first axis. Its gradient is grad[back], with zeros at `nothing`: no sum over equal places.
-
-    It is the gradient where each row of x is at one place, `back`, and what is at others passes none. On a CPU adding
-    up, as `index_select` does, takes a hundred times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, to: Tensor, back: Tensor, nothing: Tensor | None) -> Tensor:
-        ctx.save_for_backward(back, nothing)
-        return x.index_select(0, to)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        back, nothing = ctx.saved_tensors
-        grad = grad.index_select(0, back)
-        return grad if nothing is None else grad.index_fill_(0, nothing, 0.0), None, None, None
+        return x_PHC[self.place_N].view(*self.pos_BT.shape, *x_PHC.shape[1:]).transpose(1, 2)
 
 
 @outside_compilation  # how many documents there are is read off the tokens
@@ -114,7 +90,6 @@ def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
         n_in_groups=[len(group) for group in groups],
         order_P=there(order),
         place_N=there(place_N),
-        padding_R=there((~is_token).nonzero()[:, 0]),
     )
 
 
