@@ -71,6 +71,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/probe.py
 	$(BIN)/python benchmarks/lab_book.py
 	$(BIN)/python benchmarks/tasks.py
+	$(BIN)/python benchmarks/documents.py
 
 mutants: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/training/recipe_mutants.py

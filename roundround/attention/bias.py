@@ -9,6 +9,7 @@ from typing import final
 
 from torch import Tensor
 
+from roundround.attention.documents import Documents
 from roundround.attention.keys import Keys
 
 
@@ -23,6 +24,10 @@ class Bias:
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits."""
         raise NotImplementedError
+
+    def of_groups(self, documents: Documents) -> list[Bias]:
+        """The bias in each group of documents; the default is for one that reads positions and nothing of a token."""
+        return [self] * len(documents.n_in_groups)
 
 
 @final
@@ -49,6 +54,18 @@ class LinearBias(Bias):
     def times(self, factor: Tensor | float) -> LinearBias:
         """The bias multiplied by a factor, which broadcasts to [B, H, Q, 1]."""
         return LinearBias(self.slopes * factor, self.t_BHQ, self.t_BHK)
+
+    def of_groups(self, documents: Documents) -> list[Bias]:
+        def split(x_BHT1: Tensor) -> list[Tensor]:
+            n_batch, n_tokens = documents.pos_BT.shape
+            return documents.split(x_BHT1.expand(n_batch, -1, n_tokens, -1))
+
+        one = self.slopes.numel() == self.slopes.shape[-3]  # a number a head
+        slopes = [self.slopes] * len(documents.n_in_groups) if one else split(self.slopes)
+        if self.t_BHQ is None or self.t_BHK is None:
+            return [LinearBias(slopes_MHL1) for slopes_MHL1 in slopes]
+        t_q, t_k = ([t[..., 0] for t in split(t_BHT[..., None])] for t_BHT in (self.t_BHQ, self.t_BHK))
+        return [LinearBias(*of_group) for of_group in zip(slopes, t_q, t_k, strict=True)]
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         first, last = keys.span(a, b)

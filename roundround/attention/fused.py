@@ -16,7 +16,7 @@ from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.compilation import outside_compilation
 from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
-from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
+from roundround.attention.kernel_choice import Kernel, fitted, kernel_for, varlen_kernel_for
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
@@ -36,6 +36,11 @@ def serves_plain(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
     return bias is None and (keys.is_plain_causal or keys.is_unmasked) and kernel_for(q_BHQC) is not None
 
 
+def serves_documents(q_BHQC: Tensor, bias: Bias | None) -> bool:
+    """Whether kernels for rows of unequal length compute documents that do not see each other, in one call."""
+    return bias is None and varlen_kernel_for(q_BHQC) is not None
+
+
 def attention(
     q_BHQC: Tensor,
     k_BGKC: Tensor,
@@ -53,6 +58,10 @@ def attention(
 
     A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
     """
+    if keys.documents is not None:
+        assert bias is None, "serves_documents has been asked"
+        assert null_H is None, "no such kernel has one"
+        return kernels.attention_of_documents(q_BHQC, k_BGKC, v_BGKC, scale, keys.documents)
     if bias is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
         return kernels.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
     out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)[0]

@@ -60,6 +60,15 @@ def kernel_on_cuda(row_11QC: Tensor, masked: bool) -> Kernel | None:
     return Kernel.EFFICIENT if cuda.can_use_efficient_attention(asked) else None
 
 
+def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
+    """The kernel for rows of unequal length, laid one behind another; None where there is none.
+
+    NVIDIA's GPUs alone have them, in the flash kernel and the memory-efficient one: those of `kernel_for`.
+    """
+    kernel = kernel_for(q_BHQC) if q_BHQC.device.type == "cuda" else None
+    return kernel if kernel in (Kernel.FLASH, Kernel.EFFICIENT) else None
+
+
 def takes_groups(q_BHQC: Tensor, k_BGKC: Tensor) -> bool:
     """Whether `F.scaled_dot_product_attention` takes fewer key heads than query heads without a matrix of logits."""
     if q_BHQC.device.type == "cpu":

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from roundround.attention.documents import Documents
 from roundround.attention.kernel_choice import Kernel, kernel_for, takes_groups
 
 aten = torch.ops.aten
@@ -125,6 +126,21 @@ def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor,
     if grouped and not takes_groups(q_BHQC, k_BGKC):
         k_BGKC, v_BGKC, grouped = repeated(k_BGKC, q_BHQC), repeated(v_BGKC, q_BHQC), False
     return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)
+
+
+def attention_of_documents(
+    q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, scale: float, documents: Documents
+) -> Tensor:
+    """Causal attention [B, H, T, C] within each document, by the kernels for rows of unequal length."""
+
+    def laid_out(x_BHTC: Tensor) -> Tensor:
+        x_NHC = repeated(x_BHTC, q_BHTC).transpose(1, 2).flatten(0, 1)
+        jagged = torch.nested.nested_tensor_from_jagged(x_NHC, documents.offsets, max_seqlen=documents.longest)
+        return jagged.transpose(1, 2)
+
+    q, k, v = (laid_out(x) for x in (q_BHTC, k_BGTC, v_BGTC))
+    out_NHC = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2).values()
+    return out_NHC.reshape(*documents.pos_BT.shape, *q_BHTC.shape[1::2]).transpose(1, 2)
 
 
 def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:

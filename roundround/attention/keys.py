@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from roundround.attention.documents import Documents
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
@@ -34,6 +36,7 @@ class Keys:
     q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
     valid_BK: False where a key is padding; None where none is.
     window: a query sees itself and the `window - 1` tokens before it; None for all.
+    documents: those that do not see each other, in causal attention without padding, window or cache; None for one.
     """
 
     q_pos_BQ: Tensor
@@ -41,6 +44,12 @@ class Keys:
     valid_BK: Tensor | None = None
     causal: bool = True
     window: int | None = None
+    documents: Documents | None = None
+
+    def __post_init__(self) -> None:
+        alone = self.causal and self.valid_BK is None and self.window is None and self.n_queries == self.n_keys
+        if self.documents is not None and not alone:
+            raise ValueError("documents= is for causal attention without padding, a window or a cache")
 
     @property
     def n_queries(self) -> int:
@@ -52,14 +61,20 @@ class Keys:
 
     @property
     def is_plain_causal(self) -> bool:
-        """Whether a kernel's own causal flag says everything: no padding, no window, queries and keys aligned."""
-        return self.causal and self.valid_BK is None and self.window is None and self.n_queries == self.n_keys
+        """Whether a kernel's own causal flag says everything: one document, no padding, no window, no cache."""
+        one = self.causal and self.documents is None and self.valid_BK is None and self.window is None
+        return one and self.n_queries == self.n_keys
 
     @property
     def is_unmasked(self) -> bool:
         """Whether every query sees every key, as one new query against its cache does."""
-        past_all = not self.causal or self.n_queries == 1
+        past_all = not self.causal or (self.n_queries == 1 and self.documents is None)
         return past_all and self.valid_BK is None and (self.window is None or self.window >= self.n_keys)
+
+    def of_groups(self) -> list[Keys]:
+        """The keys of each group of `documents`, where every row is a document."""
+        assert self.documents is not None, "asked for documents alone"
+        return [Keys(q_pos_BQ=pos_ML, k_pos_BK=pos_ML) for pos_ML in self.documents.pos_of_groups]
 
     def of_texts(self, texts: slice) -> Keys:
         """The keys of some texts of the batch."""
@@ -110,10 +125,13 @@ class Keys:
             first_Q, end_Q = (row_Q - self.window + 1).clamp(min=0), (row_Q + self.window).clamp(max=self.n_keys)
         if self.causal:
             end_Q = (row_Q + 1).clamp(min=0)
+        if self.documents is not None:
+            first_Q = self.documents.first_BT[:, None, a:b]
         marks = None if self.valid_BK is None else self.valid_BK[:, None]
         if marked is not None:
             marks = marked if marks is None else marked & marks
         if marks is None:
-            return (end_Q - first_Q)[None, None, :, None]
+            return (end_Q - first_Q).view(-1, 1, b - a, 1)
         so_far = F.pad(marks.cumsum(-1), (1, 0))  # before each key
-        return (so_far[..., end_Q] - so_far[..., first_Q])[..., None]
+        before = so_far[..., first_Q] if first_Q.dim() == 1 else so_far.take_along_dim(first_Q, -1)
+        return (so_far[..., end_Q] - before)[..., None]

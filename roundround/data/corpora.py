@@ -19,14 +19,16 @@ class Corpus(Source):
 
     A document is held out where the sha256 of its text, read as a number in [0, 1), is below `held_out`. So a text is
     on the same side wherever and however often it appears, and one pass over a corpus larger than memory is enough.
+
+    separate_documents: whether documents in one window do not see each other; the tokens are the same.
     """
 
-    def __init__(self, *, held_out: float) -> None:
+    def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
         if not 0 < held_out <= 1:
             raise ValueError(
                 f"held_out is {held_out}: a fraction of the documents above 0 and up to 1 (all, to evaluate) is allowed"
             )
-        self.held_out = held_out
+        self.held_out, self.separate_documents = held_out, separate_documents
 
     @abstractmethod
     def texts(self) -> Iterator[str]:

@@ -38,8 +38,9 @@ class Hub(Corpus):
         shuffle_seed: int | None,
         max_documents: int | None,
         held_out: float,
+        separate_documents: bool = False,
     ) -> None:
-        super().__init__(held_out=held_out)
+        super().__init__(held_out=held_out, separate_documents=separate_documents)
         if not column:
             raise ValueError("column is []: at least one column's name is needed")
         if max_documents is not None and max_documents < 2:

@@ -28,8 +28,8 @@ class PyDoc(Corpus):
     does the identity, which hashes the source files (0.1 s); parsing takes seconds and waits until texts are asked for.
     """
 
-    def __init__(self, *, held_out: float) -> None:
-        super().__init__(held_out=held_out)
+    def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
+        super().__init__(held_out=held_out, separate_documents=separate_documents)
         self._texts: list[str] | None = None
 
     def identity(self) -> str:

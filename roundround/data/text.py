@@ -43,8 +43,9 @@ class TextFiles(Corpus):
         max_chars: int | None,
         held_out: float,
         keep_chars: list[int] | None = None,
+        separate_documents: bool = False,
     ) -> None:
-        super().__init__(held_out=held_out)
+        super().__init__(held_out=held_out, separate_documents=separate_documents)
         if not path or not all(entry.strip() for entry in path):
             raise ValueError("path is empty, or an entry of it; give files, folders or globs: data.path=a.txt,folder")
         if not column:

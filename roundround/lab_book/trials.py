@@ -34,7 +34,8 @@ NOT_SETTINGS = {
 }
 # of a record: what says how it was measured, and what was found beside the number
 NOT_PLACES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints", "joining_token"}
-NOT_PLACES |= {"pair", "source", "examples", "split", "context"}  # the last says a task's length in tokens
+NOT_PLACES |= {"pair", "source", "separate_documents", "examples", "split"}
+NOT_PLACES |= {"context"}  # a task's length in tokens
 
 
 @dataclass(eq=False)
@@ -186,7 +187,9 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
         facts["text that was measured (corpus hash)"] = str(data["corpus_hash"])[:12]
     read = {name: run.manifest[name] for name in ("first_token", "joining_token") if name in run.manifest}
     if read:
-        facts["reading of the text"] = ", ".join(f"{name.replace('_', ' ')} {token}" for name, token in read.items())
+        words = [f"{name.replace('_', ' ')} {token}" for name, token in read.items()]
+        apart = ["documents apart"] if run.manifest.get("separate_documents") else []
+        facts["reading of the text"] = ", ".join([*words, *apart])
     if trained is not None and trained.verb == "train":
         facts |= facts_of_training(trained)
     return facts

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from roundround.attention.documents import documents_of
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.model.block import Block
@@ -104,13 +105,14 @@ class Decoder(nn.Module):
         targets_BT: Tensor | None = None,
         scored_BT: Tensor | None = None,
         step: int | None = None,
+        ends_BT: Tensor | None = None,
     ) -> Tensor:
         """Logits [B, T, V] of the next token, or, given the targets, the loss [B, T] of each in nats.
 
         Where `scored_BT` is False the loss is 0 and no logits are computed; None scores all targets. `step` is the
-        optimizer step in training, None otherwise.
+        optimizer step in training, None otherwise. `ends_BT` is as in `hidden`.
         """
-        x_BTD = self.hidden(tokens_BT, step=step)
+        x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT)
         if targets_BT is None:
             return self.unembed(x_BTD)
         if scored_BT is None:
@@ -127,16 +129,15 @@ class Decoder(nn.Module):
         step: int | None = None,
         pos_BT: Tensor | None = None,
         valid_BT: Tensor | None = None,
+        ends_BT: Tensor | None = None,
     ) -> Tensor:
         """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise.
 
-        `valid_BT` is False where a token is padding, which nobody sees and which is not counted.
+        `valid_BT` is False where a token is padding, which nobody sees and which is not counted. `ends_BT` is True
+        where a document ends: none sees another, and positions begin at 0 in each. It goes with neither of the two.
         """
-        if pos_BT is None:
-            pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-            pos_BT = pos_BT if valid_BT is None else (valid_BT.cumsum(-1) - 1).clamp(min=0)
-        pos_BT = self.encoding.positions(pos_BT, step)
-        keys = Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
+        keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)
+        pos_BT = keys.q_pos_BQ
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale
@@ -148,6 +149,26 @@ class Decoder(nn.Module):
             x_BTD = layer(x_BTD, encodings[own], prepared[own], keys)
         out: Tensor = self.norm(x_BTD)
         return out
+
+    def keys(
+        self,
+        tokens_BT: Tensor,
+        step: int | None,
+        pos_BT: Tensor | None,
+        valid_BT: Tensor | None,
+        ends_BT: Tensor | None,
+    ) -> Keys:
+        """Where the tokens stand, and which see which."""
+        if ends_BT is not None:
+            if pos_BT is not None or valid_BT is not None:
+                raise ValueError("ends_BT= says where tokens stand and what they see; give no pos_BT= or valid_BT=")
+            documents = documents_of(ends_BT, lambda pos_1T: self.encoding.positions(pos_1T, step))
+            return Keys(q_pos_BQ=documents.pos_BT, k_pos_BK=documents.pos_BT, documents=documents)
+        if pos_BT is None:
+            pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+            pos_BT = pos_BT if valid_BT is None else (valid_BT.cumsum(-1) - 1).clamp(min=0)
+        pos_BT = self.encoding.positions(pos_BT, step)
+        return Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
 
     def unembed(self, x_BTD: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D]."""

@@ -91,12 +91,14 @@ def score(
     device: torch.device,
     first_scored: Callable[[slice], Tensor] | None = None,
     joint: int | None = None,
+    separator: int | None = None,
 ) -> PositionLoss:
     """Score windows [N, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
 
     `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. first_scored: from
     which position on the targets of some windows count (None: all of them). joint: the token that stands between
-    documents, whose losses are kept apart (None: it is a token like any other).
+    documents, whose losses are kept apart (None: it is a token like any other). separator: the token that ends a
+    document where documents do not see each other, for a `Decoder` (None: they do).
     """
     was_training = model.training
     model.eval()
@@ -109,7 +111,9 @@ def score(
         if first_scored is not None:
             counts_BT = torch.arange(targets_BT.shape[1]) >= first_scored(rows)[:, None]
         on_device_BT1 = tokens_BT1.to(device)
-        loss_BT = model(on_device_BT1[:, :-1], targets_BT=on_device_BT1[:, 1:])
+        inputs_BT = on_device_BT1[:, :-1]
+        ends = {} if separator is None else {"ends_BT": inputs_BT == separator}
+        loss_BT = model(inputs_BT, targets_BT=on_device_BT1[:, 1:], **ends)
         loss.add(loss_BT, counts_BT, None if joint is None else targets_BT == joint)
     model.train(was_training)
     return loss

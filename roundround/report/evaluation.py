@@ -53,7 +53,7 @@ def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, ti
     return shown
 
 
-def scope(losses: Mapping[int, PositionLoss], data: TokenData) -> list[str]:
+def scope(losses: Mapping[int, PositionLoss], data: TokenData, *, separate_documents: bool) -> list[str]:
     """What the numbers were taken over, in lines."""
     longest = max(losses)
     loss, n_documents = losses[longest], data.n_held_out_documents
@@ -69,7 +69,7 @@ def scope(losses: Mapping[int, PositionLoss], data: TokenData) -> list[str]:
             f"documents are joined by {data.joining_token}, which is no target: its {loss.n_joints:,} places cost "
             f"{each:.2f} nats each at {longest:,}, {share:.1%} of the loss with them"
         )
+    if separate_documents:
+        return [*lines, "documents in a window do not see each other, and positions begin at 0 in each"]
     short = data.about_documents("held_out", longest)
-    if short is not None:
-        lines.append(short)
-    return lines
+    return lines if short is None else [*lines, short]

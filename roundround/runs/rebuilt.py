@@ -89,6 +89,11 @@ class TrainedRun:
     def learns_a_task(self) -> bool:
         return "train_examples" in self.manifest["data"]  # as `TaskMaterial.facts` has it
 
+    @property
+    def separate_documents(self) -> bool:
+        """Whether no document saw another in training; runs from before one could say so have no such key."""
+        return bool(self.manifest["data"].get("separate_documents", False))
+
     def task(self) -> Task | None:
         """The task that the run learns, or that `data` put in its place; None where it is text.
 

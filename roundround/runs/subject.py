@@ -49,7 +49,8 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
     trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
     name = "/".join(source.parts[-2:])
-    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, vocabulary.first_token), trained
+    first_token = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+    yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_token), trained
 
 
 def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:
@@ -85,7 +86,10 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
 
 
 def texts_for(config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None) -> list[list[int]]:
-    """Token ids of the texts, each after the model's first token (where it has one); no more are read than needed."""
+    """Token ids of the texts, each after the model's first token (where it has one); no more are read than needed.
+
+    Of a run whose documents did not see each other every text is a document, or the beginning of one.
+    """
     task = None if trained is None else trained.task()
     if task is not None:
         if config.data is not None or config.texts is not None:
@@ -94,10 +98,15 @@ def texts_for(config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | 
             raise UserError("a task has examples without end; give max_tokens= or max_documents=")
         return limited(examples_of(task, config.length), config)
     if config.data is None and config.texts is None and trained is not None:
-        stream: Iterator[int] = map(int, trained.held_out_text().held_out)
-        return limited(windows(stream, probed, config.length or probed.longest), config)
+        text, length = trained.held_out_text(), config.length or probed.longest
+        stream: Iterator[int] = map(int, text.held_out)
+        if trained.separate_documents:
+            return limited(cut_at(stream, text.end_of_document, length), config)
+        return limited(windows(stream, probed, length), config)
     documents = documents_of(config)
     if config.length is not None:
+        if trained is not None and trained.separate_documents:
+            raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
         tokens = (token for text in documents for token in probed.text_tokens(text))
         return limited(windows(tokens, probed, config.length), config)
     return limited((probed.tokens(text)[: probed.longest] for text in documents), config)
@@ -109,6 +118,16 @@ def documents_of(config: SubjectConfig) -> Iterator[str]:
         return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
     return islice((text for _, text in corpus.documents()), config.max_documents)
+
+
+def cut_at(tokens: Iterator[int], end: int, length: int) -> Iterator[list[int]]:
+    """The documents of running text, each with the token that ends it, the first `length` tokens of each."""
+    document: list[int] = []
+    for token in tokens:
+        document.append(token)
+        if token == end:
+            yield document[:length]
+            document = []
 
 
 def windows(tokens: Iterator[int], probed: ProbedModel, length: int) -> Iterator[list[int]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, rows_between
-from roundround.attention.compilation import once_per_compilation
+from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.kernel_choice import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
@@ -59,6 +59,8 @@ class AttentionSoftmax(nn.Module):
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
+        if keys.documents is not None and not self.takes_documents(q_BHQC, bias):
+            return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         if self.has_fused_form(q_BHQC, keys, bias):
             assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
@@ -104,6 +106,34 @@ class AttentionSoftmax(nn.Module):
     ) -> Tensor:
         """The definition in a fused form, for finite queries and keys."""
         raise NotImplementedError
+
+    def takes_documents(self, q_BHQC: Tensor, bias: Bias | None) -> bool:
+        """Whether `attend_fused` computes documents that do not see each other in one call, here; default no."""
+        return False
+
+    @outside_compilation  # the groups are as many, and as long, as the documents make them
+    def attend_documents(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Attention of documents that do not see each other: those of about one length at once, each by itself."""
+        documents, groups = keys.documents, keys.of_groups()
+        assert documents is not None, "of_groups has asked"
+        parts = zip(*(documents.split(x) for x in (q_BHQC, k_BGKC, v_BGKC)), groups, strict=True)
+        biases = [None] * len(groups) if bias is None else bias.of_groups(documents)
+        split = {name: documents.split(value) for name, value in rows.items()}
+        outs = []
+        for i, (q, k, v, keys_of_group) in enumerate(parts):
+            own = {name: values[i] for name, values in split.items()}
+            outs.append(self.forward(q, k, v, scale=scale, keys=keys_of_group, bias=biases[i], rows=own))
+        return documents.joined(outs)
 
     def attend_in_blocks(
         self,

@@ -50,7 +50,12 @@ class RowScale(AttentionSoftmax):
         return softmax_over_visible(logits_BHQK if beta is None else logits_BHQK * beta, visible_B1QK)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        if keys.documents is not None:
+            return self.takes_documents(q_BHQC, bias)
         return fused.serves(q_BHQC, bias) or (not self.reads_entropy and fused.serves_plain(q_BHQC, keys, bias))
+
+    def takes_documents(self, q_BHQC: Tensor, bias: Bias | None) -> bool:
+        return not self.reads_entropy and fused.serves_documents(q_BHQC, bias)
 
     def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None

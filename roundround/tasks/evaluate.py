@@ -49,6 +49,7 @@ class Evaluated:
 
     choices: the option of each config group, as results name it. train_length: tokens of the context that the model
     was trained on. seed, run: of a run trained here. first_token: the text of the token in front of every window.
+    separate_documents: whether documents in a window do not see each other.
     """
 
     model: nn.Module
@@ -59,10 +60,15 @@ class Evaluated:
     seed: int | None = None
     run: str | None = None
     first_token: str | None = None
+    separate_documents: bool = False
 
-    def reading(self) -> dict[str, str | None]:
+    def reading(self) -> dict[str, str | bool | None]:
         """How the text is read, which every result names: a loss depends on it."""
-        return {"first_token": self.first_token, "joining_token": self.data.joining_token}
+        return {
+            "first_token": self.first_token,
+            "joining_token": self.data.joining_token,
+            "separate_documents": self.separate_documents,
+        }
 
     def title(self) -> str:
         choices = self.choices
@@ -97,6 +103,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
+    separate = separates_documents(config, invocation, trained)
     data = trained.held_out_text()
     evaluated = Evaluated(
         model=decoder,
@@ -106,6 +113,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         train_length=int(trained.config.model.train_length),
         seed=trained.config.seed,
         run=str(source),
+        separate_documents=separate,
     )
     with opened_run(cfg, config, invocation, evaluated) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
@@ -113,6 +121,22 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
                 "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
             )
         score_and_report(run, config, evaluated)
+
+
+def separates_documents(config: EvalConfig, invocation: Invocation, trained: TrainedRun) -> bool:
+    """Whether documents in a window do not see each other: as in training, unless the command line says otherwise.
+
+    UserError for the dispersion of such windows, whose rows are counted by their place in the window.
+    """
+    separate = trained.separate_documents
+    if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
+        separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
+    if separate and config.dispersion:
+        raise UserError(
+            "dispersion=true reads windows as one text, and in this run's documents do not see each other; look at "
+            "its documents with roundround probe, or give data= with data.separate_documents=false"
+        )
+    return separate
 
 
 def run_to_evaluate(config: EvalConfig) -> Path:
@@ -131,6 +155,8 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+        if corpus.separate_documents:
+            raise UserError("data.separate_documents=true is for a run trained here; leave it out")
         recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
@@ -200,7 +226,13 @@ def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData,
 
 
 def score_windows(
-    model: nn.Module, windows: EvaluationWindows, config: EvalConfig, data: TokenData, device: torch.device
+    model: nn.Module,
+    windows: EvaluationWindows,
+    config: EvalConfig,
+    data: TokenData,
+    device: torch.device,
+    *,
+    separate: bool = False,
 ) -> PositionLoss:
     return score(
         model,
@@ -209,6 +241,7 @@ def score_windows(
         device=device,
         first_scored=windows.first_scored,
         joint=data.end_of_document,
+        separator=data.end_of_document if separate else None,
     )
 
 
@@ -229,7 +262,8 @@ def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, Positio
         )
         n_before = model.n_before if isinstance(model, AfterFirstToken) else 0
         with watched(model, n_before + length) if config.dispersion else nullcontext() as seen:
-            losses[length] = score_windows(model, windows, config, data, evaluated.device)
+            separate = evaluated.separate_documents
+            losses[length] = score_windows(model, windows, config, data, evaluated.device, separate=separate)
         if seen is not None:
             dispersions[length] = seen
     return losses, dispersions
@@ -260,5 +294,5 @@ def report(
         perplexity.draw(losses, train_length=train_length, title=title, folder=run.directory / "figures")
         shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
         print_table(shown, on_output=table == "stdout")
-        for line in evaluation.scope(losses, evaluated.data):
+        for line in evaluation.scope(losses, evaluated.data, separate_documents=evaluated.separate_documents):
             print_status(line)

@@ -96,6 +96,7 @@ def model_to_export(trained: TrainedRun, checkpoint: str) -> ModelToExport:
         tokenizer=vocabulary.tokenizer,
         first_token=vocabulary.first_token,
         end_of_document=vocabulary.end_of_document,
+        separate_documents=trained.separate_documents,
     )
 
 

@@ -85,7 +85,8 @@ def material_of(config: TrainConfig, start: Start, source: Source) -> Material:
     if isinstance(source, Task):
         return TaskMaterial(start.checked_data(task_data(source)), config)
     assert isinstance(source, Corpus), "a source is one or the other"
-    return TextMaterial(start.checked_data(prepare(source, start.tokenizer(config), default_cache_dir())), config)
+    data = start.checked_data(prepare(source, start.tokenizer(config), default_cache_dir()))
+    return TextMaterial(data, config, separate_documents=source.separate_documents)
 
 
 def fit(

@@ -18,10 +18,16 @@ from roundround.training.material import Material, Measured
 
 @final
 class TextMaterial(Material):
-    """Windows of training text for the loss of every next token, and of held-out text for the same."""
+    """Windows of training text for the loss of every next token, and of held-out text for the same.
 
-    def __init__(self, data: TokenData, config: TrainConfig) -> None:
+    separate_documents: whether no document in a window sees another. The first token of a document is a target all the
+    same, of the token that ends the document before it, which has seen that one alone: so the targets, and with them
+    the mean over micro-batches, processes and held-out text, are those of a run in which documents see each other.
+    """
+
+    def __init__(self, data: TokenData, config: TrainConfig, *, separate_documents: bool) -> None:
         self.data, self.config = data, config
+        self.separator = data.end_of_document if separate_documents else None
         self.n_vocab, self.tokenizer = data.n_vocab, data.tokenizer
         self.length = int(config.model.train_length)
         self.tokens_per_step = config.batch_size * self.length
@@ -34,6 +40,7 @@ class TextMaterial(Material):
             "tokenizer_hash": data.tokenizer_hash,
             "n_vocab": data.n_vocab,
             "end_of_document": data.end_of_document,
+            "separate_documents": self.separator is not None,
             "training_tokens": len(data.train),
             "held_out_tokens": len(data.held_out),
             "held_out_bytes": int(data.held_out_bytes.sum()),
@@ -41,22 +48,26 @@ class TextMaterial(Material):
 
     def about(self) -> str:
         data = self.data
-        return f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
+        line = f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
+        return line if self.separator is None else f"{line}; documents do not see each other"
 
     def notes(self) -> list[str]:
-        line = self.data.about_documents("train", self.length)
+        line = self.data.about_documents("train", self.length) if self.separator is None else None
         return [] if line is None else [line]
 
     def batches(self, shares: Shares) -> TrainingWindows:
         return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)
 
     def loss(self, decoder: Decoder, batch: Tensor, step: int) -> Tensor:
-        loss_BT: Tensor = decoder(batch[:, :-1], targets_BT=batch[:, 1:], step=step)
+        inputs_BT = batch[:, :-1]
+        ends_BT = None if self.separator is None else inputs_BT == self.separator
+        loss_BT: Tensor = decoder(inputs_BT, targets_BT=batch[:, 1:], step=step, ends_BT=ends_BT)
         return loss_BT.mean()
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         batch = max(1, self.config.batch_size // world_size)
-        return score(decoder, self.windows[rank::world_size], batch=batch, device=device).sum_T.sum()
+        windows = self.windows[rank::world_size]
+        return score(decoder, windows, batch=batch, device=device, separator=self.separator).sum_T.sum()
 
     def measured(self, sums: Tensor) -> Measured:
         return {"nats_per_token": float(sums) / self.windows[:, 1:].numel()}

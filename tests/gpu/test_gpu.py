@@ -19,10 +19,12 @@ from test_softmax_contract import CHOSEN, D_MODEL, NAMES, attention_shape, build
 from torch import Tensor
 
 from roundround.attention.bias import LinearBias
+from roundround.attention.documents import documents_of
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
 N_BATCH, N_HEADS, N_TOKENS = 2, 4, 70
+ENDS = [[19, 20, 50], [33]]  # of documents, in each text
 # error over size, as norms: of the output, and of a gradient
 BOUNDS = {torch.float32: (1e-4, 3e-4), torch.float16: (5e-3, 2e-2), torch.bfloat16: (3e-2, 1e-1)}
 JUMPS = {"sparsemax": 3}  # times the bound: the gradient jumps where rounding lets a key in or out
@@ -34,7 +36,10 @@ SLOPES_H = torch.tensor([0.25, 0.0625, 0.015625, 0.00390625])  # ALiBi's of four
 
 @dataclass(frozen=True)
 class Way:
-    """A way to attend: the number of queries, of key heads and of channels, what is visible, and a bias or none."""
+    """A way to attend: the number of queries, of key heads and of channels, what is visible, and a bias or none.
+
+    documents: whether those that end at `ENDS` do not see each other.
+    """
 
     n_queries: int = N_TOKENS
     n_key_heads: int = N_HEADS
@@ -42,11 +47,18 @@ class Way:
     window: int | None = None
     padded: bool = False
     alibi: bool = False
+    documents: bool = False
 
     def bias(self, device: str) -> LinearBias | None:
         return LinearBias(SLOPES_H[:, None, None].to(device)) if self.alibi else None
 
     def keys(self, device: str) -> Keys:
+        if self.documents:
+            ends_BT = torch.zeros(N_BATCH, N_TOKENS, dtype=torch.bool, device=device)
+            for text, ends in enumerate(ENDS):
+                ends_BT[text, ends] = True
+            documents = documents_of(ends_BT, lambda pos_1T: pos_1T)
+            return Keys(q_pos_BQ=documents.pos_BT, k_pos_BK=documents.pos_BT, documents=documents)
         keys = keys_of(self.n_queries, N_TOKENS, window=self.window)
         valid_BK = torch.ones(N_BATCH, N_TOKENS, dtype=torch.bool, device=device)
         valid_BK[0, :9] = valid_BK[1, -7:] = False
@@ -68,6 +80,9 @@ WAYS = {
     "grouped, padded, window, cache": Way(n_queries=33, n_key_heads=2, window=20, padded=True),
     "grouped, 20 channels": Way(n_key_heads=2, head_dim=20),
     "ALiBi": Way(alibi=True),
+    "documents": Way(documents=True, n_key_heads=2),
+    "documents, 20 channels": Way(documents=True, head_dim=20),
+    "documents, ALiBi": Way(documents=True, alibi=True),
 }
 
 
@@ -84,12 +99,14 @@ def on_devices() -> Iterator[Any]:
 
 def visible_by_loop(way: Way) -> Tensor:
     """[B, 1, Q, K], True where visible: queries are the last of the tokens."""
-    valid_BK = way.keys("cpu").valid_BK
+    valid_BK = None if way.documents else way.keys("cpu").valid_BK
     visible = torch.zeros(N_BATCH, 1, way.n_queries, N_TOKENS, dtype=torch.bool)
     for i in range(way.n_queries):
         token = N_TOKENS - way.n_queries + i
         for j in range(max(0, token + 1 - (way.window or N_TOKENS)), token + 1):
             visible[:, 0, i, j] = True if valid_BK is None else valid_BK[:, j]
+        for text, ends in enumerate(ENDS if way.documents else ()):
+            visible[text, 0, i, : max([end + 1 for end in ends if end < token], default=0)] = False
     return visible
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT
-from helpers_export import LENGTH, greedy, loaded, node, some_tokens, trained, written
+from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, node, some_tokens, trained, written
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from test_export_sources import mine_below
-from transformers import LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roundround.hf.export import agreement as export_agreement
 from roundround.hf.export.agreement import NotTheSame, agreement, rows_compared
-from roundround.hf.export.folder import ModelToExport, is_stock, new_folder
+from roundround.hf.export.folder import ModelToExport, is_stock, new_folder, write_folder
 from roundround.hf.llama import stock_config
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -337,3 +338,27 @@ def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
         assert list(place.iterdir()) == []
     assert [path.name for path in place.iterdir()] == ["whole"]
     assert [path.name for path in place.parent.iterdir()] == ["model"]
+
+
+def test_documents_apart_are_position_ids_that_begin_again_in_transformers(tmp_path: Path) -> None:
+    model = replace(trained(node("pe", "p_rope"), node("softmax", "softmax")), separate_documents=True)
+    card = replace(CARD, manifest=MANIFEST | {"data": MANIFEST["data"] | {"separate_documents": True}})
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_folder(model, folder, card)
+    assert json.loads((folder / "config.json").read_text())["separate_documents"] is True
+    told = (folder / "README.md").read_text()
+    assert "give `position_ids` that begin at 0 in each document" in told
+    assert "bos_token_id" not in told
+    tokens = some_tokens()
+    ends = torch.zeros_like(tokens, dtype=torch.bool)
+    ends[0, 6] = ends[1, 0] = ends[1, 15] = True
+    begin = [[0, 7], [0, 1, 16]]
+    positions = [[t - max(b for b in row if b <= t) for t in range(LENGTH)] for row in begin]
+    llama = LlamaForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        ours = model.decoder(tokens, ends_BT=ends)
+        theirs = llama(input_ids=tokens, position_ids=torch.tensor(positions), use_cache=False).logits
+        joined = llama(input_ids=tokens).logits
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+    assert (joined - ours).abs().max() > 0.1

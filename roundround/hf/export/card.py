@@ -60,6 +60,7 @@ def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -
     names = [str(choices.get(name) or "") for name in ("pe", "softmax")]
     tags = ["roundround", *(name for name in names if re.fullmatch(r"[\w./-]{1,100}", name))]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
+    separate = bool(card.manifest["data"].get("separate_documents"))
     kind = "a Llama-type decoder" if has_mlps(decoder) else "a Llama-type decoder without MLPs,"
     return f"""---
 library_name: transformers
@@ -75,7 +76,7 @@ positional encoding and {code(f"softmax={choices.get('softmax')}")} in its atten
 
 {STOCK if stock else OWN_CODE + required(needs)}
 {usage(card.question, stock=stock)}
-{about_texts(card.question)}
+{about_texts(card.question, separate=separate, stock=stock)}
 
 | | |
 |---|---|
@@ -87,6 +88,17 @@ OF_TEXT = (
     "The tokenizer adds no token by itself. Documents were joined by one end-of-document token, which is both `bos`\n"
     "and `eos` here, so a text that starts afresh begins with `tokenizer.bos_token_id`."
 )
+OF_DOCUMENTS = (
+    "The tokenizer adds no token by itself. In training documents in one window did not see each other: attention was\n"
+    "masked at their ends, positions began at 0 in each, and nothing stood before a document (`separate_documents` in\n"
+    "config.json). One document a row, as `generate` reads it, is what the model knows."
+)
+PACKED_STOCK = (
+    "Several documents in one row see each other in transformers, which does not read that key, unless they are told\n"
+    "apart: give `position_ids` that begin at 0 in each document, `use_cache=False` and no `attention_mask`\n"
+    "(`DataCollatorWithFlattening` makes such `position_ids`)."
+)
+PACKED_OWN = "Give it one document a row: the code of this folder lets all tokens of a row see each other."
 OF_A_TASK = (
     "It answers questions of one task. The tokenizer adds no token by itself, and its words have spaces between them:\n"
     "a question is written out as above, its `bos` token first."
@@ -103,8 +115,10 @@ OWN_CODE = (
 )
 
 
-def about_texts(question: Question | None) -> str:
+def about_texts(question: Question | None, *, separate: bool, stock: bool) -> str:
     """How a text is written."""
+    if question is None and separate:
+        return f"{OF_DOCUMENTS}\n{PACKED_STOCK if stock else PACKED_OWN}"
     if question is None:
         return OF_TEXT
     return OF_A_TEXT_TASK if question.of_text else OF_A_TASK

@@ -37,6 +37,7 @@ class ModelToExport:
     """A decoder, the arguments that it, its encoding and its normaliser were built with, and its tokenizer.
 
     first_token: the id with which a text begins; of a model of text the end of the document before it.
+    separate_documents: whether no document saw another in training.
     """
 
     decoder: Decoder
@@ -46,6 +47,7 @@ class ModelToExport:
     tokenizer: Tokenizer
     first_token: int
     end_of_document: int
+    separate_documents: bool = False
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
             write_atomically(folder / name, text)
     ends = dict.fromkeys(("eos_token_id", "pad_token_id"), trained.end_of_document)
     ends["bos_token_id"] = trained.first_token
-    config.update(ends)
+    config.update(ends | ({"separate_documents": True} if trained.separate_documents else {}))
     config.save_pretrained(folder)
     GenerationConfig(**ends, use_cache=config.use_cache).save_pretrained(folder)
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}

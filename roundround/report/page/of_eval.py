@@ -201,6 +201,8 @@ def reading(record: dict[str, Any]) -> list[str]:
     lines = []
     if record.get("joining_token") is not None:
         lines.append(f"Documents are joined by {record['joining_token']}, which is no target.")
+    if record.get("separate_documents"):
+        lines.append("Documents in a window do not see each other.")
     first = record.get("first_token")
     lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}.")
     return lines

@@ -1,0 +1,103 @@
+"""`data.separate_documents=true` from a training run to what is evaluated, probed and refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import FAST, Done, assert_refused, held_out_stream, typed
+
+from roundround.runs import checkpoint_files
+from roundround.runs.rebuilt import TrainedRun
+
+APART = "data.separate_documents=true"
+END = 256  # the token that ends a document, behind the 256 bytes
+N_TARGETS = 256  # of each measurement in training
+
+
+def loss_of_each_document(run: Path, stream: bytes, length: int) -> float:
+    """The mean loss of windows that meet, each document in them by itself in a pass of its own."""
+    decoder, losses = TrainedRun(run, trust=False).decoder("best"), []
+    for start in range(0, N_TARGETS, length):
+        part = [byte or END for byte in stream[start : start + length + 1]]
+        first = 0
+        for last in range(length):
+            if part[last] == END or last == length - 1:  # the end of a document is in it, and has a target too
+                inputs, targets = part[first : last + 1], part[first + 1 : last + 2]
+                with torch.no_grad():
+                    losses += decoder(torch.tensor([inputs]), targets_BT=torch.tensor([targets]))[0].tolist()
+                first = last + 1
+    return math.fsum(losses) / N_TARGETS
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Done:
+    """A run whose documents did not see each other, for the tests that look at it."""
+    text = ["data=text", f"data.path={corpus}", "data.held_out=0.3", APART]
+    with contextlib.chdir(tmp_path_factory.mktemp("apart")):
+        done = typed("train", *FAST, *text, "pe=rope", "softmax=ssmax", "optim.lr=0.02", "model.initializer_range=0.3")
+    assert done.code == 0, done.err
+    return done
+
+
+def test_training_and_eval_measure_each_document_by_itself(
+    apart: Done, roundround: Callable[..., Done], corpus: Path
+) -> None:
+    run, of_eval = f"run={apart.directory}", ["logger=none", "length=32", f"max_tokens={N_TARGETS}"]
+    expected = loss_of_each_document(apart.directory, held_out_stream(corpus), 32)
+    assert apart.value("nats_per_token") == pytest.approx(expected, rel=1e-5)
+    told = roundround("eval", run, *of_eval)
+    assert told.value("perplexity_with_joints", separate_documents=True) == pytest.approx(math.exp(expected), rel=1e-5)
+    assert "documents in a window do not see each other" in told.err
+    text = ["data=text", f"data.path={corpus}", "data.held_out=0.3", "data.separate_documents=false"]
+    joined = roundround("eval", run, *of_eval, *text)
+    assert abs(joined.value("perplexity_with_joints", separate_documents=False) / math.exp(expected) - 1) > 1e-3
+    assert "do not see each other" not in joined.err
+
+
+def test_a_probe_of_it_reads_documents_and_dispersion_is_refused(
+    apart: Done, roundround: Callable[..., Done], corpus: Path
+) -> None:
+    run = f"run={apart.directory}"
+    done = roundround("probe", run, "logger=none", "max_documents=6", "length=40")
+    assert done.code == 0, done.err
+    documents = held_out_stream(corpus).split(b"\0")[:6]
+    assert done.manifest["facts"]["texts"] == 6
+    assert done.manifest["facts"]["tokens"] == sum(min(40, len(document) + 1) for document in documents)
+    refused = roundround("eval", run, "logger=none", "dispersion=true")
+    assert (refused.code, refused.out) == (2, "")
+    assert "dispersion=true reads windows as one text" in refused.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("args", [["train", "data=copy"], ["eval", "model=stories260k", "data=stories"]], ids=str)
+def test_what_has_no_documents_to_tell_apart_refuses(args: list[str], roundround: Callable[..., Done]) -> None:
+    assert_refused(roundround(*args, APART, "logger=none"), "separate_documents")
+
+
+def test_a_resumed_run_keeps_its_documents_apart(
+    train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(APART, "trainer.max_steps=6", "optim.lr=0.02")
+    write, calls = checkpoint_files.write_tensors, []
+
+    class Killed(BaseException):
+        pass
+
+    def die_in_the_second_checkpoint(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        calls.append(path)
+        if len(calls) == 4:
+            raise Killed
+        write(path, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_files, "write_tensors", die_in_the_second_checkpoint)
+        with pytest.raises(Killed):
+            train(APART, "trainer.max_steps=6", "optim.lr=0.02")
+    done = roundround("train", f"resume={max(Path('outputs/train').glob('*/*'))}", "logger=none")
+    assert "resuming after step 2" in done.err
+    assert done.manifest["data"]["separate_documents"] is True
+    assert done.value("nats_per_token") == whole.value("nats_per_token")
