@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -40,6 +40,16 @@ def put_back(handlers: dict[int, Any]) -> None:
     """Give the signals back to the handlers that `on_signals` replaced."""
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Inside, stop signals are not heard: what has begun to end takes a bounded time to say why."""
+    handlers = on_signals(lambda signum, frame: None)
+    try:
+        yield
+    finally:
+        put_back(handlers)
 
 
 def hand_on(signum: int, handlers: dict[int, Any]) -> None:

@@ -17,12 +17,12 @@ class OneLine(logging.Formatter):
         return printable(super().format(record).expandtabs())
 
 
-def complain(verb: str, message: str, code: int, *, speaks: bool | None = None) -> int:
+def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
     """Print one red line on standard error; return the exit code. The verb is empty for roundround itself.
 
-    Of several processes one says what all meet, such as wrong input: the first, unless `speaks` says who.
+    Of several processes the first speaks of an interruption, which reaches all.
     """
-    if not (launcher.speaks() or code == 1 if speaks is None else speaks):
+    if not speaks and code >= 128 and not launcher.speaks():
         return code
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
     line = printable(f"{' '.join(['roundround', verb]).strip()}: {message}")

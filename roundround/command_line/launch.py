@@ -33,11 +33,11 @@ from roundround.config.options import conf_dir, config_name
 from roundround.config.recorded import as_dict, flat
 from roundround.console import print_result, quiet
 from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
-from roundround.interruption import end_at_once, hand_on, interrupt, on_signals, put_back
+from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
 from roundround.runs import directories
 from roundround.runs.launcher import rank, started_again, together
 from roundround.runs.leftovers import MANIFEST
-from roundround.runs.peers import Peers, tell_before_joining
+from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
@@ -90,13 +90,7 @@ class Job:
             code, line = self.end_of(cfg, peers, handlers)
         except UserError as error:  # variables of a launcher that contradict
             code, line = 2, one_line(error)
-        speaks = peers is None or peers.speaks
-        if line and speaks:
-            complain(self.verb, line, code, speaks=True)
-        told = peers is not None and peers.leave(code, line)
-        if line and not speaks and not told and code == 1:  # nobody else says it
-            complain(self.verb, line, code, speaks=True)
-        return code
+        return leave(self.verb, peers, code, line)
 
     def end_of(self, cfg: DictConfig, peers: Peers, handlers: dict[int, Any]) -> tuple[int, str]:
         """Run the task; the exit code and a line about it, with the traceback in the log."""
@@ -152,7 +146,7 @@ class Job:
         own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
         if self.verb in TOGETHER:
             peers.said = {"the verb": self.verb, **flat(as_dict(cfg))}
-        peers.join({"resume": own})
+        peers.join({"resume": own, "directory": str(directory)})
         own = peers.answer.get("resume", own)
         if peers.rank != 0:
             quiet.add("the first process says it")
@@ -222,6 +216,26 @@ def typed_overrides() -> list[str]:
 def interrupted(stop: Interrupted | KeyboardInterrupt) -> tuple[int, str]:
     signum = stop.signum if isinstance(stop, Interrupted) else signal.SIGINT
     return 128 + signum, f"interrupted by {signal.Signals(signum).name}"
+
+
+def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
+    """Say how this process ends, to the user and to its peers, of which one speaks for all; the exit code."""
+    speaks = peers is None or peers.speaks
+    if line and speaks:
+        complain(verb, line, code, speaks=True)
+    with deaf():
+        heard = peers is not None and peers.leave(code, line)
+    if line and not speaks and not heard:
+        complain(verb, line, code)
+    return code
+
+
+def refused_before_joining(verb: str, line: str) -> int:
+    """What the words ask for is refused before there is a job; perhaps only those of this process."""
+    try:
+        return leave(verb, Peers(), 2, line)
+    except UserError:  # variables of a launcher that contradict
+        return complain(verb, line, 2)
 
 
 def end_before_the_task(signum: int, frame: FrameType | None) -> None:
@@ -306,9 +320,7 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
             raise
         explained = explain(error, config_dir)
         if explained is not None:
-            complain(verb, explained, 2)
-            tell_before_joining(2, explained)
-            return 2
+            return refused_before_joining(verb, explained)
         fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
         return complain(verb, fault, 1)
     finally:

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from roundround import __version__
 from roundround.console import print_result, print_status
 from roundround.errors import Interrupted, PeerLost, UserError, one_line
-from roundround.files import is_full, parse_json, write_atomically
+from roundround.files import is_full, parse_json, write_atomically, write_json
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.launcher import job, rank
@@ -80,7 +80,10 @@ def opened(
             end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
             raise
         except PeerLost as error:
-            end(run, f"failed: {one_line(error)}", 1, memory)
+            status = f"failed: {one_line(error)}"
+            if not writes and invocation.peers.speaks:  # the first process is the one that is lost
+                end_for_another(Path(invocation.peers.answer["directory"]), status)
+            end(run, status, 1, memory)
             raise
         except BaseException as error:
             end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
@@ -148,6 +151,13 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
             give(run)
     with as_well_as_possible(run, known=known):
         run.logger.finish(run.manifest, exit_code)
+
+
+def end_for_another(directory: Path, status: str) -> None:
+    """Record the end of a run whose own process was killed, unless it was not."""
+    with suppress(OSError, UserError), locked(directory):
+        manifest = read_manifest(directory)
+        write_json(directory / MANIFEST, manifest | {"status": status, "ended": now()})
 
 
 def give_results(run: Run) -> None:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundround.errors import Interrupted, PeerLost, UserError, one_line, printable
+from roundround.interruption import deaf
 from roundround.runs.launcher import address, together
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
 SECONDS_TO_ANSWER = 8.0  # to a roll call; whoever lives answers in a second
-SECONDS_TO_LEAVE = 20.0  # that the process which holds the store waits for the others to say how they end
+SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
 SECONDS_BETWEEN_LOOKS = 0.5
 RANK = "rank"
 KILLED = {"code": 1, "line": "was killed, or its machine is gone"}
@@ -42,6 +43,8 @@ class Peers:
         self.said = dict(said or {})
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
+        if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self.store: Store | None = None
         self.holds_store = False
         self.answer: dict[str, Any] = {}
@@ -55,13 +58,14 @@ class Peers:
 
         Raises UserError where one of them was asked for something else, has refused, or does not come.
         """
+        self.answer = dict(answer or self.answer)
         if together() is None or self.store is not None:
             return
         self.connect()
         assert self.store is not None
         self.store.set(f"said/{self.rank}", json.dumps(self.said, sort_keys=True))
         if self.rank == 0:
-            found = {"refused": self.refusal(), "answer": dict(answer or {})}
+            found = {"refused": self.refusal(), "answer": self.answer}
             self.store.set("answer", json.dumps(found))
         else:
             self.wait_for("answer", 0)
@@ -139,21 +143,30 @@ class Peers:
     # -- leaving
 
     def leave(self, code: int, line: str) -> bool:
-        """Say how this process ends; whether the others could be told. The one that holds the store goes last."""
-        if self.store is None:
+        """Say how this process ends; whether the first one has heard it, or ends too.
+
+        After a failure all leave at once, because some launchers kill the others when the first has gone; and the one
+        that holds the store goes last.
+        """
+        if self.n == 1:
             return False
         try:
+            if self.store is None:  # refused before it has met the others
+                if not 0 < code < 128:
+                    return False
+                self.connect(seconds=SECONDS_TO_ANSWER)
+            assert self.store is not None
             self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
-            deadline = time.monotonic() + SECONDS_TO_LEAVE
             others = set(range(self.n)) - {self.rank} - self.named_lost.keys()
-            while self.holds_store and others and time.monotonic() < deadline:
+            deadline = time.monotonic() + SECONDS_TO_LEAVE
+            while (self.holds_store or code) and others and time.monotonic() < deadline:
                 others = {rank for rank in others if not self.present(f"left/{rank}")}
                 time.sleep(0.05)
-        except RuntimeError:
+            return self.present("said/0") or self.present("left/0")
+        except (RuntimeError, UserError):
             return False
         finally:
             self.left.set()
-        return True
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
@@ -168,9 +181,11 @@ class Peers:
             if self.store is None:
                 raise
             why = one_line(error) if isinstance(error, RuntimeError) else None
+            with deaf():
+                left = self.who_left()
             caused = {
                 rank: leaving
-                for rank, leaving in self.who_left().items()
+                for rank, leaving in left.items()
                 if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
             }
             if not caused:
@@ -234,13 +249,3 @@ class Peers:
     def speaks(self) -> bool:
         """Whether this process says what it and the others have to say: the first that is not lost."""
         return self.rank == min(set(range(self.n)) - self.named_lost.keys())
-
-
-def tell_before_joining(code: int, line: str) -> None:
-    """Let the others know that this process refuses what its own words ask for, before it has met them."""
-    if together() is None:
-        return
-    peers = Peers()
-    with suppress(UserError, RuntimeError):
-        peers.connect(seconds=SECONDS_TO_ANSWER)
-        peers.leave(code, line)
