@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 WIDE = 10_000  # characters: a file or a pipe has no width to wrap at
 
 
+quiet: set[str] = set()  # why this process leaves lines and tables to another one
+
+
 def print_status(text: str) -> None:
     """Print one line on standard error."""
-    print(printable(text), file=sys.stderr, flush=True)
+    if not quiet:
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def print_result(text: str) -> None:
@@ -37,6 +41,8 @@ def print_document(text: str) -> None:
 
 def print_table(*tables: RenderableType, on_output: bool = False, width: int | None = None) -> None:
     """Print tables on standard error, or on standard output, where a pipe gets them as wide as they are."""
+    if quiet:
+        return
     from rich.console import Console
 
     stream = sys.stdout if on_output else sys.stderr

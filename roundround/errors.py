@@ -42,8 +42,12 @@ class Failed(Exception):
     """What was asked for could not be done, and the line says all there is to know; the command exits with 1."""
 
 
+class PeerLost(Exception):
+    """Another process of the same run failed or was killed; the line names it, and the command exits with 1."""
+
+
 class Interrupted(BaseException):
-    """A signal asked the process to stop (SIGINT or SIGTERM); the command exits with 128 plus its number."""
+    """A signal asked the process to stop; the command exits with 128 plus its number."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

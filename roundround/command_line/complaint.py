@@ -7,7 +7,7 @@ import os
 import sys
 
 from roundround.errors import printable
-from roundround.runs.launcher import speaks
+from roundround.runs import launcher
 
 
 class OneLine(logging.Formatter):
@@ -17,12 +17,12 @@ class OneLine(logging.Formatter):
         return printable(super().format(record).expandtabs())
 
 
-def complain(verb: str, message: str, code: int) -> int:
+def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
     """Print one red line on standard error; return the exit code. The verb is empty for roundround itself.
 
-    Of several processes on a machine one says what all meet: wrong input and an interruption.
+    Of several processes the first speaks of an interruption, which reaches all.
     """
-    if code != 1 and not speaks():
+    if not speaks and code >= 128 and not launcher.speaks():
         return code
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
     line = printable(f"{' '.join(['roundround', verb]).strip()}: {message}")

@@ -27,17 +27,22 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.complaint import complain
 from roundround.command_line.messages import EXPLAINED, explain
-from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps
+from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
+from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
-from roundround.console import print_result
-from roundround.errors import AlreadySaid, Interrupted, NotFinite, OutputError, Refuted, UserError, one_line
-from roundround.interruption import end_at_once, interrupt, on_signals, put_back
+from roundround.config.recorded import as_dict, flat
+from roundround.console import print_result, quiet
+from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
+from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
 from roundround.runs import directories
-from roundround.runs.launcher import rank, speaks
+from roundround.runs.launcher import rank, started_again, together
+from roundround.runs.leftovers import MANIFEST
+from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
 WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page
+TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
@@ -65,8 +70,10 @@ class Job:
 
     def __call__(self, cfg: DictConfig) -> Any:
         claimed.pop(HydraConfig.get().runtime.output_dir, None)  # from here on the job's own
-        with own_process_state(self):
-            code = self.run(cfg)
+        with own_process_state(self) as handlers:
+            code = self.run(cfg, handlers)
+        if code >= 128:
+            hand_on(code - 128, handlers)
         if code != 1:  # a failed one keeps its log
             directories.remove_scratch(Path(HydraConfig.get().runtime.output_dir))
         if code == 0:
@@ -75,42 +82,89 @@ class Job:
             raise JobFailed(code)
         raise SystemExit(code)
 
-    def run(self, cfg: DictConfig) -> int:
-        """Run the task; the exit code. What went wrong is printed as one line, with the traceback in the log."""
+    def run(self, cfg: DictConfig, handlers: dict[int, Any]) -> int:
+        """Run the task; the exit code, which its peers get to know. What went wrong is printed as one line."""
+        peers = None
+        try:
+            peers = Peers()
+            code, line = self.end_of(cfg, peers, handlers)
+        except UserError as error:  # variables of a launcher that contradict
+            code, line = 2, one_line(error)
+        return leave(self.verb, peers, code, line)
+
+    def end_of(self, cfg: DictConfig, peers: Peers, handlers: dict[int, Any]) -> tuple[int, str]:
+        """Run the task; the exit code and a line about it, with the traceback in the log."""
         directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
-            task = self.task(directory, log_name)
+            self.check_together()
+            task = self.task(directory, log_name, handlers)
             on_signals(interrupt)
-            task(cfg, self.invocation())
+            self.join(cfg, peers, directory)
+            task(cfg, self.invocation(peers))
             self.leave_page(directory)
             leave_nothing(directory, log_name)  # where it opened no run
         except AlreadySaid:
             leave_nothing(directory, log_name)
-            return 2
+            return 2, ""
         except EXPLAINED as error:
             log.debug("refused", exc_info=error)
             leave_nothing(directory, log_name)
-            return complain(self.verb, explain(error, self.config_dir) or one_line(error), 2)
+            return 2, explain(error, self.config_dir) or one_line(error)
+        except PeerLost as error:
+            log.debug("a peer is lost", exc_info=error)
+            return 1, one_line(error)
         except (OutputError, Refuted) as error:
-            return complain(self.verb, f"{one_line(error)}; see {directory}", 1)
+            return 1, f"{one_line(error)}; see {directory}"
         except OSError as error:
             place = of_the_place(error, directory)
             if place is None:
-                return self.failed(error)
+                return 1, self.failed(error)
             log.debug("the place is wrong", exc_info=error)
             leave_nothing(directory, log_name)
-            return complain(self.verb, place, 2)
+            return 2, place
         except (Interrupted, KeyboardInterrupt) as stop:
-            return interrupted(self.verb, stop)
+            return interrupted(stop)
         except (Exception, SystemExit) as error:  # a module of the user's own may try to end the process
-            return self.failed(error)
-        return 0
+            return 1, self.failed(error)
+        return 0, ""
 
-    def task(self, directory: Path, log_name: str) -> Callable[[DictConfig, Invocation], None]:
+    def check_together(self) -> None:
+        """Raises UserError for a verb that would do the same in each of several processes."""
+        launched = together()
+        if launched is not None and self.verb not in TOGETHER:
+            raise UserError(
+                f"{self.verb} runs in one process and {launched.launcher} started {launched.n_processes}; start it "
+                f"alone ({', '.join(TOGETHER)} share their work)"
+            )
+
+    def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
+        """Meet the processes of the same run, which must have been asked for the same.
+
+        A job that was stopped and starts again, Slurm's or a sweep's, finds its run in its directory and goes on in it.
+        """
+        begun = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
+        own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
+        if self.verb in TOGETHER:
+            peers.said = {"the verb": self.verb, **flat(as_dict(cfg))}
+        peers.join({"resume": own, "directory": str(directory)})
+        own = peers.answer.get("resume", own)
+        if peers.rank != 0:
+            quiet.add("the first process says it")
+        if own is not None and cfg.resume is None:
+            OmegaConf.update(cfg, "resume", own)
+            sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
+
+    def task(
+        self, directory: Path, log_name: str, handlers: dict[int, Any]
+    ) -> Callable[[DictConfig, Invocation], None]:
         """The verb's function. A signal while its module is imported ends the process at once and leaves nothing."""
 
         def leave_at_once(signum: int, frame: FrameType | None) -> None:
             leave_nothing(directory, log_name)
+            try:
+                hand_on(signum, handlers)
+            except SystemExit as end:
+                os._exit(int(end.code or 0) & 255)
             end_at_once(signum, frame)
 
         on_signals(leave_at_once)
@@ -129,7 +183,7 @@ class Job:
         except Exception as error:
             log.warning("the page of the run could not be written: %s", one_line(error))
 
-    def invocation(self) -> Invocation:
+    def invocation(self, peers: Peers) -> Invocation:
         """What Hydra decided about this job. UserError where a yaml lists loggers, which Hydra merges into one."""
         hydra_config = HydraConfig.get()
         choices = {group: option for group, option in hydra_config.runtime.choices.items() if "@" not in group}
@@ -143,15 +197,14 @@ class Job:
             choices=choices,
             sweep=directory.parent if hydra_config.mode == RunMode.MULTIRUN else None,
             config_dir=self.config_dir,
+            peers=peers,
         )
 
-    def failed(self, error: BaseException) -> int:
+    def failed(self, error: BaseException) -> str:
         job = HydraConfig.get()
         path = Path(job.runtime.output_dir) / f"{job.job.name}.log"
         log.debug("the task failed", exc_info=error)
-        if isinstance(error, NotFinite) and not speaks():  # all ranks see it
-            return 1
-        return complain(self.verb, f"failed: {type(error).__name__}: {one_line(error)} (traceback in {path})", 1)
+        return f"failed: {type(error).__name__}: {one_line(error)} (traceback in {path})"
 
 
 def typed_overrides() -> list[str]:
@@ -160,9 +213,29 @@ def typed_overrides() -> list[str]:
     return overrides
 
 
-def interrupted(verb: str, stop: Interrupted | KeyboardInterrupt) -> int:
+def interrupted(stop: Interrupted | KeyboardInterrupt) -> tuple[int, str]:
     signum = stop.signum if isinstance(stop, Interrupted) else signal.SIGINT
-    return complain(verb, f"interrupted by {signal.Signals(signum).name}", 128 + signum)
+    return 128 + signum, f"interrupted by {signal.Signals(signum).name}"
+
+
+def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
+    """Say how this process ends, to the user and to its peers, of which one speaks for all; the exit code."""
+    speaks = peers is None or peers.speaks
+    if line and speaks:
+        complain(verb, line, code, speaks=True)
+    with deaf():
+        heard = peers is not None and peers.leave(code, line)
+    if line and not speaks and not heard:
+        complain(verb, line, code)
+    return code
+
+
+def refused_before_joining(verb: str, line: str) -> int:
+    """What the words ask for is refused before there is a job; perhaps only those of this process."""
+    try:
+        return leave(verb, Peers(), 2, line)
+    except UserError:  # variables of a launcher that contradict
+        return complain(verb, line, 2)
 
 
 def end_before_the_task(signum: int, frame: FrameType | None) -> None:
@@ -172,8 +245,8 @@ def end_before_the_task(signum: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def own_process_state(job: Job) -> Iterator[None]:
-    """Give a job the process as it needs it, and the next job of the sweep the process as it was.
+def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
+    """Give a job the process as it needs it, and the next job of the sweep the process as it was: its handlers too.
 
     Lightning re-runs `sys.argv` for its other ranks and tells them `hydra.run.dir`, so both must mean this one job; it
     also leaves LOCAL_RANK, WORLD_SIZE and a process group behind.
@@ -191,9 +264,10 @@ def own_process_state(job: Job) -> Iterator[None]:
     complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on a full disk is no traceback
     logging.captureWarnings(True)
     try:
-        yield
+        yield handlers
     finally:
         put_back(handlers)
+        quiet.clear()
         logging.raiseExceptions = complaining
         sys.argv, sys.path[:] = argv, path
         os.environ.clear()
@@ -221,12 +295,14 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
     sweeps.clear()
+    typed.clear()
     config_dir = None
     handlers = on_signals(end_before_the_task)
     try:
         check_surroundings()
         line = read_command_line(args, verb)
         config_dir = line.config_dir
+        typed.extend(line.overrides)
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb))
         run(Job(verb, target, config_dir))()
@@ -235,7 +311,8 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Interrupted, KeyboardInterrupt) as stop:
-        return interrupted(verb, stop)
+        code, said = interrupted(stop)
+        return complain(verb, said, code)
     except OutputError as error:
         return complain(verb, one_line(error), 1)
     except Exception as error:
@@ -243,7 +320,7 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
             raise
         explained = explain(error, config_dir)
         if explained is not None:
-            return complain(verb, explained, 2)
+            return refused_before_joining(verb, explained)
         fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
         return complain(verb, fault, 1)
     finally:

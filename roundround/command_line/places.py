@@ -13,6 +13,7 @@ from roundround.files import is_full
 from roundround.runs import directories
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
+typed: list[str] = []  # the overrides of this command
 sweeps: list[str] = []  # those of sweeps, for the last line on standard output
 
 WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
@@ -21,7 +22,8 @@ TOO_LARGE = (errno.EFBIG,)
 
 def run_directory(outputs: object, verb: str, resume: object) -> str:
     past = None if resume is None else given("resume", resume)
-    found = directories.run_directory(given("outputs", outputs), verb, past)
+    task = [override for override in typed if not override.lstrip("+~").startswith("hydra")]
+    found = directories.run_directory(given("outputs", outputs), verb, past, task)
     if resume is None:
         claimed[found] = f"{verb}.log"
     return found

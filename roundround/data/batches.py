@@ -87,9 +87,11 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_size % self.n_parts:
+            below = self.batch_size - self.batch_size % self.n_parts
+            nearest = [str(n) for n in (below, below + self.n_parts) if n > 0]
             raise UserError(
                 f"batch_size={self.batch_size} must be a multiple of {self.n_parts} = {self.world_size} ranks x "
-                f"{self.n_micro_batches} micro-batches"
+                f"{self.n_micro_batches} micro-batches; the nearest: {' and '.join(nearest)}"
             )
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank is {self.rank}: 0 to {self.world_size - 1} is allowed with {self.world_size} ranks")

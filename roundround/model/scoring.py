@@ -5,7 +5,7 @@ Shapes: B windows or texts, T targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -18,6 +18,24 @@ class Windows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: slice, /) -> Tensor: ...
+
+
+class Share:
+    """Every n-th window from the first-th on, which is one process's part of them."""
+
+    def __init__(self, windows: Windows, *, first: int, n: int) -> None:
+        self.windows, self.first, self.n = windows, first, n
+
+    def __len__(self) -> int:
+        return len(range(self.first, len(self.windows), self.n))
+
+    def __getitem__(self, rows: slice, /) -> Tensor:
+        return self.windows[self.among_all(rows)]
+
+    def among_all(self, rows: slice) -> slice:
+        """These rows of the share, as rows of all windows."""
+        start, stop, _ = rows.indices(len(self))
+        return slice(self.first + start * self.n, self.first + stop * self.n, self.n)
 
 
 def perplexity(token_loss: float) -> float:
@@ -49,6 +67,14 @@ class PositionLoss:
             target_BT = target_BT & ~joint_BT
         self.sum_T[:n] += loss_BT.masked_fill(~target_BT, 0.0).sum(0)
         self.count_T[:n] += target_BT.sum(0)
+
+    def add_all(self, others: Iterable[PositionLoss]) -> None:
+        """Take in what others have summed."""
+        for other in others:
+            self.sum_T += other.sum_T
+            self.count_T += other.count_T
+            self.joint_sum += other.joint_sum
+            self.n_joints += other.n_joints
 
     @property
     def n_targets(self) -> int:

@@ -7,7 +7,7 @@ Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,6 +82,13 @@ class Dispersion:
         for name, value_BHQ in values.items():
             self.sums_LHN[name][layer] += torch.einsum("bhq,bqn->hn", value_BHQ.double(), place_BQN).cpu()
         self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
+
+    def add_all(self, others: Iterable[tuple[dict[str, Tensor], Tensor]]) -> None:
+        """Take in the sums and the numbers of rows of others."""
+        for sums_LHN, n_rows_LN in others:
+            self.n_rows_LN += n_rows_LN
+            for name, sum_LHN in sums_LHN.items():
+                self.sums_LHN[name] += sum_LHN
 
     def means_LH(self, name: str) -> Tensor:
         """Mean over all rows of each layer and head."""

@@ -9,11 +9,15 @@ from pathlib import Path
 import torch
 
 from roundround.errors import UserError
+from roundround.runs.launcher import together
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one. UserError for a device that torch does not know or have."""
+    """`auto` is a GPU where there is one, of several processes each its own. UserError for a device that is not there."""
     if name == "auto":
+        launched = together()
+        if launched is not None and torch.cuda.is_available():
+            return torch.device("cuda", launched.local_rank % torch.cuda.device_count())
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from roundround.errors import UserError, one_line
 from roundround.files import home_expanded, parse_json, read_text
-from roundround.runs.launcher import launched_from_outside, rank
+from roundround.runs.launcher import job, launched_from_outside, rank, started_again
 from roundround.runs.leftovers import MANIFEST, hold, refuse_links, sweep
 from roundround.runs.manifest import fault, time_of
 
@@ -20,11 +21,12 @@ SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
 
-def run_directory(outputs: str, verb: str, resume: str | None) -> str:
+def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
     """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
 
-    Processes other than the first leave files to the first one and get a scratch folder, which Hydra insists on. While
-    they train, they learn the first one's directory.
+    A job that Slurm starts again, with the same overrides, gets the directory that it had. Processes other than the
+    first leave files to the first one and get a scratch folder, which Hydra insists on. While they train, they learn
+    the first one's directory.
     """
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
@@ -33,9 +35,22 @@ def run_directory(outputs: str, verb: str, resume: str | None) -> str:
             raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
         refuse_links(directory)
         return str(directory)
+    earlier = directory_of_job(runs_of(outputs, verb), verb, overrides) if started_again() else None
+    if earlier is not None:
+        return str(earlier)
     if rank() != 0:
         return tempfile.mkdtemp(prefix=SCRATCH)
     return str(claim(runs_of(outputs, verb), datetime.now()))
+
+
+def directory_of_job(folder: Path, verb: str, overrides: Sequence[str]) -> Path | None:
+    """The run that this Slurm job began before it was put back into the queue; None where it had not begun."""
+    own = [
+        (time_of(manifest["started"]), path)
+        for path, manifest in all_runs(folder, verb, done=False)
+        if manifest.get("job") == job() and sorted(manifest["overrides"]) == sorted(overrides)
+    ]
+    return max(own)[1] if own else None
 
 
 def remove_scratch(directory: Path) -> None:

@@ -1,12 +1,13 @@
-"""Who started this process: a person, or a launcher that started several which train one model together.
+"""Who started this process: a person, or a launcher that started several which work on one run together.
 
-Lightning asks the same variables in the same order (`TorchElasticEnvironment.detect`, `SLURMEnvironment.detect`); here
-they are read before anything slow is imported. A variable that stands alone, such as a stale RANK=1, means nothing.
+The launchers' variables are read here, before anything slow is imported, and nowhere else: Lightning is told what they
+say (`training/processes.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from roundround.errors import UserError
@@ -14,26 +15,54 @@ from roundround.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The processes that a launcher started, and this one's place among all and among those on its machine."""
+    """The processes that a launcher started, and this one's place among all and among those on its machine.
+
+    machine: the number of this machine among all.
+    """
 
     launcher: str
     rank: int
     local_rank: int
     n_processes: int
     n_on_machine: int
+    machine: int = 0
 
 
 def launch() -> Launch | None:
     """How this process was started; None where a person started it. UserError for variables that contradict."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", machine="GROUP_RANK")
     in_shell = in_shell_of_salloc() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     if "SLURM_NTASKS" in os.environ and not in_shell:
-        n_on_machine = "SLURM_NTASKS_PER_NODE" if "SLURM_NTASKS_PER_NODE" in os.environ else "SLURM_NTASKS"
-        return read("srun", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", n_on_machine)
+        on_machine = tasks_of_machine()
+        return read("srun", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", on_machine, machine="SLURM_NODEID")
     if {"LOCAL_RANK", "NODE_RANK", "MASTER_PORT", "WORLD_SIZE"} <= os.environ.keys():
-        return read("Lightning", "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "WORLD_SIZE")
+        return read("Lightning", "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "WORLD_SIZE", machine="NODE_RANK")
+    if int_of("SUBMITIT_LOCAL_NTASKS") > 1:
+        raise UserError(
+            "submitit_local starts tasks that know nothing of each other; leave hydra.launcher.tasks_per_node at 1 and "
+            "give trainer.devices=N, or use submitit_slurm"
+        )
     return None
+
+
+def tasks_of_machine() -> int | str:
+    """How many tasks Slurm started on this machine: 1 of `2,1` on the second; or the variable that says it."""
+    counts = [
+        int(n)
+        for n, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        for _ in range(int(times or 1))
+    ]
+    machine = int_of("SLURM_NODEID")
+    if machine < len(counts):
+        return counts[machine]
+    return "SLURM_NTASKS_PER_NODE" if "SLURM_NTASKS_PER_NODE" in os.environ else "SLURM_NTASKS"
+
+
+def int_of(name: str) -> int:
+    """A variable as a number; 0 where it is none."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else 0
 
 
 def in_shell_of_salloc() -> bool:
@@ -44,16 +73,24 @@ def in_shell_of_salloc() -> bool:
     return "SLURM_NTASKS" in os.environ and "SLURM_PROCID" not in os.environ
 
 
-def read(launcher: str, rank: str, local_rank: str, n_processes: str, n_on_machine: str) -> Launch:
+def read(
+    launcher: str, rank: str, local_rank: str, n_processes: str, n_on_machine: str | int, *, machine: str
+) -> Launch:
     """A launch from the variables of these names."""
     try:
-        values = [int(os.environ[name]) for name in (rank, local_rank, n_processes, n_on_machine)]
+        names = (rank, local_rank, n_processes, n_on_machine)
+        values = [name if isinstance(name, int) else int(os.environ[name]) for name in names]
     except (KeyError, ValueError) as error:
         raise UserError(
             f"the variables of {launcher} are not complete: {error}; start again with {launcher}"
         ) from error
     return Launch(
-        launcher=launcher, rank=values[0], local_rank=values[1], n_processes=values[2], n_on_machine=values[3]
+        launcher=launcher,
+        rank=values[0],
+        local_rank=values[1],
+        n_processes=values[2],
+        n_on_machine=values[3],
+        machine=int_of(machine),
     )
 
 
@@ -63,12 +100,18 @@ def rank() -> int:
     return launched.rank if launched is not None else 0
 
 
-def launched_from_outside() -> Launch | None:
-    """The launch by torchrun or srun of more than one process; None in a script of sbatch, which is one process."""
+def together() -> Launch | None:
+    """The launch of this process among others that work on the same run, whoever started them; None when alone."""
     launched = launch()
-    if launched is None or launched.launcher == "Lightning" or launched.n_processes == 1 or without_srun(launched):
-        return None
+    if launched is None or launched.n_processes == 1 or without_srun(launched):
+        return None  # the script of sbatch is one process
     return launched
+
+
+def launched_from_outside() -> Launch | None:
+    """The same by torchrun or srun; None where Lightning started the processes."""
+    launched = together()
+    return None if launched is None or launched.launcher == "Lightning" else launched
 
 
 def without_srun(launched: Launch) -> bool:
@@ -77,9 +120,37 @@ def without_srun(launched: Launch) -> bool:
 
 
 def speaks() -> bool:
-    """Whether this process says what all on its machine would say."""
+    """Whether this process says what all would say: the first one."""
     try:
-        launched = launch()
+        return rank() == 0
     except UserError:
         return True
-    return launched is None or launched.local_rank == 0
+
+
+def address() -> tuple[str, int]:
+    """Host and port at which the first process meets the others: torchrun's and Lightning's own, or the Slurm job's.
+
+    UserError for a port that is no number.
+    """
+    host = os.environ.get("MASTER_ADDR") or first_host(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1"))
+    port = os.environ.get("MASTER_PORT") or str(15000 + (int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise UserError(f"the variable MASTER_PORT='{port}' is no port; give a free one")
+    return host, int(port)
+
+
+def first_host(nodes: str) -> str:
+    """The first machine of Slurm's list, such as gpu03 of `gpu[03-05,9],login`."""
+    found = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", nodes)
+    return "".join(part or "" for part in found.groups()) if found else nodes
+
+
+def job() -> str | None:
+    """The Slurm job that this process belongs to, by a name that it keeps when it is put back into the queue."""
+    number = os.environ.get("SLURM_JOB_ID")
+    return None if number is None else f"slurm {number} of {os.environ.get('SLURM_CLUSTER_NAME', 'a cluster')}"
+
+
+def started_again() -> bool:
+    """Whether Slurm has put this job back into the queue before."""
+    return int_of("SLURM_RESTART_COUNT") > 0

@@ -108,6 +108,7 @@ OPTIONAL = {
     "versions": OPTIONS,
     "device": TEXT.or_null(),
     "trains_as_softmax": YES_NO,
+    "job": TEXT.or_null(),
 }
 NEEDED_BY_VERB = {
     "train": {

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from filelock import FileLock, Timeout
 
 from roundround import __version__
 from roundround.console import print_result, print_status
-from roundround.errors import Interrupted, UserError, one_line
-from roundround.files import is_full, parse_json, write_atomically
+from roundround.errors import Interrupted, PeerLost, UserError, one_line
+from roundround.files import is_full, parse_json, write_atomically, write_json
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
-from roundround.runs.launcher import rank
+from roundround.runs.launcher import job, rank
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
 from roundround.runs.peak_memory import PeakMemory, larger
@@ -65,7 +65,8 @@ def opened(
         try:
             if writes:
                 start_logger(run, logger)
-            yield run
+            with invocation.peers.naming_who_left():
+                yield run
             end(run, "done", 0, memory)
         except UserError as error:
             if run.has_logged:
@@ -77,6 +78,12 @@ def opened(
             raise
         except (Interrupted, KeyboardInterrupt) as stop:
             end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
+            raise
+        except PeerLost as error:
+            status = f"failed: {one_line(error)}"
+            if not writes and invocation.peers.speaks:  # the first process is the one that is lost
+                end_for_another(Path(invocation.peers.answer["directory"]), status)
+            end(run, status, 1, memory)
             raise
         except BaseException as error:
             end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
@@ -113,6 +120,8 @@ def record_start(run: Run, patch: str | None, before: set[str] | None) -> None:
                 run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
             else:
                 recover(run.directory)
+            if "resume" not in run.manifest["config"]:  # a verb that cannot go on starts over in its own directory
+                run.forget_after(0)
             if patch is not None:
                 write_atomically(run.directory / "code.patch", patch)
             run.note()
@@ -142,6 +151,13 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
             give(run)
     with as_well_as_possible(run, known=known):
         run.logger.finish(run.manifest, exit_code)
+
+
+def end_for_another(directory: Path, status: str) -> None:
+    """Record the end of a run whose own process was killed, unless it was not."""
+    with suppress(OSError, UserError), locked(directory):
+        manifest = read_manifest(directory)
+        write_json(directory / MANIFEST, manifest | {"status": status, "ended": now()})
 
 
 def give_results(run: Run) -> None:
@@ -238,6 +254,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "headline": {},
         "wandb": None,
         "sweep": str(invocation.sweep) if invocation.sweep else None,
+        "job": job(),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from roundround.files import write_atomically, write_json, write_records
 from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.leftovers import MANIFEST, METRICS, RESULTS
 from roundround.runs.loggers.base import Logger
+from roundround.runs.peers import Peers
 
 
 class Run:
@@ -89,7 +90,8 @@ class Invocation:
     """How a verb was called: what the command line decided beside the config.
 
     directory: the run's own, claimed. overrides: as Hydra parsed them. choices: the option taken of each config group.
-    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder.
+    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder. peers: the
+    processes that work on the run together.
     """
 
     verb: str
@@ -98,6 +100,7 @@ class Invocation:
     choices: dict[str, str | None]
     sweep: Path | None = None
     config_dir: str | None = None
+    peers: Peers = field(default_factory=Peers)
 
     @property
     def given(self) -> dict[str, str]:

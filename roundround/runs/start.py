@@ -167,9 +167,9 @@ def fresh_or_from_checkpoint(
 
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromItsPast]:
     """`starting_point` of a run that continues in its own directory."""
-    if invocation.sweep is not None:
-        raise UserError("resume= continues one run; leave out -m")
     directory = invocation.directory
+    if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job goes on in its own
+        raise UserError("resume= continues one run; leave out -m")
     manifest = read_manifest(directory)
     if cfg.init is not None:
         cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))

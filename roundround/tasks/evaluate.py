@@ -27,7 +27,7 @@ from roundround.data.tokenizers import AlreadyLoaded
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.errors import UserError, printable
 from roundround.files import write_json
-from roundround.model.scoring import PositionLoss, score
+from roundround.model.scoring import PositionLoss, Share, score
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import AfterFirstToken, ProbedModel
 from roundround.report import dispersion_tables, evaluation, perplexity
@@ -35,10 +35,11 @@ from roundround.runs.device import describe_device, pick_device
 from roundround.runs.directories import find_run
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.peers import Peers
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
-from roundround.tasks.evaluate_task import check_lengths, evaluate_task
+from roundround.tasks.evaluate_task import check_lengths, evaluate_task, of_all
 
 TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
 
@@ -47,7 +48,7 @@ TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hu
 class Evaluated:
     """A model and the text that it is measured on.
 
-    choices: the option of each config group, as results name it. train_length: tokens of the context that the model
+    peers: the processes that share its windows. choices: the option of each config group, as results name it. train_length: tokens of the context that the model
     was trained on. seed, run: of a run trained here. first_token: the text of the token in front of every window.
     separate_documents: whether documents in a window do not see each other.
     """
@@ -55,6 +56,7 @@ class Evaluated:
     model: nn.Module
     data: TokenData
     device: torch.device
+    peers: Peers
     choices: dict[str, str]
     train_length: int
     seed: int | None = None
@@ -114,6 +116,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         seed=trained.config.seed,
         run=str(source),
         separate_documents=separate,
+        peers=invocation.peers,
     )
     with opened_run(cfg, config, invocation, evaluated) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
@@ -161,7 +164,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         with warnings_as_lines(RunsInBlocks):
-            first = chosen_first_token(config, probed, data, device)
+            first = chosen_first_token(config, probed, data, device, invocation.peers)
         evaluated = Evaluated(
             model=AfterFirstToken(probed, first),
             data=data,
@@ -169,6 +172,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
             choices=choices,
             train_length=probed.longest,
             first_token=None if first is None else data.tokenizer.id_to_token(first),
+            peers=invocation.peers,
         )
         with opened_run(cfg, config, invocation, evaluated) as run:
             score_and_report(run, config, evaluated)
@@ -195,7 +199,9 @@ def score_and_report(run: Run, config: EvalConfig, evaluated: Evaluated) -> None
         dispersion_tables.leave(dispersions, run.directory, title=evaluated.title(), on_output=config.table == "stdout")
 
 
-def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData, device: torch.device) -> int | None:
+def chosen_first_token(
+    config: EvalConfig, probed: ProbedModel, data: TokenData, device: torch.device, peers: Peers
+) -> int | None:
     """The token in front of every window, or None: as `bos` says, or what the first targets are cheaper with.
 
     Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin anywhere
@@ -214,7 +220,7 @@ def chosen_first_token(config: EvalConfig, probed: ProbedModel, data: TokenData,
         data.held_out, length=length, longest=length, stride=config.stride, max_tokens=n_targets
     )
     with_it, without = (
-        score_windows(AfterFirstToken(probed, token), windows, config, data, device) for token in (first, None)
+        score_windows(AfterFirstToken(probed, token), windows, config, data, device, peers) for token in (first, None)
     )
     better = with_it.token_loss() < without.token_loss()
     print_status(
@@ -231,18 +237,24 @@ def score_windows(
     config: EvalConfig,
     data: TokenData,
     device: torch.device,
+    peers: Peers,
     *,
     separate: bool = False,
 ) -> PositionLoss:
-    return score(
+    """The losses of all windows, of which each process reads a share."""
+    share = Share(windows, first=peers.rank, n=peers.n)
+    own = score(
         model,
-        windows,
+        share,
         batch=max(1, config.batch_tokens // windows.length),
         device=device,
-        first_scored=windows.first_scored,
+        first_scored=lambda rows: windows.first_scored(share.among_all(rows)),
         joint=data.end_of_document,
         separator=data.end_of_document if separate else None,
     )
+    total = PositionLoss(windows.length)
+    total.add_all(peers.gather(own))
+    return total
 
 
 def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
@@ -262,10 +274,11 @@ def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, Positio
         )
         n_before = model.n_before if isinstance(model, AfterFirstToken) else 0
         with watched(model, n_before + length) if config.dispersion else nullcontext() as seen:
-            separate = evaluated.separate_documents
-            losses[length] = score_windows(model, windows, config, data, evaluated.device, separate=separate)
+            losses[length] = score_windows(
+                model, windows, config, data, evaluated.device, evaluated.peers, separate=evaluated.separate_documents
+            )
         if seen is not None:
-            dispersions[length] = seen
+            dispersions[length] = of_all(seen, evaluated.peers)
     return losses, dispersions
 
 

@@ -23,6 +23,7 @@ from roundround.report import answers, dispersion_tables
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.peers import Peers
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
@@ -89,7 +90,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
             run=str(trained.directory),
         )
         with warnings_as_lines(RunsInBlocks):
-            found = measure(config, examinee)
+            found = measure(config, examinee, invocation.peers)
         record(run, examinee, found)
         if run.writes:
             show(run, config, examinee, found)
@@ -138,8 +139,8 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str,
         )
 
 
-def measure(config: EvalConfig, examinee: Examinee) -> Measured:
-    """Ask all lengths, each of every part that tests it."""
+def measure(config: EvalConfig, examinee: Examinee, peers: Peers) -> Measured:
+    """Ask all lengths, each of every part that tests it; each process asks a share of the examples."""
     by_part: dict[int, dict[str, Marks]] = {}
     dispersions, n_shared = {}, 0
     for length, context in examinee.contexts.items():
@@ -148,13 +149,22 @@ def measure(config: EvalConfig, examinee: Examinee) -> Measured:
             for name, part in parts_of(examinee.task, length).items():
                 test = Examples(part, seed=examinee.seed, split="test", length=length)
                 n = config.examples if test.n is None else min(config.examples, test.n)
-                batches = same_length_batches((test[i] for i in range(n)), config.batch_tokens)
+                batches = same_length_batches((test[i] for i in range(peers.rank, n, peers.n)), config.batch_tokens)
                 asked = (batch[:3] for batch in batches)
-                by_part[length][name] = mark(examinee.decoder, asked, device=examinee.device)
-                n_shared += test.n_shared
+                own = mark(examinee.decoder, asked, device=examinee.device)
+                sums, shared = zip(*peers.gather((own.sums, test.n_shared)), strict=True)
+                by_part[length][name] = Marks(torch.stack(sums).sum(dim=0))
+                n_shared += sum(shared)
         if seen is not None:
-            dispersions[length] = seen
+            dispersions[length] = of_all(seen, peers)
     return Measured(by_part=by_part, dispersions=dispersions, n_shared=n_shared)
+
+
+def of_all(own: Dispersion, peers: Peers) -> Dispersion:
+    """One process's dispersion with those of the others added."""
+    sums = peers.gather((own.sums_LHN, own.n_rows_LN))
+    own.add_all(theirs for rank, theirs in enumerate(sums) if rank != peers.rank)
+    return own
 
 
 def parts_of(task: Task, length: int) -> dict[str, Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,14 @@ from roundround.memory import check_fits
 from roundround.retrieval.evaluation import bytes_of_one_set
 from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import TrainingSets, bytes_of_training
+from roundround.retrieval.shares import joined, seeds_of, share_of
 from roundround.retrieval.training import train
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device, pick_device, without_denormals
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation, Run
 from roundround.runs.variants import taken_over, tell_changes
 from roundround.runs.weights import check_optimizer, load_into
@@ -53,7 +56,9 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     device = pick_device(config.device)
     check_memory(config, device)
     seeds = list(range(config.seed, config.seed + config.seeds))
-    model = build(config.model, MaxRetrieval, seeds)
+    peers = invocation.peers
+    mine = seeds_of(peers.rank, peers.n, len(seeds))
+    model = build(config.model, MaxRetrieval, seeds[mine])
     optimizer = build(config.optim, OptimizerFactory)
     for node in config.normalisers.values():  # those that nobody evaluates too
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
@@ -61,18 +66,18 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     check_one_temperature(config, softmaxes)
     known = {
         "device": describe_device(device),
-        "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds)},
+        "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds[mine])},
         "run": None if source is None else str(source),
     }
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), known=known) as run:
         model.to(device)
         try:
             if source is None:
-                train_all(run, config, seeds, model, optimizer.create(model))
+                train_all(run, config, seeds, model, optimizer.create(model), peers)
             else:
                 folder = checkpoints.find(source, "last")
-                load_into(model, checkpoints.load_weights(folder), folder)
-            report_on(run, config, seeds, model, softmaxes)
+                load_into(model, share_of(checkpoints.load_weights(folder), mine), folder)
+            report_on(run, config, seeds[mine], model, softmaxes, peers)
         except Interrupted:
             if source is None:
                 print_status(f"resume with: roundround {VERB} resume={run.directory}")
@@ -83,7 +88,7 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
     """The config, and the run whose trained models are evaluated; None where this run trains its own."""
     directory, overrides = invocation.directory, invocation.overrides
     if cfg.resume is not None:
-        if invocation.sweep is not None:
+        if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job goes on in its own
             raise UserError("resume= continues one run; leave out -m")
         if cfg.run is not None:
             raise UserError("run= evaluates again and resume= continues training; give one of them")
@@ -137,20 +142,19 @@ def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
 
 
 def train_all(
-    run: Run, config: MaxRetrievalConfig, seeds: list[int], model: MaxRetrieval, optimizer: torch.optim.Optimizer
+    run: Run,
+    config: MaxRetrievalConfig,
+    seeds: list[int],
+    model: MaxRetrieval,
+    optimizer: torch.optim.Optimizer,
+    peers: Peers,
 ) -> None:
-    """Train all seeds, from the newest checkpoint where there is one."""
-    newest = checkpoints.newest(run.directory / "checkpoints")
-    first_step, n_steps = 0, config.max_steps
-    if newest is not None:
-        resumed = checkpoints.load(newest)
-        load_into(model, resumed.weights, newest)
-        check_optimizer(resumed, optimizer)
-        optimizer.load_state_dict(resumed.optimizer)
-        first_step = resumed.state["step"]
-        print_status(f"resuming after step {first_step:,}")
+    """Train all seeds, each process its own, from the newest checkpoint where there is one."""
+    mine = seeds_of(peers.rank, peers.n, len(seeds))
+    first_step = resume(run, model, optimizer, mine, peers)
+    n_steps = config.max_steps
     sets = TrainingSets(
-        seeds,
+        seeds[mine],
         batch_size=config.batch_size,
         n_min=config.min_items,
         n_max=config.max_items,
@@ -163,10 +167,15 @@ def train_all(
         for step, loss_S in train(model, softmax, optimizer, sets, first_step=first_step, n_steps=n_steps):
             last, stop = step == n_steps, books.stop_signal.asked
             log = step % config.log_every == 0 or last
-            save = step % config.checkpoint_every == 0 or last or stop is not None
-            if log or save:
-                losses = dict(zip(seeds, loss_S.tolist(), strict=True))
+            save = step % config.checkpoint_every == 0 or last
+            if log or save or (stop is not None and peers.n == 1):  # where several agree, that is now
+                found = peers.gather((loss_S.tolist(), stop))
+                stop = next((asked for _, asked in found if asked is not None), None)
+                losses = dict(zip(seeds, (loss for own, _ in found for loss in own), strict=True))
                 check_finite(losses, step, books)
+                save = save or stop is not None
+            else:
+                stop = None
             if log:
                 speed, last_logged = (step - last_logged) / books.lap(), step
                 by_seed = {f"loss_{seed}": loss for seed, loss in losses.items()}
@@ -175,11 +184,29 @@ def train_all(
                 books.display.metrics(step, f"loss {shown}  {speed:.0f} steps/s")
             books.display.advance(step)
             if save:
-                books.save(step, weights=model.state_dict(), optimizer=optimizer.state_dict(), state={})
+                state = {"weights": model.state_dict(), "optimizer": optimizer.state_dict()}
+                whole = joined(peers.gather(state)) if peers.n > 1 else state
+                if run.writes:
+                    books.save(step, **whole, state={})
             if stop is not None:
                 raise Interrupted(stop)
     finally:
         books.close()
+
+
+def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine: slice, peers: Peers) -> int:
+    """Give the seeds of this process what the newest checkpoint holds of them; its step, 0 where there is none."""
+    newest = peers.gather(checkpoints.newest(run.directory / "checkpoints"))[0]
+    if newest is None:
+        return 0
+    whole = checkpoints.load(newest)
+    resumed = replace(whole, weights=share_of(whole.weights, mine), optimizer=share_of(whole.optimizer, mine))
+    load_into(model, resumed.weights, newest)
+    check_optimizer(resumed, optimizer)
+    optimizer.load_state_dict(resumed.optimizer)
+    first_step = int(resumed.state["step"])
+    print_status(f"resuming after step {first_step:,}")
+    return first_step
 
 
 def check_finite(losses: dict[int, float], step: int, books: Bookkeeping) -> None:

@@ -24,6 +24,7 @@ from roundround.retrieval.evaluation import at_one_temperature, attention_by_pri
 from roundround.retrieval.model import MaxRetrieval, head_shape
 from roundround.retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.runs.device import pick_device
+from roundround.runs.peers import Peers
 from roundround.runs.run import Run
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
@@ -40,18 +41,19 @@ def report_on(
     seeds: list[int],
     model: MaxRetrieval,
     softmaxes: dict[str, AttentionSoftmax],
+    peers: Peers,
 ) -> None:
-    """Fit a temperature where one is asked for, evaluate, tabulate and draw."""
+    """Fit a temperature where one is asked for, evaluate, tabulate and draw; `seeds` are those of this process."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
     models: Models = {seed: InBfloat16(model) for seed, model in alone.items()} if config.bfloat16 else alone
     points = None
     if "fitted" in softmaxes:
         try:
-            points, softmaxes["fitted"] = fit_temperature(run, config, models)
+            points, softmaxes["fitted"] = fit_temperature(run, config, models, peers)
         except ValueError as error:  # half an hour of training is not lost for that
             print_status(f"no fit: {error}, with roundround max-retrieval run={run.directory}")
             softmaxes = {name: softmax for name, softmax in softmaxes.items() if name != "fitted"}
-    measured = measure(run, config, models, softmaxes)
+    measured = measure(run, config, models, softmaxes, peers)
     tabulate(run, config, measured)
     if run.writes:
         draw(config, models, softmaxes, measured, points, run.directory)
@@ -80,16 +82,20 @@ def check_one_temperature(config: MaxRetrievalConfig, softmaxes: dict[str, Atten
         raise UserError("one_temperature=true is about adaptive temperatures; give --temp adaptive too")
 
 
-def fit_temperature(run: Run, config: MaxRetrievalConfig, models: Models) -> tuple[torch.Tensor, AttentionSoftmax]:
+def fit_temperature(
+    run: Run, config: MaxRetrievalConfig, models: Models, peers: Peers
+) -> tuple[torch.Tensor, AttentionSoftmax]:
     """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found.
 
     Raises ValueError where there are too few points.
     """
-    found = []
+    found: list[torch.Tensor] = []
     for n in config.fit_sizes:
+        own = []
         for seed, model in models.items():
             sets = sets_of_size(seed, n=n, n_sets=fitting.most_sets(n), n_classes=model.n_classes, stream=FITTING)
-            found.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
+            own.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
+        found += [points for theirs in peers.gather(own) for points in theirs]
     points = torch.cat(found)
     coefficients = [float(f"{c:.6g}") for c in fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())]
     shown = ",".join(map(str, coefficients))
@@ -107,23 +113,27 @@ def fit_temperature(run: Run, config: MaxRetrievalConfig, models: Models) -> tup
 
 
 def measure(
-    run: Run, config: MaxRetrievalConfig, models: Models, softmaxes: dict[str, AttentionSoftmax]
+    run: Run, config: MaxRetrievalConfig, models: Models, softmaxes: dict[str, AttentionSoftmax], peers: Peers
 ) -> report.Measured:
     """Every size, seed and normaliser."""
-    measured = report.Measured(list(models), config.test_sizes)
+    seeds = [seed for theirs in peers.gather(list(models)) for seed in theirs]
+    measured = report.Measured(seeds, config.test_sizes)
     display = Display(sum(config.test_sizes) * len(models), 0, shown=run.writes, unit="evaluated")
     plain = {report.BASELINE: softmaxes[report.BASELINE]}
     done = 0
     try:
         for n in config.test_sizes:
+            own: list[tuple[int, Any]] = []
             for seed, model in models.items():
                 options = {"n": n, "n_sets": config.test_sets, "n_classes": model.n_classes, "stream": TEST}
                 here = softmaxes
                 if config.one_temperature:
                     of_plain, _ = evaluate(model, plain, sets_of_size(seed, **options))
                     here = at_one_temperature(softmaxes, of_plain[report.BASELINE]["entropy"])
-                measured.put(seed, n, *evaluate(model, here, sets_of_size(seed, **options)))
+                own.append((seed, evaluate(model, here, sets_of_size(seed, **options))))
                 display.advance(done := done + n)
+            for seed, found in (pair for theirs in peers.gather(own) for pair in theirs):
+                measured.put(seed, n, *found)
             means = {name: measured.mean_accuracy(name, n) for name in softmaxes}
             display.metrics(done, f"{n:,} items: {', '.join(f'{name} {mean:.1f} %' for name, mean in means.items())}")
             run.log(config.max_steps + n, n=n, **{f"accuracy_{name}": mean for name, mean in means.items()})

@@ -34,6 +34,7 @@ from roundround.runs.directories import jobs_of_sweep
 from roundround.runs.launcher import launched_from_outside
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation, Run
 from roundround.runs.start import Start, starting_point
 from roundround.softmax.base import RunsInBlocks
@@ -44,6 +45,7 @@ from roundround.training.material import Material, Measured
 from roundround.training.module import LanguageModel
 from roundround.training.notes import about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
+from roundround.training.processes import processes_of_lightning
 from roundround.training.schedules import Schedule
 from roundround.training.task_material import TaskMaterial
 from roundround.training.text_material import TextMaterial
@@ -73,7 +75,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     known = {"choices": start.choices, "data": material.facts(), **start.facts}
     with opened(invocation, config=as_dict(cfg), logger=logger, known=known) as run:
         with lightning_messages_in_log():
-            fit(run, config, material, optimizer, schedule, start)
+            fit(run, config, material, optimizer, schedule, start, invocation.peers)
         if run.writes:
             report(run, config, material)
 
@@ -96,6 +98,7 @@ def fit(
     optimizer: OptimizerFactory,
     schedule: Schedule,
     start: Start,
+    peers: Peers,
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
     n_steps = config.trainer.max_steps
@@ -115,7 +118,7 @@ def fit(
         decoder.compile()
     try:
         if first_step < n_steps:
-            with warnings_as_lines(RunsInBlocks):
+            with warnings_as_lines(RunsInBlocks), processes_of_lightning(peers):
                 trainer.fit(module, DataLoader(batches, batch_size=None))
             if module.step != n_steps:
                 raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")
@@ -219,8 +222,8 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     if launched is not None:
         if config.trainer.devices == "auto":
             settings.devices, message = launched.n_on_machine, None
-        if "num_nodes" not in settings:
-            processes["num_nodes"] = max(1, launched.n_processes // launched.n_on_machine)
+        if "num_nodes" in settings:
+            del processes["num_nodes"]
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
@@ -228,7 +231,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
         trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **processes)
     except (MisconfigurationException, TypeError, RuntimeError, ImportError) as error:  # the last: torch_xla of a TPU
         raise UserError(f"trainer: {one_line(error)}") from error
-    check_processes(trainer.global_rank, trainer.world_size)
+    check_processes(trainer.global_rank, trainer.num_devices * trainer.num_nodes)
     return trainer
 
 

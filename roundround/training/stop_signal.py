@@ -10,7 +10,7 @@ from roundround.interruption import on_signals, put_back
 
 
 class StopSignal:
-    """Turns the first SIGINT or SIGTERM into a flag; the second raises Interrupted at once."""
+    """Turns the first stop signal into a flag; the second raises Interrupted at once."""
 
     def __init__(self) -> None:
         self.asked: int | None = None

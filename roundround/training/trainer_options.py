@@ -15,7 +15,8 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 
 from roundround.attention.precision import has_bfloat16
 from roundround.errors import UserError, nearest
-from roundround.runs.launcher import in_shell_of_salloc, launch, without_srun
+from roundround.runs.launcher import in_shell_of_salloc, launch, launched_from_outside, without_srun
+from roundround.training.processes import Launched
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
@@ -170,6 +171,9 @@ def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[i
 
 def who_starts_processes() -> dict[str, Any]:
     """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one."""
+    launched = launched_from_outside()
+    if launched is not None:
+        return {"plugins": [Launched(launched)], "num_nodes": max(1, launched.n_processes // launched.n_on_machine)}
     launched = launch()
     if launched is not None and without_srun(launched) and launched.n_processes > 1:
         raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
@@ -178,7 +182,7 @@ def who_starts_processes() -> dict[str, Any]:
     return {}
 
 
-def check_processes(global_rank: int, world_size: int) -> None:
+def check_processes(global_rank: int, n_devices: int) -> None:
     """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
     launched = launch()
     if launched is None:
@@ -186,8 +190,8 @@ def check_processes(global_rank: int, world_size: int) -> None:
             raise UserError(
                 "LOCAL_RANK or NODE_RANK is set and no launcher set the rest; unset it, or start with torchrun"
             )
-    elif (launched.rank, launched.n_processes) != (global_rank, world_size):
+    elif (launched.rank, launched.n_processes) != (global_rank, n_devices):
         raise UserError(
             f"{launched.launcher} started {launched.n_processes} processes and trainer.devices x trainer.num_nodes is "
-            f"{world_size}; give trainer.devices={launched.n_on_machine}, or start as many processes as devices"
+            f"{n_devices}; give trainer.devices={launched.n_on_machine}, or start as many processes as devices"
         )

@@ -1,0 +1,251 @@
+"""The processes that work on one run together: how they meet, what they tell each other, and who is missing.
+
+They meet at the key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
+in the first process. There each says what it was asked to do, and the first answers all; a process that leaves says how,
+so that those whose collective operation fails thereby can tell whose fault it was. What they compute together goes
+through torch.distributed's groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roundround.errors import Interrupted, PeerLost, UserError, one_line, printable
+from roundround.interruption import deaf
+from roundround.runs.launcher import address, together
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+Value = TypeVar("Value")
+SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
+SECONDS_TO_ANSWER = 8.0  # to a roll call; whoever lives answers in a second
+SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
+SECONDS_BETWEEN_LOOKS = 0.5
+RANK = "rank"
+KILLED = {"code": 1, "line": "was killed, or its machine is gone"}
+
+
+class Peers:
+    """This process among those of its run; alone until `join`, and then every method does what one process needs.
+
+    said: what this process was asked to do, by name, which must be the same everywhere.
+    """
+
+    def __init__(self, said: Mapping[str, Any] | None = None) -> None:
+        self.said = dict(said or {})
+        launched = together()
+        self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
+        if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        self.store: Store | None = None
+        self.holds_store = False
+        self.answer: dict[str, Any] = {}
+        self.left = threading.Event()
+        self.named_lost: dict[int, dict[str, Any]] = {}
+
+    # -- coming
+
+    def join(self, answer: Mapping[str, Any] | None = None) -> None:
+        """Meet the others, where there are any. `answer` is what the first process tells all of them.
+
+        Raises UserError where one of them was asked for something else, has refused, or does not come.
+        """
+        self.answer = dict(answer or self.answer)
+        if together() is None or self.store is not None:
+            return
+        self.connect()
+        assert self.store is not None
+        self.store.set(f"said/{self.rank}", json.dumps(self.said, sort_keys=True))
+        if self.rank == 0:
+            found = {"refused": self.refusal(), "answer": self.answer}
+            self.store.set("answer", json.dumps(found))
+        else:
+            self.wait_for("answer", 0)
+            found = json.loads(self.store.get("answer"))
+        self.answer = found["answer"]
+        if found["refused"] is not None:
+            raise UserError(found["refused"])
+        threading.Thread(target=self.answer_roll_calls, name="roll-calls", daemon=True).start()
+
+    def connect(self, *, seconds: float = SECONDS_TO_COME) -> None:
+        """Open the store, in short attempts between which a signal is heard. UserError where it cannot be."""
+        from torch.distributed import PrefixStore, TCPStore  # seconds
+
+        launched = together()
+        assert launched is not None
+        self.rank, self.n = launched.rank, launched.n_processes  # Lightning's first process was alone before
+        host, port = address()
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(port)  # for the groups of torch.distributed
+        self.holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        options = {"is_master": self.holds_store, "wait_for_workers": False, "multi_tenant": True}
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                store = TCPStore(host, port, self.n, timeout=timedelta(seconds=5), **options)
+                break
+            except RuntimeError as error:
+                if self.holds_store or time.monotonic() > deadline:
+                    why = f"{self.name(self.rank)} does not reach the first at {host}:{port}"
+                    why = f"nobody can be met at {host}:{port}" if self.holds_store else why
+                    raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
+        self.store = PrefixStore("roundround", store)
+
+    def refusal(self) -> str | None:
+        """Wait for all; why they cannot begin, or None."""
+        assert self.store is not None
+        for rank in range(1, self.n):
+            self.wait_for(f"said/{rank}", rank)
+            theirs = json.loads(self.store.get(f"said/{rank}"))
+            for key in sorted(self.said.keys() | theirs.keys()):
+                here, there = json.dumps(self.said.get(key)), json.dumps(theirs.get(key))
+                if here != there:
+                    return (
+                        f"{key} is {printable(here, 80)} on rank 0 and {printable(there, 80)} on {self.name(rank)}; "
+                        "start all with the same words"
+                    )
+        return None
+
+    def wait_for(self, key: str, rank: int) -> None:
+        """Until a process has put this into the store. UserError where it has left, or does not come in time."""
+        assert self.store is not None
+        deadline = time.monotonic() + SECONDS_TO_COME
+        while not self.present(key):
+            leaving = self.how_left(rank)
+            if leaving is not None:
+                raise self.error_of(rank, leaving)
+            if time.monotonic() > deadline:
+                raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
+            time.sleep(0.05)
+
+    # -- working together
+
+    def gather(self, value: Value) -> list[Value]:
+        """Everybody's value, in the order of ranks."""
+        if self.n == 1:
+            return [value]
+        from torch import distributed
+
+        if not distributed.is_initialized():
+            store = distributed.PrefixStore("group", self.store)
+            distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
+        found: list[Any] = [None] * self.n
+        distributed.all_gather_object(found, value)
+        return found
+
+    # -- leaving
+
+    def leave(self, code: int, line: str) -> bool:
+        """Say how this process ends; whether the first one has heard it, or ends too.
+
+        After a failure all leave at once, because some launchers kill the others when the first has gone; and the one
+        that holds the store goes last.
+        """
+        if self.n == 1:
+            return False
+        try:
+            if self.store is None:  # refused before it has met the others
+                if not 0 < code < 128:
+                    return False
+                self.connect(seconds=SECONDS_TO_ANSWER)
+            assert self.store is not None
+            self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
+            others = set(range(self.n)) - {self.rank} - self.named_lost.keys()
+            deadline = time.monotonic() + SECONDS_TO_LEAVE
+            while (self.holds_store or code) and others and time.monotonic() < deadline:
+                others = {rank for rank in others if not self.present(f"left/{rank}")}
+                time.sleep(0.05)
+            return self.present("said/0") or self.present("left/0")
+        except (RuntimeError, UserError):
+            return False
+        finally:
+            self.left.set()
+
+    @contextmanager
+    def naming_who_left(self) -> Iterator[None]:
+        """Inside, an error that another process caused by leaving becomes that process's own, with its name.
+
+        A failed collective operation tells no more than that a connection was closed; and a launcher that has seen one
+        process die sends SIGTERM to the others.
+        """
+        try:
+            yield
+        except (RuntimeError, Interrupted) as error:
+            if self.store is None:
+                raise
+            why = one_line(error) if isinstance(error, RuntimeError) else None
+            with deaf():
+                left = self.who_left()
+            caused = {
+                rank: leaving
+                for rank, leaving in left.items()
+                if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
+            }
+            if not caused:
+                raise
+            self.named_lost = caused
+            raise self.error_of(*next(iter(caused.items()))) from error
+
+    def who_left(self) -> dict[int, dict[str, Any]]:
+        """A roll call: who has left, and how; a process that neither answers nor has said how it left was killed."""
+        assert self.store is not None
+        waiting, found = set(range(self.n)) - {self.rank}, {}
+        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        try:
+            self.store.set("roll call", "")
+            while waiting and time.monotonic() < deadline:
+                for rank in sorted(waiting):
+                    leaving = self.how_left(rank)
+                    if leaving is not None:
+                        found[rank] = leaving
+                    if leaving is not None or self.present(f"here/{rank}"):
+                        waiting.remove(rank)
+                time.sleep(0.05)
+        except RuntimeError:  # the store went, with the first process
+            waiting = {0}
+        return {**dict.fromkeys(sorted(waiting), KILLED), **found}
+
+    def answer_roll_calls(self) -> None:
+        """While this process lives."""
+        assert self.store is not None
+        with suppress(RuntimeError):
+            while not self.left.wait(SECONDS_BETWEEN_LOOKS):
+                if self.present("roll call"):
+                    self.store.set(f"here/{self.rank}", "")
+                    return
+
+    def error_of(self, rank: int, leaving: Mapping[str, Any]) -> Exception | Interrupted:
+        """How this process ends because another did."""
+        code = leaving["code"]
+        if code >= 128:
+            return Interrupted(code - 128)
+        line = leaving["line"]
+        if not line.startswith(f"{RANK} "):  # of a third one
+            line = f"{self.name(rank)} {line}" if code == 1 else f"{self.name(rank)}: {line}"
+        return UserError(line) if code == 2 else PeerLost(line)
+
+    def name(self, rank: int) -> str:
+        return f"{RANK} {rank} of {self.n}"
+
+    def how_left(self, rank: int) -> dict[str, Any] | None:
+        assert self.store is not None
+        leaving: dict[str, Any] | None = None
+        if self.present(f"left/{rank}"):
+            leaving = json.loads(self.store.get(f"left/{rank}"))
+        return leaving
+
+    def present(self, key: str) -> bool:
+        assert self.store is not None
+        return bool(self.store.check([key]))
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process says what it and the others have to say: the first that is not lost."""
+        return self.rank == min(set(range(self.n)) - self.named_lost.keys())
