@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 TO_READ = 4  # the length of the example in the card, where training had it
 N_WINDOWS = 4  # of held-out text, on which logits are compared
-OF_THE_BUILDER = {"n_vocab", "make_encoding", "make_softmax"}  # arguments of the decoder that stand in no config
+OF_THE_BUILDER = {"n_vocab", "make_encoding", "make_softmax", "shard_layer"}  # of the decoder, in no config
 
 
 def export(cfg: DictConfig, invocation: Invocation) -> None:

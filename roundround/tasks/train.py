@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import lightning
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset
 
 from roundround.config.build import build, plain, target_class
 from roundround.config.checked import checked
-from roundround.config.models import build_decoder, check_buildable
+from roundround.config.models import build_decoder, check_buildable, planned
 from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig
 from roundround.console import print_status, warnings_as_lines
@@ -27,6 +29,7 @@ from roundround.data.tokens import default_cache_dir, prepare
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically
 from roundround.lab_book.past_run import past_run
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
@@ -45,6 +48,7 @@ from roundround.training.module import LanguageModel
 from roundround.training.notes import about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
+from roundround.training.sharding import FullyShardedStrategy, sharded_decoder
 from roundround.training.task_material import TaskMaterial
 from roundround.training.text_material import TextMaterial
 from roundround.training.trainer_options import (
@@ -53,6 +57,7 @@ from roundround.training.trainer_options import (
     check_trainer,
     default_precision,
     devices_that_divide,
+    shards,
     who_starts_processes,
 )
 
@@ -97,20 +102,41 @@ def fit(
     start: Start,
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
-    n_steps = config.trainer.max_steps
-    torch.manual_seed(config.seed)
-    decoder = build_decoder(config.model, config.pe, config.softmax, material.n_vocab)
-    resumed = start.load_into(decoder)
-    first_step = resumed.state["step"] if resumed else 0
-    callback = callback_of(run, config, material, resumed)
+    n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
+
+    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+        decoder = build_decoder(config.model, config.pe, config.softmax, material.n_vocab, shard_layer=shard_layer)
+        decoder.activation_checkpointing = config.activation_checkpointing
+        return decoder
+
+    def shard(mesh: DeviceMesh) -> Decoder:
+        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
+        start.load_into(decoder, past)
+        return decoder
+
+    past = start.past(sharded=sharded)
+    first_step = past.state["step"] if past else 0
+    if sharded:
+        decoder = planned(make)
+    else:
+        torch.manual_seed(config.seed)
+        decoder = make()
+        start.load_into(decoder, past)
+    callback = callback_of(run, config, material, past)
     trainer = trainer_of(config, run, callback, n_steps - first_step)
     batches = batches_of(config, material, trainer, first_step)
     module = LanguageModel(
-        decoder, material, optimizer=optimizer, schedule=schedule, first_step=first_step, n_steps=n_steps
+        decoder,
+        material,
+        optimizer=optimizer,
+        schedule=schedule,
+        first_step=first_step,
+        n_steps=n_steps,
+        shard=shard if sharded else None,
     )
     announce(run, material, decoder, trainer, first_step, start)
     give_notes(run, config, material, decoder, schedule)
-    if config.compile:
+    if config.compile and not sharded:
         decoder.compile()
     try:
         if first_step < n_steps:
@@ -223,6 +249,9 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
+    if shards(settings):
+        del settings["strategy"]
+        processes["strategy"] = FullyShardedStrategy()
     try:
         trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **processes)
     except (MisconfigurationException, TypeError, RuntimeError, ImportError) as error:  # the last: torch_xla of a TPU
