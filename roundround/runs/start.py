@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from roundround.hf.llama_checkpoint import LlamaCheckpoint
 
 Data = TypeVar("Data", TokenData, TaskData)
-FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
+HOW_IT_IS_COMPUTED = {  # without another result than rounding
+    *("trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.accelerator"),
+    *("trainer.accumulate_grad_batches", "activation_checkpointing"),
+}
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps", *HOW_IT_IS_COMPUTED}
 
 
 class Start:

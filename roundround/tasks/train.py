@@ -54,6 +54,7 @@ from roundround.training.text_material import TextMaterial
 from roundround.training.trainer_options import (
     OWNED,
     check_processes,
+    check_sharding,
     check_trainer,
     default_precision,
     devices_that_divide,
@@ -134,7 +135,7 @@ def fit(
         n_steps=n_steps,
         shard=shard if sharded else None,
     )
-    announce(run, material, decoder, trainer, first_step, start)
+    announce(run, material, decoder, trainer, config.trainer.strategy, first_step, start)
     give_notes(run, config, material, decoder, schedule)
     if config.compile and not sharded:
         decoder.compile()
@@ -181,11 +182,25 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 
 
 def announce(
-    run: Run, material: Material, decoder: Decoder, trainer: lightning.Trainer, first_step: int, start: Start
+    run: Run,
+    material: Material,
+    decoder: Decoder,
+    trainer: lightning.Trainer,
+    strategy: str,
+    first_step: int,
+    start: Start,
 ) -> None:
-    """Record what is about to be trained, and print it in two lines."""
+    """Record what is about to be trained, and by how many processes from which step on; print it in two lines."""
     facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.encoding.facts()}
-    run.note(device=describe_device(trainer.strategy.root_device), facts=facts)
+    now = {
+        "from_step": first_step,
+        "n": trainer.world_size,
+        "strategy": strategy,
+        "device": trainer.strategy.root_device.type,
+        "precision": trainer.precision,
+    }
+    before = [start for start in run.manifest.get("processes", []) if start["from_step"] < first_step]
+    run.note(device=describe_device(trainer.strategy.root_device), facts=facts, processes=[*before, now])
     if not run.writes:
         return
     write_atomically(run.directory / "tokenizer.json", material.tokenizer.to_str(pretty=True))
@@ -237,7 +252,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     if settings.precision in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
-    settings.precision = settings.precision or default_precision(gpu)
+    settings.precision = settings.precision or precision_before(run) or default_precision(gpu)
     settings.devices, message = devices_that_divide(settings, config.batch_size)
     processes = who_starts_processes()
     launched = launched_from_outside()
@@ -250,6 +265,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
         print_status(message)
     del settings["max_steps"]
     if shards(settings):
+        check_sharding(settings)  # the precision is known now
         del settings["strategy"]
         processes["strategy"] = FullyShardedStrategy()
     try:
@@ -258,6 +274,11 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
         raise UserError(f"trainer: {one_line(error)}") from error
     check_processes(trainer.global_rank, trainer.world_size)
     return trainer
+
+
+def precision_before(run: Run) -> str | None:
+    """The precision in which a run that is gone on with was trained, perhaps on another kind of device."""
+    return run.manifest["processes"][-1]["precision"] if run.manifest.get("processes") else None
 
 
 def report(run: Run, config: TrainConfig, material: Material) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import lightning
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundround.model.decoder import Decoder
 from roundround.model.shards import is_sharded
@@ -84,18 +84,26 @@ class LanguageModel(lightning.LightningModule):
         scaler = loss_scaler(self.trainer)
         if scaler is not None:
             scaler.unscale_(optimizer)
-        parameters = [p for p in self.decoder.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        self.grad_norm = whole(norm)
-        if gradient_clip_val is None:
-            return
-        if gradient_clip_algorithm == "value":
-            torch.nn.utils.clip_grad_value_(parameters, gradient_clip_val)
-        else:
-            torch.nn.utils.clip_grads_with_norm_(parameters, gradient_clip_val, self.grad_norm)
+        self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
+
+
+def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
+    """Clip gradients by the norm of all of them together, or each number; what that norm was before. None clips none.
+
+    Of a sharded module each process clips its rows, by the norm of all rows.
+    """
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    if limit is None:
+        return norm
+    if by_value:
+        torch.nn.utils.clip_grad_value_(parameters, limit)
+    else:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
 
 
 def whole(number: Tensor) -> Tensor:
