@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -153,5 +154,7 @@ def read_whole(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]
         for name, of in described.items()
         if wanted(name)
     }
-    dcp.load(tensors, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
     return tensors
