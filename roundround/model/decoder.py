@@ -58,8 +58,8 @@ class Decoder(nn.Module):
     ) -> None:
         """`train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads.
 
-        `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer. `shard_layer` may leave a share
-        of a layer's parameters, before the next layer is made: no process then ever holds all layers.
+        `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer. `shard_layer` may leave a
+        share of a layer's parameters, before the next layer is made: no process then ever holds all layers.
         """
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, train_length=train_length, n_vocab=n_vocab)

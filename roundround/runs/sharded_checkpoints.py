@@ -23,23 +23,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from roundround.errors import UserError
 from roundround.files import sha256, usual_mode
 from roundround.runs import checkpoints
-from roundround.runs.checkpoint_files import split_optimizer, write_state
+from roundround.runs.checkpoint_files import check_hash, split_optimizer, write_state
 
 OF_WEIGHTS, OF_TRAINER = 1, 2  # the numbers of a process's two files
 
 logging.getLogger("torch.distributed.checkpoint.hf_storage").setLevel(logging.WARNING)
 
 
-class Writer(dcp.HuggingFaceStorageWriter):
+class Writer(HuggingFaceStorageWriter):
     """torch's writer, which hashes each file where it was written and ends with what makes the folder a checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
@@ -59,12 +61,15 @@ class Writer(dcp.HuggingFaceStorageWriter):
         for name in names:
             usual_mode(self.folder / name)
         done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
-        done.set_result([replace(r, storage_data=(name := r.storage_data.relative_path, hashes[name])) for r in written])
+        done.set_result(
+            [replace(r, storage_data=(name := r.storage_data.relative_path, hashes[name])) for r in written]
+        )
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """In the first process, when all have written."""
-        self.commit(dict(result.storage_data for written in results for result in written))
+        stored = [result.storage_data for written in results for result in written]
+        self.commit({name: hashes[name] for name, hashes in stored})
 
 
 class ShardedSaver:
@@ -99,7 +104,7 @@ class ShardedSaver:
             checkpoints.put_in_place(final)
 
         writer = Writer(checkpoints.hidden(final), files, commit)
-        pending = dcp.async_save({**weights, **tensors}, storage_writer=writer, process_group=self.group)
+        pending = async_save({**weights, **tensors}, storage_writer=writer, process_group=self.group)
         assert isinstance(pending, Future)
         self.pending = pending
 
@@ -124,7 +129,7 @@ def check_together(folder: Path, state: dict[str, Any]) -> None:
     for name in sorted(state["sha256"])[rank::n_ranks]:
         try:
             with checkpoints.refused(folder, name):
-                checkpoints.check_hash(folder / name, state["sha256"][name])
+                check_hash(folder / name, state["sha256"][name])
         except UserError as error:
             wrong = str(error)
     found: list[str | None] = [None] * n_ranks
@@ -136,18 +141,18 @@ def check_together(folder: Path, state: dict[str, Any]) -> None:
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each whole tensor of a checkpoint of either kind, by name."""
-    metadata = dcp.HuggingFaceStorageReader(str(folder)).read_metadata()
+    metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
     return {name: tuple(tensor.size) for name, tensor in metadata.state_dict_metadata.items()}  # type: ignore[union-attr]
 
 
 def read_into(tensors: dict[str, Tensor], folder: Path) -> None:
     """Fill tensors, sharded ones with their rows, from a checkpoint of either kind. All processes call it."""
-    dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
+    load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
 
 
 def read_whole(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     """The whole tensors of the names that are wanted, in one process."""
-    reader = dcp.HuggingFaceStorageReader(str(folder))
+    reader = HuggingFaceStorageReader(str(folder))
     described = reader.read_metadata().state_dict_metadata
     tensors = {
         name: torch.empty(of.size, dtype=of.properties.dtype)  # type: ignore[union-attr]
@@ -156,5 +161,5 @@ def read_whole(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
+        load(tensors, storage_reader=reader, no_dist=True)
     return tensors

@@ -34,6 +34,7 @@ from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
 from roundround.runs.directories import jobs_of_sweep
+from roundround.runs.exportable import export_best
 from roundround.runs.launcher import launched_from_outside
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
@@ -82,6 +83,8 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
             fit(run, config, material, optimizer, schedule, start)
         if run.writes:
             report(run, config, material)
+            if shards(config.trainer):
+                leave_whole(run)
 
 
 def material_of(config: TrainConfig, start: Start, source: Source) -> Material:
@@ -297,6 +300,15 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     for line in material.remarks(curve):
         print_status(line)
     print_status(f"{material.conclusion(best)} at step {best['step']}")
+
+
+def leave_whole(run: Run) -> None:
+    """Put the best checkpoint together from its shards, for programs that know Hugging Face's names alone."""
+    try:
+        folder = export_best(run.directory, run.manifest["facts"]["parameters"])
+        print_status(f"exported to {folder}")
+    except UserError as error:  # the run has what it was for
+        print_status(f"not exported: {error}")
 
 
 def measurements(run: Run) -> list[Measured]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -52,9 +53,10 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
 @contextmanager
 def gathered(decoder: Decoder) -> Iterator[None]:
     """Inside, what lies outside of the layers is whole: `hidden` and `unembed` may be called beside the decoder."""
-    if not isinstance(decoder, FSDPModule):
+    module: nn.Module = decoder
+    if not isinstance(module, FSDPModule):
         yield
         return
-    decoder.unshard()
+    module.unshard()
     yield
-    decoder.reshard()
+    module.reshard()

@@ -158,8 +158,8 @@ def check_sharding(settings: Mapping[str, Any]) -> None:
         )
     if precision not in PRECISIONS_OF_SHARDS:
         raise UserError(
-            f"trainer.strategy={SHARDS} does not go with trainer.precision={precision}, which Lightning computes on whole "
-            "copies of the model alone; give 32-true or bf16-mixed, or trainer.strategy=ddp"
+            f"trainer.strategy={SHARDS} does not go with trainer.precision={precision}, which needs whole "
+            "copies of the model; give 32-true or bf16-mixed, or trainer.strategy=ddp"
         )
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         raise UserError(f"trainer.strategy={SHARDS} needs a torch that was built with torch.distributed and gloo")
@@ -167,7 +167,7 @@ def check_sharding(settings: Mapping[str, Any]) -> None:
 
 def shards(settings: Mapping[str, Any]) -> bool:
     """Whether each process holds a share of the parameters."""
-    return bool(settings["strategy"] == SHARDS)
+    return bool(settings.get("strategy") == SHARDS)
 
 
 def arguments() -> list[str]:

@@ -7,12 +7,12 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import Done, assert_refused
+from conftest import Done
 from forkserver import Ended, Forkserver
+from safetensors.torch import load_file
 
 from roundround.runs import checkpoints
 
@@ -75,6 +75,11 @@ def test_one_process_that_shards_is_one_that_does_not_bit_for_bit(train: Callabl
     assert losses(plain.directory) == losses(sharded.directory)
     assert sharded.results[0]["value"] == plain.results[0]["value"]
     assert sharded.manifest["facts"] == plain.manifest["facts"]
+    assert f"exported to {sharded.directory / 'exported'}" in sharded.err
+    named = load_file(sharded.directory / "exported" / "model.safetensors")
+    best = checkpoints.load_weights(checkpoints.find(plain.directory, "best"))
+    assert torch.equal(named["model.layers.1.mlp.up_proj.weight"], best["layers.1.mlp.up_proj.weight"])
+    assert (sharded.directory / "exported" / "config.json").is_file()
 
 
 def test_two_processes_that_share_the_parameters_out_and_one_go_on_from_each_other(

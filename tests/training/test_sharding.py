@@ -1,4 +1,4 @@
-"""FSDP2 on two processes computes what one process computes: weights, losses, gradients, clipping, updates, checkpoints."""
+"""FSDP2 on several processes computes what one computes: weights, gradients, clipping, updates, checkpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def with_parameters() -> dict[str, Callable[..., Decoder]]:
     for group in ("pe", "softmax"):
         for name in sorted(variants(group)):
             make = maker(**{group: name})
-            if any(".softmax." in key or key.startswith("encodings.") for key, _ in of_one_process(make).named_parameters()):
+            if any(
+                ".softmax." in key or key.startswith("encodings.") for key, _ in of_one_process(make).named_parameters()
+            ):
                 makers[name] = make
     return makers | {"untied": maker(tied_embeddings=False), "adaptive": maker(softmax="adaptive_temperature_trained")}
 
@@ -193,7 +195,10 @@ def test_any_number_of_processes_reads_what_any_other_wrote(n_wrote: int, n_read
     folder = checkpoints.find(tmp_path, "last")
     alone = checkpoints.load(folder)
     expected = split_optimizer(optimizer.state_dict())
-    for weights, moments in [(alone.weights, split_optimizer(alone.optimizer)), *on_ranks(n_read, tmp_path, read_back, folder)]:
+    for weights, moments in [
+        (alone.weights, split_optimizer(alone.optimizer)),
+        *on_ranks(n_read, tmp_path, read_back, folder),
+    ]:
         assert differences(decoder.state_dict(), weights, rtol=1e-5, atol=1e-7) == []
         assert differences(expected, moments, rtol=1e-4, atol=1e-7) == []
     assert differences(alone.weights, checkpoints.load_weights(folder), rtol=0, atol=0) == []
