@@ -61,15 +61,12 @@ class Writer(HuggingFaceStorageWriter):
         for name in names:
             usual_mode(self.folder / name)
         done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
-        done.set_result(
-            [replace(r, storage_data=(name := r.storage_data.relative_path, hashes[name])) for r in written]
-        )
+        done.set_result([replace(result, storage_data=hashes) for result in written])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """In the first process, when all have written."""
-        stored = [result.storage_data for written in results for result in written]
-        self.commit({name: hashes[name] for name, hashes in stored})
+        self.commit({name: found for written in results if written for name, found in written[0].storage_data.items()})
 
 
 class ShardedSaver:
