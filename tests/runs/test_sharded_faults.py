@@ -127,7 +127,7 @@ def test_a_damaged_shard_is_named_by_all_processes_alike(tmp_path: Path) -> None
     names = sorted(path.name for path in (tmp_path / "sound" / "step-00000002").glob("*.safetensors"))
     assert len(names) == 4
     folders, expected = [], []
-    for number, (name, (how, damage)) in enumerate((name, item) for name in names for item in DAMAGES.items()):
+    for number, (name, damage) in enumerate((name, damage) for name in names for damage in DAMAGES.values()):
         checkpoint = tmp_path / str(number) / "step-00000002"
         shutil.copytree(tmp_path / "sound", checkpoint.parent, symlinks=True)
         damage(checkpoint / name)
@@ -138,7 +138,7 @@ def test_a_damaged_shard_is_named_by_all_processes_alike(tmp_path: Path) -> None
     stranger = tmp_path / "stranger" / "step-00000002"
     shutil.copytree(tmp_path / "sound", stranger.parent, symlinks=True)
     shutil.copy(stranger / names[0], stranger / "shard-00003-model-00001-of-00002.safetensors")
-    with pytest.raises(UserError, match="shard-00003.* is not of this checkpoint"):
+    with pytest.raises(UserError, match=r"shard-00003.* is not of this checkpoint"):
         checkpoints.load(stranger)
     one, other = on_ranks(2, tmp_path, messages, [*folders, stranger, tmp_path / "sound" / "step-00000002"])
     assert one == other
