@@ -14,6 +14,7 @@ from roundround.config.build import build, maker
 from roundround.config.options import load_option, options_of
 from roundround.console import print_status
 from roundround.errors import UserError, one_line
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 
 
-def build_decoder(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int) -> Decoder:
+def build_decoder(
+    model: DictConfig,
+    pe: DictConfig,
+    softmax: DictConfig,
+    n_vocab: int,
+    *,
+    shard_layer: Callable[[Block], object] | None = None,
+) -> Decoder:
     """The decoder that the three nodes describe, freshly initialised from torch's global generator."""
     kind = model.get("kind")
     if kind != "architecture":
@@ -35,6 +43,7 @@ def build_decoder(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_voca
         n_vocab=n_vocab,
         make_encoding=maker(pe, PositionalEncoding),
         make_softmax=maker(softmax, AttentionSoftmax),
+        shard_layer=shard_layer,
     )
 
 

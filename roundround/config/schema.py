@@ -37,6 +37,7 @@ class TrainConfig:
     trust: bool = MISSING
     tokenizer: Any = None  # a task has its own vocabulary
     init: str | None = None  # runs from before it was there have none
+    activation_checkpointing: bool = False
 
     def check(self) -> None:
         at_least_one(

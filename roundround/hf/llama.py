@@ -169,12 +169,3 @@ def encoding_node(rope: Mapping[str, Any], head_dim: int) -> Node:
 def target(of: type) -> str:
     """A class by the name that a config gives it."""
     return f"{of.__module__}.{of.__qualname__}"
-
-
-def decoder_weights(weights: Mapping[str, Tensor], *, tied: bool, is_gemma: bool) -> dict[str, Tensor]:
-    """Their weights by the decoder's names, float32. Tables of frequencies that old files hold are left out."""
-    return {
-        name.removeprefix("model."): tensor.float() + (is_gemma and name.endswith("norm.weight"))
-        for name, tensor in weights.items()
-        if not name.endswith("rotary_emb.inv_freq") and not (tied and name == "lm_head.weight")
-    }

@@ -5,27 +5,45 @@ Only safetensors are read; a pickled file is refused. Nothing here runs code fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 from transformers import GemmaConfig, LlamaConfig
 
 from roundround.errors import UserError, one_line
 from roundround.files import sha256
 from roundround.hf.foreign import check_config, folder_named, quiet, read_header, read_json, some_of, weight_files
-from roundround.hf.llama import DecoderNodes, decoder_nodes, decoder_weights
-from roundround.memory import check_fits
+from roundround.hf.llama import DecoderNodes, decoder_nodes
 from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.model.shards import fill
 from roundround.packaged import PREFIX as PACKAGED
 from roundround.packaged import packaged_models
 
 PREFIX = "hf:"
 CONFIGS = {"llama": LlamaConfig, "gemma": GemmaConfig}  # by the model_type of config.json
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A weight in a file, of which only the rows that are asked for are read, and become float32.
+
+    plus_one: Gemma's norms keep what is added to one.
+    """
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    plus_one: bool
+
+    def __getitem__(self, rows: slice | EllipsisType) -> Tensor:
+        with safe_open(self.file, "pt") as opened:
+            tensor: Tensor = opened.get_slice(self.name)[rows]
+        return tensor.float() + self.plus_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +57,15 @@ class LlamaCheckpoint:
     reference: str
     tokenizer: str
     nodes: DecoderNodes
-    weights: dict[str, Tensor]
+    weights: dict[str, StoredWeight]
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights; what an encoding or a normaliser learns beside them stays as it is."""
+        """Give the decoder these weights, or the rows of which it holds; what a variant learns beside them stays."""
         self.check(decoder)
-        decoder.load_state_dict(self.weights, strict=False)
+        own = decoder.state_dict()
+        for name, weight in self.weights.items():
+            fill(own[name], weight)
 
     def check(self, decoder: Decoder) -> None:
         """Raises UserError where names or shapes are not the decoder's."""
@@ -53,9 +73,9 @@ class LlamaCheckpoint:
         own = {name for name in state if belongs_to_a_variant(name)}
         self.refuse("lacks", sorted(state.keys() - own - self.weights.keys()))
         self.refuse("has what the decoder has no place for:", sorted(self.weights.keys() - state.keys()))
-        for name, tensor in self.weights.items():
-            if tensor.shape != state[name].shape:
-                shapes = f"{list(tensor.shape)} where config.json asks for {list(state[name].shape)}"
+        for name, weight in self.weights.items():
+            if weight.shape != state[name].shape:
+                shapes = f"{list(weight.shape)} where config.json asks for {list(state[name].shape)}"
                 raise UserError(f"{self.folder}: {name} is {shapes}")
 
     def refuse(self, what: str, names: list[str]) -> None:
@@ -93,22 +113,28 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     header = read_header(files)
     check_config(raw, path, header)
     config, nodes = described(raw, path)
-    check_fits(4 * header.n_elements, torch.device("cpu"), f"{folder} in float32", "start from a smaller checkpoint")
-    weights: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            weights |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{file} is damaged or cut short: {one_line(error)}") from error
     is_gemma, tied = isinstance(config, GemmaConfig), bool(config.tie_word_embeddings)
     return LlamaCheckpoint(
         folder=folder,
         reference=reference if travels else f"{PREFIX}{folder}",
         tokenizer=f"{PACKAGED}{folder.name}" if travels else str(folder),
         nodes=nodes,
-        weights=decoder_weights(weights, tied=tied, is_gemma=is_gemma),
+        weights=stored_weights(files, tied=tied, is_gemma=is_gemma),
         sha256=sha256(*files),
     )
+
+
+def stored_weights(files: Sequence[Path], *, tied: bool, is_gemma: bool) -> dict[str, StoredWeight]:
+    """What the files hold by the decoder's names. Tables of frequencies that old files hold are left out."""
+    found = {}
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (it is no dict)
+                if not name.endswith("rotary_emb.inv_freq") and not (tied and name == "lm_head.weight"):
+                    shape = tuple(opened.get_slice(name).get_shape())
+                    plus_one = is_gemma and name.endswith("norm.weight")
+                    found[name.removeprefix("model.")] = StoredWeight(file, name, shape, plus_one)
+    return found
 
 
 def read_config(path: Path) -> dict[str, Any]:

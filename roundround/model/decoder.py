@@ -13,11 +13,13 @@ from typing import cast, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from roundround.attention.documents import documents_of
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.model.block import Block
+from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
@@ -53,10 +55,12 @@ class Decoder(nn.Module):
         scaled_embeddings: bool,
         norm_eps: float,
         initializer_range: float,
+        shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
         """`train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads.
 
-        `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer.
+        `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer. `shard_layer` may leave a
+        share of a layer's parameters, before the next layer is made: no process then ever holds all layers.
         """
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, train_length=train_length, n_vocab=n_vocab)
@@ -79,14 +83,18 @@ class Decoder(nn.Module):
         ]
         seed = int(torch.randint(2**62, (), device="cpu"))  # drawn first: what a variant draws moves no other weight
         self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
+        self.activation_checkpointing = False  # True: a layer's backward pass computes its activations again
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
         first = make_encoding(shapes[0])
         self.encodings = nn.ModuleList(
             [first, *(make_encoding(shape) for shape in shapes[1:])] if first.per_layer else [first]
         )
-        self.layers = nn.ModuleList(
-            Block(shape, make_softmax(shape), d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps) for shape in shapes
-        )
+        self.layers = nn.ModuleList()
+        for shape in shapes:
+            layer = Block(shape, make_softmax(shape), d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps)
+            self.layers.append(layer)
+            if shard_layer is not None:
+                shard_layer(layer)
         self.norm = nn.RMSNorm(d_model, eps=norm_eps)
         self.lm_head = None if tied_embeddings else nn.Linear(d_model, n_vocab, bias=False)
         self.initialise(initializer_range, torch.Generator().manual_seed(seed))
@@ -146,7 +154,9 @@ class Decoder(nn.Module):
         prepared = [encoding.prepare(pos_BT, x_BTD.dtype) for encoding in encodings]
         for i, layer in enumerate(self.layers):
             own = i % len(encodings)
-            x_BTD = layer(x_BTD, encodings[own], prepared[own], keys)
+            inputs = (x_BTD, encodings[own], prepared[own], keys)
+            again = self.activation_checkpointing and torch.is_grad_enabled()
+            x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)
         out: Tensor = self.norm(x_BTD)
         return out
 
@@ -191,7 +201,8 @@ class Decoder(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding) and not belongs_to_a_variant(name):
                 writes = name.endswith(("o_proj", "down_proj"))
                 std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
-                nn.init.normal_(module.weight, std=std, generator=generator)
+                whole = torch.empty(module.weight.shape, dtype=module.weight.dtype)  # drawn alike in every process
+                fill(module.weight, nn.init.normal_(whole, std=std, generator=generator))
 
 
 def check_sizes(**sizes: int) -> None:

@@ -1,13 +1,16 @@
 """The files of one checkpoint, written and read back; what is wrong with one is a ValueError in a few words.
 
 model.safetensors    the decoder's weights     trainer.safetensors  the optimizer's tensors
-state.json           step, losses, the optimizer's numbers, sha256 of the two files
+state.json           step, losses, the optimizer's numbers, sha256 of the other files
+
+In the place of the two, a run whose parameters are shared out has two from each process: `sharded_checkpoints.py`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from torch import Tensor
 from roundround.files import is_full, parse_json, read_text, sha256, usual_mode, write_json
 
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
+SHARD = re.compile(r"shard-\d{5}-model-0000[12]-of-00002\.safetensors")  # as torch names them
+OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of its tensors, which no weight has
 
 
 def write(
@@ -28,8 +33,15 @@ def write(
     tensors = split_optimizer(optimizer)
     write_tensors(folder / WEIGHTS, dict(weights))
     write_tensors(folder / TRAINER, tensors)
-    numbers = {"param_groups": optimizer["param_groups"], "n_tensors": len(tensors)}
     hashes = {name: sha256(folder / name) for name in (WEIGHTS, TRAINER)}
+    write_state(folder, step=step, optimizer=optimizer, n_tensors=len(tensors), state=state, hashes=hashes)
+
+
+def write_state(
+    folder: Path, *, step: int, optimizer: dict[str, Any], n_tensors: int, state: dict[str, Any], hashes: dict[str, str]
+) -> None:
+    """Write state.json, the last file of a checkpoint."""
+    numbers = {"param_groups": optimizer["param_groups"], "n_tensors": n_tensors}
     write_json(folder / STATE, {"step": step, **state, "optimiser": numbers, "sha256": hashes})
 
 
@@ -48,12 +60,22 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def read_tensors(path: Path, sha256_of_writer: str) -> dict[str, Tensor]:
     """The tensors of a file that is as it was written. Raises ValueError where it is not, OSError where it is gone."""
-    if sha256(path) != sha256_of_writer:
-        raise ValueError("it does not match its hash")
+    check_hash(path, sha256_of_writer)
     try:
         return dict(load_file(path))
     except SafetensorError as error:
         raise ValueError("it is no safetensors file") from error
+
+
+def check_hash(path: Path, sha256_of_writer: str) -> None:
+    """Raises ValueError where the file is not as it was written, OSError where it is gone."""
+    if sha256(path) != sha256_of_writer:
+        raise ValueError("it does not match its hash")
+
+
+def is_sharded(state: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint of this state.json consists of the files of several processes."""
+    return WEIGHTS not in state["sha256"]
 
 
 def read_numbers(path: Path, step: int) -> dict[str, Any]:
@@ -68,7 +90,9 @@ def read_numbers(path: Path, step: int) -> dict[str, Any]:
         raise ValueError("its step is not the folder's")
     check_optimizer_numbers(state.get("optimiser"))
     hashes = state.get("sha256")
-    if not isinstance(hashes, dict) or not all(isinstance(hashes.get(name), str) for name in (WEIGHTS, TRAINER)):
+    if not isinstance(hashes, dict) or not hashes or not all(isinstance(value, str) for value in hashes.values()):
+        raise ValueError("it lacks the hashes")
+    if not {WEIGHTS, TRAINER} <= hashes.keys() and not all(map(SHARD.fullmatch, hashes)):
         raise ValueError("it lacks the hashes")
     if ("best" in state) != ("validated" in state):  # max retrieval validates nothing
         raise ValueError("it lacks best or validated")

@@ -1,6 +1,7 @@
 """Checkpoints: weights as safetensors, trainer state apart, each guarded by its hash; nothing is ever unpickled.
 
-checkpoints/step-00000200/  model.safetensors, trainer.safetensors, state.json: see checkpoint_files.py
+checkpoints/step-00000200/  model.safetensors, trainer.safetensors, state.json: see checkpoint_files.py; or a pair
+                            of files from each process, and state.json: see sharded_checkpoints.py
 checkpoints/last, best      links to the folders that deserve the names, for people and other programs
 
 A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: one
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,18 @@ from torch import Tensor
 
 from roundround.errors import UserError, one_line
 from roundround.files import flush_folder, folder_in_one_step
-from roundround.runs.checkpoint_files import STATE, TRAINER, WEIGHTS, join_optimizer, read_numbers, read_tensors, write
+from roundround.runs.checkpoint_files import (
+    OF_OPTIMIZER,
+    STATE,
+    TRAINER,
+    WEIGHTS,
+    check_hash,
+    is_sharded,
+    join_optimizer,
+    read_numbers,
+    read_tensors,
+    write,
+)
 
 STEP, LINKS = "step-", ("last", "best")
 NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
@@ -32,7 +44,10 @@ KEPT = 2  # beside the best
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on: the weights, the optimizer's state, and the numbers of `state.json`; and its folder."""
+    """What is needed to go on: the weights, the optimizer's state, and the numbers of `state.json`; and its folder.
+
+    Weights and optimizer are empty where each process is to read its own share from the folder.
+    """
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -56,6 +71,13 @@ def save(
         write(hidden(final), step=step, weights=weights, optimizer=optimizer, state=state)
     settle(checkpoints)
     return final
+
+
+def put_in_place(final: Path) -> None:
+    """Give a folder that was written under its hidden name the checkpoint's, then put the links right and prune."""
+    flush_folder(hidden(final))
+    os.rename(hidden(final), final)
+    settle(final.parent)
 
 
 def settle(checkpoints: Path) -> None:
@@ -171,17 +193,44 @@ def refuse_foreign_link(link: Path) -> None:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights, once their hash is seen to be right."""
-    return tensors_of(folder, WEIGHTS, read_state(folder))
+    """The weights, whole, once their hashes are seen to be right."""
+    state = read_state(folder)
+    if is_sharded(state):
+        return whole_of_shards(folder, state, lambda name: not OF_OPTIMIZER.fullmatch(name))
+    return tensors_of(folder, WEIGHTS, state)
 
 
 def load(folder: Path) -> Checkpoint:
-    """Everything, once the hashes are seen to be right."""
+    """Everything, whole, once the hashes are seen to be right."""
     state = read_state(folder)
-    tensors, weights = tensors_of(folder, TRAINER, state), tensors_of(folder, WEIGHTS, state)
+    if is_sharded(state):
+        everything = whole_of_shards(folder, state, lambda name: True)
+        tensors = {name: everything.pop(name) for name in list(everything) if OF_OPTIMIZER.fullmatch(name)}
+        weights = everything
+    else:
+        tensors, weights = tensors_of(folder, TRAINER, state), tensors_of(folder, WEIGHTS, state)
     with refused(folder, TRAINER):
         optimizer = join_optimizer(tensors, state["optimiser"])
     return Checkpoint(weights, optimizer, state, folder)
+
+
+def whole_of_shards(folder: Path, state: dict[str, Any], wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+    """Tensors of a sharded checkpoint put together, once the hashes of all its files are seen to be right."""
+    from roundround.runs.sharded_checkpoints import read_whole  # torch.distributed takes a second to import
+
+    refuse_other_files(folder, state)
+    for name, of_writer in state["sha256"].items():
+        with refused(folder, name):
+            check_hash(folder / name, of_writer)
+    with refused(folder, STATE):
+        return read_whole(folder, wanted)
+
+
+def refuse_other_files(folder: Path, state: dict[str, Any]) -> None:
+    """Raises UserError for tensors that the writer of a checkpoint did not put there: a reader of shards takes all."""
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.name not in state["sha256"]:
+            raise damaged(folder, path.name, "it is not of this checkpoint")
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,8 @@ FILES = (
     *(MANIFEST, METRICS, RESULTS, PAGE, "code.patch", "tokenizer.json", "table.md", "fitted.yaml"),
     *("metrics.csv", "results.csv"),
 )
-FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard")
+EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
+FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard", EXPORTED)
 BEFORE_MANIFEST = {LOCK, "code.patch", "multirun.yaml"}
 DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d-\d\d-\d\d(-sweep)?(-\d+)?")
 DAYS_SWEPT = 3  # the latest that are there
@@ -39,6 +40,7 @@ def recover(directory: Path) -> None:
     for folder in (directory, directory / "conf" / "softmax"):
         for path in leftovers(folder, FILES):
             path.unlink()
+    shutil.rmtree(directory / f".{EXPORTED}", ignore_errors=True)
     if (directory / "checkpoints").is_dir():
         from roundround.runs import checkpoints  # torch takes seconds to import
 

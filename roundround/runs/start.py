@@ -27,13 +27,17 @@ from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
 from roundround.runs.rebuilt import saved_tokenizer
 from roundround.runs.run import Invocation
-from roundround.runs.weights import load_into
+from roundround.runs.weights import load_into, load_shards_into
 
 if TYPE_CHECKING:
     from roundround.hf.llama_checkpoint import LlamaCheckpoint
 
 Data = TypeVar("Data", TokenData, TaskData)
-FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps"}
+HOW_IT_IS_COMPUTED = {  # without another result than rounding
+    *("trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.accelerator"),
+    *("trainer.accumulate_grad_batches", "activation_checkpointing"),
+}
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps", *HOW_IT_IS_COMPUTED}
 
 
 class Start:
@@ -64,9 +68,12 @@ class Start:
         """The data with the vocabulary of the start. Raises UserError where they do not go together."""
         return data
 
-    def load_into(self, decoder: Decoder) -> checkpoints.Checkpoint | None:
-        """Give a freshly initialised decoder its weights; the run's own checkpoint, where it resumes from one."""
+    def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
+        """The run's own checkpoint, where it goes on from one; without weights where processes read their shares."""
         return None
+
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+        """Give a freshly initialised decoder its weights, those of its `past` where it has one."""
 
 
 @final
@@ -92,7 +99,7 @@ class FromLlama(Start):
     def checked_data(self, data: Data) -> Data:
         return with_rows(data, self.checkpoint.nodes.n_vocab, str(self.checkpoint.folder))
 
-    def load_into(self, decoder: Decoder) -> None:
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         self.checkpoint.load_into(decoder)
 
 
@@ -125,13 +132,21 @@ class FromItsPast(Start):
             return with_rows(data, int(before["n_vocab"]), str(self.directory))
         return self.began.checked_data(data)
 
-    def load_into(self, decoder: Decoder) -> checkpoints.Checkpoint | None:
+    def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
         newest = checkpoints.newest(self.directory / "checkpoints")
         if newest is None:
-            return self.began.load_into(decoder)
-        checkpoint = checkpoints.load(newest)
-        load_into(decoder, checkpoint.weights, newest)
-        return checkpoint
+            return None
+        if sharded:
+            return checkpoints.Checkpoint({}, {}, checkpoints.read_state(newest), newest)
+        return checkpoints.load(newest)
+
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+        if past is None:
+            self.began.load_into(decoder, None)
+        elif past.weights:
+            load_into(decoder, past.weights, past.folder)
+        else:
+            load_shards_into(decoder, past)
 
 
 def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:

@@ -6,14 +6,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from roundround.config.build import checked_values
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
 from roundround.config.schema import ExportConfig
@@ -21,27 +19,24 @@ from roundround.console import print_status, warnings_as_lines
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.batches import padded
 from roundround.data.tasks.examples import Examples
-from roundround.data.tasks.text_task import TextTask
 from roundround.errors import UserError
 from roundround.files import home_expanded, is_full
-from roundround.model.decoder import Decoder, n_parameters
-from roundround.pe.base import PositionalEncoding
+from roundround.model.decoder import n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
 from roundround.runs.directories import find_run
+from roundround.runs.exportable import card_of, model_to_export, question_of
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+from roundround.softmax.base import RunsInBlocks
 
 if TYPE_CHECKING:
-    from roundround.hf.export.card import Card, Question
+    from roundround.hf.export.card import Card
     from roundround.hf.export.folder import ModelToExport
 
-TO_READ = 4  # the length of the example in the card, where training had it
 N_WINDOWS = 4  # of held-out text, on which logits are compared
-OF_THE_BUILDER = {"n_vocab", "make_encoding", "make_softmax"}  # arguments of the decoder that stand in no config
 
 
 def export(cfg: DictConfig, invocation: Invocation) -> None:
@@ -83,23 +78,6 @@ def finished(config: ExportConfig) -> TrainedRun:
     return trained
 
 
-def model_to_export(trained: TrainedRun, checkpoint: str) -> ModelToExport:
-    """The run's decoder with a checkpoint's weights and all that it takes to build it elsewhere."""
-    from roundround.hf.export.folder import ModelToExport
-
-    vocabulary, own = trained.vocabulary(), trained.config
-    return ModelToExport(
-        decoder=trained.decoder(checkpoint),
-        sizes=checked_values(own.model, Decoder, OF_THE_BUILDER),
-        encoding=checked_values(own.pe, PositionalEncoding, []),
-        normaliser=checked_values(own.softmax, AttentionSoftmax, []),
-        tokenizer=vocabulary.tokenizer,
-        first_token=vocabulary.first_token,
-        end_of_document=vocabulary.end_of_document,
-        separate_documents=trained.separate_documents,
-    )
-
-
 def held_out_windows(trained: TrainedRun) -> Tensor:
     """A few windows of the training context length from the run's own held-out text, or examples, [B, T], int64."""
     task = trained.task()
@@ -110,39 +88,6 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
     length = min(trained.config.model.train_length, len(tokens) - 1)
     n_windows = min(N_WINDOWS, (len(tokens) - 1) // length)
     return validation_windows(tokens, length=length, max_tokens=n_windows * length)[:, :-1]
-
-
-def question_of(trained: TrainedRun) -> Question | None:
-    """A short example of the task that the run learns, up to the first scored token; None where it is text."""
-    from roundround.hf.export.card import Question
-
-    task = trained.task()
-    if task is None:
-        return None
-    shortest, longest = task.train_lengths
-    length = min(longest, max(shortest, TO_READ))
-    tokens, scored = Examples(task, seed=trained.config.seed, split="test", length=length)[0]
-    first = int(scored.argmax())
-    n_tokens = int(np.append(scored[first:], False).argmin())  # those that are written without another question
-    text, of_text = trained.vocabulary().tokenizer, isinstance(task, TextTask)
-    prompt, answer = (
-        text.decode(part.tolist(), skip_special_tokens=of_text)
-        for part in (tokens[:first], tokens[first : first + n_tokens])
-    )
-    return Question(prompt=prompt, answer=answer, n_tokens=n_tokens, train_lengths=task.train_lengths, of_text=of_text)
-
-
-def card_of(
-    manifest: dict[str, Any], name: str, checkpoint: str, state: dict[str, Any], question: Question | None = None
-) -> Card:
-    """What the model card tells; the loss is the one measured at the checkpoint's own step."""
-    from roundround.hf.export.card import Card
-
-    known = [state[name] for name in ("best", "validated") if name in state]
-    measured: dict[str, Any] = next((m for m in known if m["step"] == state["step"]), {})
-    return Card(
-        name=name, manifest=manifest, checkpoint=checkpoint, step=state["step"], measured=measured, question=question
-    )
 
 
 @contextmanager

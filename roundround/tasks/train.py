@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import lightning
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset
 
 from roundround.config.build import build, plain, target_class
 from roundround.config.checked import checked
-from roundround.config.models import build_decoder, check_buildable
+from roundround.config.models import build_decoder, check_buildable, planned
 from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig
 from roundround.console import print_status, warnings_as_lines
@@ -27,10 +29,12 @@ from roundround.data.tokens import default_cache_dir, prepare
 from roundround.errors import Interrupted, UserError, one_line
 from roundround.files import write_atomically
 from roundround.lab_book.past_run import past_run
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.device import describe_device
 from roundround.runs.directories import jobs_of_sweep
+from roundround.runs.exportable import export_best
 from roundround.runs.launcher import launched_from_outside
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
@@ -47,14 +51,17 @@ from roundround.training.notes import about_softmax, about_warmup, trains_as_sof
 from roundround.training.optim import OptimizerFactory
 from roundround.training.processes import processes_of_lightning
 from roundround.training.schedules import Schedule
+from roundround.training.sharding import FullyShardedStrategy, sharded_decoder
 from roundround.training.task_material import TaskMaterial
 from roundround.training.text_material import TextMaterial
 from roundround.training.trainer_options import (
     OWNED,
     check_processes,
+    check_sharding,
     check_trainer,
     default_precision,
     devices_that_divide,
+    shards,
     who_starts_processes,
 )
 
@@ -78,6 +85,8 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
             fit(run, config, material, optimizer, schedule, start, invocation.peers)
         if run.writes:
             report(run, config, material)
+            if shards(config.trainer):
+                leave_whole(run)
 
 
 def material_of(config: TrainConfig, start: Start, source: Source) -> Material:
@@ -101,20 +110,41 @@ def fit(
     peers: Peers,
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
-    n_steps = config.trainer.max_steps
-    torch.manual_seed(config.seed)
-    decoder = build_decoder(config.model, config.pe, config.softmax, material.n_vocab)
-    resumed = start.load_into(decoder)
-    first_step = resumed.state["step"] if resumed else 0
-    callback = callback_of(run, config, material, resumed)
+    n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
+
+    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+        decoder = build_decoder(config.model, config.pe, config.softmax, material.n_vocab, shard_layer=shard_layer)
+        decoder.activation_checkpointing = config.activation_checkpointing
+        return decoder
+
+    def shard(mesh: DeviceMesh) -> Decoder:
+        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
+        start.load_into(decoder, past)
+        return decoder
+
+    past = start.past(sharded=sharded)
+    first_step = past.state["step"] if past else 0
+    if sharded:
+        decoder = planned(make)
+    else:
+        torch.manual_seed(config.seed)
+        decoder = make()
+        start.load_into(decoder, past)
+    callback = callback_of(run, config, material, past)
     trainer = trainer_of(config, run, callback, n_steps - first_step)
     batches = batches_of(config, material, trainer, first_step)
     module = LanguageModel(
-        decoder, material, optimizer=optimizer, schedule=schedule, first_step=first_step, n_steps=n_steps
+        decoder,
+        material,
+        optimizer=optimizer,
+        schedule=schedule,
+        first_step=first_step,
+        n_steps=n_steps,
+        shard=shard if sharded else None,
     )
-    announce(run, material, decoder, trainer, first_step, start)
+    announce(run, material, decoder, trainer, config.trainer.strategy, first_step, start)
     give_notes(run, config, material, decoder, schedule)
-    if config.compile:
+    if config.compile and not sharded:
         decoder.compile()
     try:
         if first_step < n_steps:
@@ -159,11 +189,25 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 
 
 def announce(
-    run: Run, material: Material, decoder: Decoder, trainer: lightning.Trainer, first_step: int, start: Start
+    run: Run,
+    material: Material,
+    decoder: Decoder,
+    trainer: lightning.Trainer,
+    strategy: str,
+    first_step: int,
+    start: Start,
 ) -> None:
-    """Record what is about to be trained, and print it in two lines."""
+    """Record what is about to be trained, and by how many processes from which step on; print it in two lines."""
     facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.encoding.facts()}
-    run.note(device=describe_device(trainer.strategy.root_device), facts=facts)
+    now = {
+        "from_step": first_step,
+        "n": trainer.world_size,
+        "strategy": strategy,
+        "device": trainer.strategy.root_device.type,
+        "precision": trainer.precision,
+    }
+    before = [start for start in run.manifest.get("processes", []) if start["from_step"] < first_step]
+    run.note(device=describe_device(trainer.strategy.root_device), facts=facts, processes=[*before, now])
     if not run.writes:
         return
     write_atomically(run.directory / "tokenizer.json", material.tokenizer.to_str(pretty=True))
@@ -215,7 +259,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     if settings.precision in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
-    settings.precision = settings.precision or default_precision(gpu)
+    settings.precision = settings.precision or precision_before(run) or default_precision(gpu)
     settings.devices, message = devices_that_divide(settings, config.batch_size)
     processes = who_starts_processes()
     launched = launched_from_outside()
@@ -227,12 +271,21 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
+    if shards(settings):
+        check_sharding(settings)  # the precision is known now
+        del settings["strategy"]
+        processes["strategy"] = FullyShardedStrategy()
     try:
         trainer = build(settings, lightning.Trainer, callbacks=[callback], max_steps=n_steps, **OWNED, **processes)
     except (MisconfigurationException, TypeError, RuntimeError, ImportError) as error:  # the last: torch_xla of a TPU
         raise UserError(f"trainer: {one_line(error)}") from error
     check_processes(trainer.global_rank, trainer.num_devices * trainer.num_nodes)
     return trainer
+
+
+def precision_before(run: Run) -> str | None:
+    """The precision in which a run that is gone on with was trained, perhaps on another kind of device."""
+    return run.manifest["processes"][-1]["precision"] if run.manifest.get("processes") else None
 
 
 def report(run: Run, config: TrainConfig, material: Material) -> None:
@@ -251,6 +304,15 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     for line in material.remarks(curve):
         print_status(line)
     print_status(f"{material.conclusion(best)} at step {best['step']}")
+
+
+def leave_whole(run: Run) -> None:
+    """Put the best checkpoint together from its shards, for programs that know Hugging Face's names alone."""
+    try:
+        folder = export_best(run.directory, run.manifest["facts"]["parameters"])
+        print_status(f"exported to {folder}")
+    except UserError as error:  # the run has what it was for
+        print_status(f"not exported: {error}")
 
 
 def measurements(run: Run) -> list[Measured]:

@@ -8,16 +8,18 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
 from roundround.errors import Interrupted
 from roundround.interruption import STOP_SIGNALS
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
-from roundround.runs.weights import check_optimizer
+from roundround.runs.weights import check_optimizer, load_shards_of_optimizer
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
 from roundround.training.module import LanguageModel, learning_rate, loss_scaler
+from roundround.training.sharding import gathered
 
 STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
@@ -58,19 +60,28 @@ class TrainingCallback(lightning.Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         module = as_module(pl_module)
+        self.sharded = isinstance(trainer.strategy, ModelParallelStrategy)
         if self.resumed is not None:
-            check_optimizer(self.resumed, trainer.optimizers[0])
-            trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
+            if self.sharded:
+                load_shards_of_optimizer(trainer.optimizers[0], self.resumed)
+            else:
+                check_optimizer(self.resumed, trainer.optimizers[0])
+                trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
             if "loss_scaler" in self.resumed.state:
                 trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
         self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
         self.seen_step = module.step
-        self.bookkeeping = Bookkeeping(self.run, first_step=module.first_step, n_steps=module.n_steps)
+        self.bookkeeping = Bookkeeping(
+            self.run, first_step=module.first_step, n_steps=module.n_steps, sharded=self.sharded
+        )
 
     @property
     def books(self) -> Bookkeeping:
         assert self.bookkeeping is not None, "training has started"
         return self.bookkeeping
+
+    def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        self.books.wait_until_saved()
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         if self.bookkeeping is not None:
@@ -107,10 +118,11 @@ class TrainingCallback(lightning.Callback):
         if validate and self.validate(trainer, module, step):
             save = True
         if save:
-            self.save(trainer, step)
+            self.save(trainer, module, step)
         if validate or save:
             self.books.skip()
         if stop is not None:
+            self.books.wait_until_saved()
             raise Interrupted(stop)
 
     def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
@@ -182,7 +194,7 @@ class TrainingCallback(lightning.Callback):
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure what is held out, each rank a share of it; whether this is the best so far."""
         shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
-        with trainer.precision_plugin.val_step_context():
+        with trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             sums = self.material.measure(module.decoder, **shares, device=module.device)
         measured = self.material.measured(trainer.strategy.reduce(sums.to(module.device), reduce_op="sum"))
         self.validated = {"step": step, **measured}
@@ -193,11 +205,14 @@ class TrainingCallback(lightning.Callback):
             return True
         return False
 
-    def save(self, trainer: lightning.Trainer, step: int) -> None:
-        """Write the checkpoint from the first rank; its state says which is the best so far."""
-        weights = trainer.strategy.lightning_module_state_dict()
-        optimizer = trainer.strategy.optimizer_state(trainer.optimizers[0])
-        if trainer.is_global_zero:
+    def save(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> None:
+        """Write the checkpoint; its state says which is the best so far."""
+        if self.sharded:
+            weights, optimizer = module.decoder.state_dict(), trainer.optimizers[0].state_dict()
+        else:
+            weights = trainer.strategy.lightning_module_state_dict()
+            optimizer = trainer.strategy.optimizer_state(trainer.optimizers[0])
+        if self.sharded or trainer.is_global_zero:
             self.books.save(
                 step,
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from roundround.memory import check_fits
+from roundround.runs.launcher import launched_from_outside
+from roundround.training.trainer_options import shards
 
 COPIES = 4  # the weights, their gradients, and the two moments of Adam
 
@@ -20,15 +22,30 @@ def device_of(trainer: Mapping[str, Any]) -> torch.device:
 
 
 def check_model_fits(n_parameters: int, trainer: Mapping[str, Any]) -> None:
-    """Raises UserError where weights, gradients and moments are more than the device holds."""
-    in_64_bits = str(trainer["precision"]).startswith("64")
-    needed = n_parameters * COPIES * (8 if in_64_bits else 4)
+    """Raises UserError where weights, gradients and moments, or a process's share of them, are more than it has."""
+    in_64_bits, n_shares = str(trainer["precision"]).startswith("64"), memories(trainer) if shards(trainer) else 1
+    needed = -(-n_parameters // n_shares) * COPIES * (8 if in_64_bits else 4)
     check_fits(
         needed,
         device_of(trainer),
-        f"training {n_parameters:,} parameters",
+        f"training {n_parameters:,} parameters" + (f" in {n_shares} shares" if n_shares > 1 else ""),
         "give a smaller model.d_model, model.n_layers or tokenizer.vocab_size",
     )
+
+
+def memories(trainer: Mapping[str, Any]) -> int:
+    """Among how many memories processes are spread: those of their GPUs, or of their machines."""
+    n_nodes, devices = int(trainer.get("num_nodes", 1)), trainer["devices"]
+    launched = launched_from_outside()
+    if launched is not None:
+        n_nodes, devices = max(n_nodes, launched.n_processes // launched.n_on_machine), launched.n_on_machine
+    if device_of(trainer).type == "cpu":
+        return n_nodes
+    if devices in ("auto", -1, "-1"):
+        devices = torch.cuda.device_count()
+    if isinstance(devices, str):  # "0,2": which ones
+        devices = [name for name in devices.split(",") if name] if "," in devices else int(devices)
+    return n_nodes * (devices if isinstance(devices, int) else len(devices))
 
 
 def check_batch_fits(batch_size: int, sizes: Mapping[str, Any], *, n_shares: int, device: torch.device) -> None:

@@ -16,6 +16,7 @@ HINTS = (
     r"The `srun` command is available on your system but is not used",
     r"[GT]PU available but not used",
     r"The '\w+_dataloader' does not have many workers",
+    r"FSDP2-wrapped module \(FSDPDecoder\) returned a view tensor",  # its losses, which nothing changes in place
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # lightning 2.6 uses what torch 2.13 deprecates
 )
 

@@ -46,7 +46,10 @@ class Material(ABC):
 
     @abstractmethod
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        """Sums over one process's share of what is held out; those of all processes are added up."""
+        """Sums over one process's share of what is held out; those of all processes are added up.
+
+        All processes call the decoder equally often: it may wait for their shares of its parameters each time.
+        """
 
     @abstractmethod
     def measured(self, sums: Tensor) -> Measured:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundround.model.decoder import Decoder
+from roundround.model.shards import is_sharded
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 class LanguageModel(lightning.LightningModule):
-    """A decoder and the loss of the material that it learns. `first_step` is where a resumed run continues."""
+    """A decoder and the loss of the material that it learns. `first_step` is where a resumed run continues.
+
+    Where parameters are shared out, `decoder` is only the plan of it, on the meta device, until there are processes;
+    `shard` then makes this one's share.
+    """
 
     def __init__(
         self,
@@ -27,9 +36,11 @@ class LanguageModel(lightning.LightningModule):
         schedule: Schedule,
         first_step: int,
         n_steps: int,
+        shard: Callable[[DeviceMesh], Decoder] | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
+        self.shard = shard
         self.material = material
         self.optimizer = optimizer
         self.schedule = schedule
@@ -42,6 +53,11 @@ class LanguageModel(lightning.LightningModule):
     def step(self) -> int:
         """Optimizer steps since the run began, those before a resume included."""
         return self.first_step + int(self.trainer.global_step)
+
+    def configure_model(self) -> None:
+        if self.shard is not None:
+            assert self.device_mesh is not None, "the strategy that shards has made one"
+            self.decoder = self.shard(self.device_mesh["data_parallel"])
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.material.loss(self.decoder, batch, self.step)
@@ -68,17 +84,36 @@ class LanguageModel(lightning.LightningModule):
         scaler = loss_scaler(self.trainer)
         if scaler is not None:
             scaler.unscale_(optimizer)
-        parameters = [p for p in self.decoder.parameters() if p.grad is not None]
-        self.grad_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if gradient_clip_val is None:
-            return
-        if gradient_clip_algorithm == "value":
-            torch.nn.utils.clip_grad_value_(parameters, gradient_clip_val)
-        else:
-            torch.nn.utils.clip_grads_with_norm_(parameters, gradient_clip_val, self.grad_norm)
+        self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
+
+
+def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
+    """Clip gradients by the norm of all of them together, or each number; what that norm was before. None clips none.
+
+    Of a sharded module each process clips its rows, by the norm of all rows.
+    """
+    parameters = [p for p in module.parameters() if p.grad is not None]
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    if limit is None:
+        return norm
+    if by_value:
+        torch.nn.utils.clip_grad_value_(parameters, limit)
+    else:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+    return norm
+
+
+def whole(number: Tensor) -> Tensor:
+    """A number that the processes hold parts of, such as the squares of their shares: the same everywhere."""
+    if not is_sharded(number):
+        return number
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(number, DTensor)
+    return number.full_tensor()
 
 
 def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:

@@ -75,8 +75,11 @@ class TaskMaterial(Material):
         return loss_BT.sum() / batch.scored.sum() * batch.share
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        batches = same_length_batches(self.validation[rank::world_size], VALIDATION_TOKENS)
-        return mark(decoder, (batch[:3] for batch in batches), device=device).sums
+        batches = [batch[:3] for batch in same_length_batches(self.validation, VALIDATION_TOKENS // world_size)]
+        own = batches[rank::world_size]
+        if len(own) < len(batches[::world_size]):  # the first rank has one more
+            mark(decoder, batches[:1], device=device)
+        return mark(decoder, own, device=device).sums
 
     def measured(self, sums: Tensor) -> Measured:
         return Marks(sums).values()

@@ -65,9 +65,11 @@ class TextMaterial(Material):
         return loss_BT.mean()
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        batch = max(1, self.config.batch_size // world_size)
-        windows = self.windows[rank::world_size]
-        return score(decoder, windows, batch=batch, device=device, separator=self.separator).sum_T.sum()
+        batch, own = max(1, self.config.batch_size // world_size), self.windows[rank::world_size]
+        n_calls = [-(-len(windows) // batch) for windows in (self.windows[::world_size], own)]
+        if n_calls[1] < n_calls[0]:  # the first rank has one batch more
+            score(decoder, self.windows[:1], batch=1, device=device)
+        return score(decoder, own, batch=batch, device=device, separator=self.separator).sum_T.sum()
 
     def measured(self, sums: Tensor) -> Measured:
         return {"nats_per_token": float(sums) / self.windows[:, 1:].numel()}

@@ -19,7 +19,10 @@ from roundround.runs.launcher import in_shell_of_salloc, launch, launched_from_o
 from roundround.training.processes import Launched
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
-STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
+SHARDS = "fsdp2"
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", SHARDS)
+PRECISIONS_OF_SHARDS = (None, 32, "32", "32-true", "bf16", "bf16-mixed")
+DEVICES_OF_SHARDS = ("auto", "cpu", "gpu", "cuda")
 PRECISIONS = (None, 16, 32, 64, "16", "16-mixed", "bf16", "bf16-mixed", "32", "32-true", "64", "64-true")
 WEIGHTS_IN_16_BITS = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")
 PROFILERS = (None, "simple", "advanced")
@@ -48,8 +51,8 @@ def precision(value: Any) -> str | None:
 def strategy(value: Any) -> str | None:
     if isinstance(value, str) and value not in STRATEGIES:
         return (
-            "is not supported: checkpoints, resuming and clipping by the norm of all gradients are written for whole "
-            f"copies of the model; choose from {', '.join(STRATEGIES)}"
+            "is not supported: checkpoints, resuming and clipping are written for whole copies of the model, and for "
+            f"the shards of {SHARDS}; choose from {', '.join(STRATEGIES)}"
         )
     return one_of(*STRATEGIES)(value)
 
@@ -142,6 +145,30 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
             raise UserError(f"trainer has no parameter '{name}'{nearest(name, HONOURED)}")
     if settings.get("gradient_clip_algorithm") and settings.get("gradient_clip_val") is None:
         raise UserError("trainer.gradient_clip_algorithm does nothing without trainer.gradient_clip_val; give both")
+    if settings.get("strategy") == SHARDS:
+        check_sharding(settings)
+
+
+def check_sharding(settings: Mapping[str, Any]) -> None:
+    """Raises UserError for what `trainer.strategy=fsdp2` cannot do."""
+    accelerator, precision = settings.get("accelerator", "auto"), settings.get("precision")
+    if accelerator not in DEVICES_OF_SHARDS:
+        raise UserError(
+            f"trainer.strategy={SHARDS} does not run on trainer.accelerator={accelerator}; "
+            "give trainer.accelerator=cpu or gpu, or trainer.strategy=auto"
+        )
+    if precision not in PRECISIONS_OF_SHARDS:
+        raise UserError(
+            f"trainer.strategy={SHARDS} does not go with trainer.precision={precision}, which needs whole "
+            "copies of the model; give 32-true or bf16-mixed, or trainer.strategy=ddp"
+        )
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        raise UserError(f"trainer.strategy={SHARDS} needs a torch that was built with torch.distributed and gloo")
+
+
+def shards(settings: Mapping[str, Any]) -> bool:
+    """Whether each process holds a share of the parameters."""
+    return bool(settings.get("strategy") == SHARDS)
 
 
 def arguments() -> list[str]:

@@ -14,7 +14,7 @@ from roundround.config.models import build_decoder
 from roundround.config.options import load_option
 from roundround.hf.export.card import code, model_card, shown
 from roundround.model.decoder import Decoder
-from roundround.tasks.export import card_of
+from roundround.runs.exportable import card_of
 
 HOSTILE = [
     "<script>alert(1)</script>\x1b[31m",

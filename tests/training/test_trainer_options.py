@@ -88,6 +88,7 @@ def test_a_value_that_would_not_be_honoured_is_refused(name: str, value: Any) ->
         {"gradient_clip_val": 5},
         {"gradient_clip_algorithm": "value"},
         {"strategy": "ddp", "devices": [0, 2], "num_nodes": 2, "accelerator": "gpu"},
+        {"strategy": "fsdp2", "precision": "bf16-mixed", "accelerator": "gpu"},
         {"precision": None},
         {"precision": "16-mixed"},
         {"precision": "64-true"},

@@ -1,0 +1,44 @@
+"""Parameters of which this process holds a share of the rows: which rows, and how they get their numbers."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Numbers(Protocol):
+    """A tensor, or one in a file of which only what is asked for is read (`safe_open(...).get_slice(name)`)."""
+
+    def __getitem__(self, rows: slice | EllipsisType, /) -> Tensor: ...
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether `fully_shard` has dealt its rows out: it is a DTensor then, a class that takes a second to import."""
+    return type(parameter) not in (Tensor, nn.Parameter)
+
+
+def shard_of(parameter: Tensor) -> tuple[Tensor, slice]:
+    """The rows of a sharded parameter that lie here, to be read or written in place, and which of all rows they are.
+
+    The ranks hold blocks of ceil(n / ranks) rows, the last ones fewer or none.
+    """
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(parameter, DTensor), "fully_shard makes nothing else"
+    own, mesh, n_rows = parameter.to_local(), parameter.device_mesh, parameter.shape[0]
+    first = min(n_rows, mesh.get_local_rank() * -(-n_rows // mesh.size()))
+    return own, slice(first, first + own.shape[0])
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, whole: Numbers) -> None:
+    """Give a parameter its numbers, or those of its rows that lie here."""
+    if not is_sharded(parameter):
+        parameter.copy_(whole[...])
+        return
+    own, rows = shard_of(parameter)
+    if len(own):
+        own.copy_(whole[rows])

@@ -1,0 +1,209 @@
+"""FSDP2 on several processes computes what one computes: weights, gradients, clipping, updates, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import variants
+from omegaconf import DictConfig, OmegaConf
+from ranks import on_ranks
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from roundround.config.models import build_decoder
+from roundround.model.decoder import Decoder, n_parameters
+from roundround.runs import checkpoints
+from roundround.runs.checkpoint_files import split_optimizer
+from roundround.runs.sharded_checkpoints import ShardedSaver
+from roundround.runs.weights import load_shards_into, load_shards_of_optimizer
+from roundround.training.module import clip, whole
+from roundround.training.optim import Adam, AdamW
+from roundround.training.sharding import sharded_decoder
+
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
+SIZES = {
+    "kind": "architecture", "_target_": "roundround.model.decoder.Decoder", "d_model": 16, "n_layers": 2, "n_heads": 2,
+    "n_key_heads": 1, "head_dim": None, "d_mlp": 24, "train_length": 16, "tied_embeddings": True, "geglu": False,
+    "scaled_embeddings": False, "norm_eps": 1e-5, "initializer_range": 0.02,
+}  # fmt: skip
+VOCABULARY = 33  # not a multiple of the ranks
+
+
+def node(group: str, name: str) -> DictConfig:
+    loaded = OmegaConf.load(variants(group)[name])
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
+def maker(pe: str = "rope", softmax: str = "softmax", **sizes: Any) -> Callable[..., Decoder]:
+    model = OmegaConf.create(SIZES | sizes)
+    return lambda shard_layer=None: build_decoder(
+        model, node("pe", pe), node("softmax", softmax), VOCABULARY, shard_layer=shard_layer
+    )
+
+
+def of_one_process(make: Callable[..., Decoder]) -> Decoder:
+    torch.manual_seed(7)
+    return make()
+
+
+def with_parameters() -> dict[str, Callable[..., Decoder]]:
+    """A decoder with each encoding and each normaliser that learns something, and a few without."""
+    makers = {}
+    for group in ("pe", "softmax"):
+        for name in sorted(variants(group)):
+            make = maker(**{group: name})
+            if any(
+                ".softmax." in key or key.startswith("encodings.") for key, _ in of_one_process(make).named_parameters()
+            ):
+                makers[name] = make
+    return makers | {"untied": maker(tied_embeddings=False), "adaptive": maker(softmax="adaptive_temperature_trained")}
+
+
+def step_of(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
+    loss: Tensor = decoder(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:], step=0).mean()
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(decoder: Decoder) -> dict[str, Tensor]:
+    return {name: whole(p.grad).clone() for name, p in decoder.named_parameters() if p.grad is not None}
+
+
+def halves(mesh: DeviceMesh, tokens_BT: Tensor) -> Tensor:
+    """This process's rows of a batch."""
+    return tokens_BT.chunk(mesh.size())[mesh.get_local_rank()]
+
+
+def differences(expected: dict[str, Tensor], found: dict[str, Tensor], **tolerance: float) -> list[str]:
+    wrong = [f"names: {expected.keys() ^ found.keys()}"] if expected.keys() != found.keys() else []
+    for name in expected.keys() & found.keys():
+        if not torch.allclose(found[name], expected[name], **tolerance):
+            wrong.append(f"{name} is off by {float((found[name] - expected[name]).abs().max()):.2g}")
+    return wrong
+
+
+def compare(mesh: DeviceMesh, makers: dict[str, Callable[..., Decoder]]) -> dict[str, list[str]]:
+    """By variant, what differs between the decoder of one process and the sharded one: weights, then gradients."""
+    tokens_BT = torch.randint(VOCABULARY, (4, 17), generator=torch.Generator().manual_seed(0))
+    wrong = {}
+    for name, make in makers.items():
+        plain, sharded = of_one_process(make), sharded_decoder(make, mesh, seed=7, compiled=False)
+        drawn = {key: whole(value) for key, value in sharded.state_dict().items()}
+        held = sum(p.to_local().numel() for p in sharded.parameters())
+        wrong[name] = differences(plain.state_dict(), drawn, rtol=0, atol=0)
+        wrong[name] += [] if held < 0.6 * n_parameters(plain) else [f"a process holds {held} numbers"]
+        step_of(plain, tokens_BT)
+        step_of(sharded, halves(mesh, tokens_BT))
+        wrong[name] += differences(gradients(plain), gradients(sharded), rtol=1e-4, atol=1e-7)
+    return wrong
+
+
+def test_shards_of_every_variant_are_drawn_and_learn_as_in_one_process(tmp_path: Path) -> None:
+    makers = with_parameters()
+    assert {"learned", "fox", "kerple", "as_entmax", "sink", "ssmax"} <= makers.keys()
+    nothing: dict[str, list[str]] = {name: [] for name in makers}
+    assert on_ranks(2, tmp_path, compare, makers) == [nothing, nothing]
+
+
+RECIPES = {  # optimizer, largest gradient, whether of each number, layers computed again
+    "no clipping": (AdamW, None, False, False),
+    "clipped by norm": (AdamW, 0.01, False, False),
+    "clipped by value": (Adam, 1e-4, True, False),
+    "layers computed again": (Adam, 0.01, False, True),
+}
+
+
+def updated(mesh: DeviceMesh) -> dict[str, list[str]]:
+    """By recipe, what differs after three updates."""
+    wrong, tokens_SBT = {}, torch.randint(VOCABULARY, (3, 4, 17), generator=torch.Generator().manual_seed(0))
+    for name, (kind, limit, by_value, again) in RECIPES.items():
+        make = maker("learned", "sink")
+        plain, sharded = of_one_process(make), sharded_decoder(make, mesh, seed=7, compiled=False)
+        sharded.activation_checkpointing = again
+        factory = kind(lr=0.01, betas=[0.9, 0.95], eps=1e-3, weight_decay=0.1)
+        one, many = factory.create(plain), factory.create(sharded)
+        wrong[name] = []
+        for tokens_BT in tokens_SBT:
+            loss, share = step_of(plain, tokens_BT), step_of(sharded, halves(mesh, tokens_BT))
+            dist.all_reduce(share)
+            norms = [float(clip(decoder, limit, by_value=by_value)) for decoder in (plain, sharded)]
+            wrong[name] += [] if norms[0] == pytest.approx(norms[1], rel=1e-5) else [f"norms {norms}"]
+            wrong[name] += [] if share / 2 == pytest.approx(float(loss), rel=1e-6) else ["loss"]
+            wrong[name] += differences(gradients(plain), gradients(sharded), rtol=1e-4, atol=1e-7)
+            for optimizer in (one, many):
+                optimizer.step()
+                optimizer.zero_grad()
+        after = {key: whole(value) for key, value in sharded.state_dict().items()}
+        wrong[name] += differences(plain.state_dict(), after, rtol=1e-5, atol=1e-6)
+    return wrong
+
+
+def test_shards_are_clipped_and_updated_as_in_one_process(tmp_path: Path) -> None:
+    nothing: dict[str, list[str]] = {name: [] for name in RECIPES}
+    assert on_ranks(2, tmp_path, updated) == [nothing, nothing]
+
+
+# -- checkpoints
+
+
+def trained(mesh: DeviceMesh | None) -> tuple[Decoder, torch.optim.Optimizer]:
+    """A decoder, sharded where there is a mesh, and an optimizer that has made one update."""
+    make = maker("kerple", "as_entmax")
+    decoder = of_one_process(make) if mesh is None else sharded_decoder(make, mesh, seed=7, compiled=False)
+    optimizer = AdamW(lr=0.01, betas=[0.9, 0.95], eps=1e-3, weight_decay=0.1).create(decoder)
+    step_of(decoder, torch.arange(34).view(2, 17) % VOCABULARY)
+    optimizer.step()
+    optimizer.zero_grad()
+    return decoder, optimizer
+
+
+def saved(mesh: DeviceMesh, folder: Path, steps: list[int]) -> None:
+    decoder, optimizer = trained(mesh)
+    saver = ShardedSaver(folder)
+    for step in steps:
+        saver.save(step, weights=decoder.state_dict(), optimizer=optimizer.state_dict(), state={})
+    saver.wait()
+
+
+def read_back(mesh: DeviceMesh, folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A checkpoint read by the processes of a mesh into another decoder, put together again."""
+    decoder = sharded_decoder(maker("kerple", "as_entmax"), mesh, seed=8, compiled=False)
+    optimizer = AdamW(lr=0.5, betas=[0.5, 0.5], eps=1e-3, weight_decay=0).create(decoder)
+    past = checkpoints.Checkpoint({}, {}, checkpoints.read_state(folder), folder)
+    load_shards_into(decoder, past)
+    load_shards_of_optimizer(optimizer, past)
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    weights = {name: whole(value) for name, value in decoder.state_dict().items()}
+    return weights, {name: whole(value) for name, value in split_optimizer(optimizer.state_dict()).items()}
+
+
+QUICK = [(0, 2), (2, 1), (4, 2)]  # 0: whole, by a run that does not shard
+READERS = [(n_wrote, n_read) for n_wrote in (0, 1, 2, 4) for n_read in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("n_wrote", "n_read"), [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in READERS]
+)
+def test_any_number_of_processes_reads_what_any_other_wrote(n_wrote: int, n_read: int, tmp_path: Path) -> None:
+    decoder, optimizer = trained(None)
+    if n_wrote:
+        on_ranks(n_wrote, tmp_path, saved, tmp_path / "checkpoints", [3])
+    else:
+        own = {"weights": decoder.state_dict(), "optimizer": optimizer.state_dict()}
+        checkpoints.save(tmp_path / "checkpoints", step=3, state={}, **own)
+    folder = checkpoints.find(tmp_path, "last")
+    alone = checkpoints.load(folder)
+    expected = split_optimizer(optimizer.state_dict())
+    for weights, moments in [
+        (alone.weights, split_optimizer(alone.optimizer)),
+        *on_ranks(n_read, tmp_path, read_back, folder),
+    ]:
+        assert differences(decoder.state_dict(), weights, rtol=1e-5, atol=1e-7) == []
+        assert differences(expected, moments, rtol=1e-4, atol=1e-7) == []
+    assert differences(alone.weights, checkpoints.load_weights(folder), rtol=0, atol=0) == []
