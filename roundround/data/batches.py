@@ -5,6 +5,8 @@ B batch, T tokens. A window holds length + 1 tokens: T inputs and, one further, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from roundround.data.stream import TokenStream
 from roundround.errors import UserError
 
-Tokens = NDArray[np.unsignedinteger[Any]]
+Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
+Items = NDArray[np.int64]
+GROUP = 16  # shards whose windows are shuffled together: up to a GiB of text
+
+
+@dataclass(frozen=True)
+class Group:
+    """Shards that are shuffled together. first: the item of the training run that is its first window."""
+
+    epoch: int
+    number: int
+    shards: tuple[int, ...]
+    first: int
+    n_windows: int
+    n_offsets: int
 
 
 class WindowSampler:
@@ -24,48 +41,187 @@ class WindowSampler:
 
     In epoch e the stream is cut, from an offset drawn below `length`, into n_windows windows whose inputs are
     disjoint, and these are visited in the order of a permutation; both are drawn from `default_rng([seed, e])`. Item i
-    of the training run is window i % n_windows of epoch i // n_windows, so nothing but (seed, i) decides it. The
-    permutation of the epoch at hand is kept here.
+    of the training run is window i % n_windows of epoch i // n_windows, so nothing but (seed, i) decides it.
+
+    A corpus of more than `GROUP` shards is visited in groups: the shards in an order drawn for the epoch, and those of
+    group g one after another as a stream of its own, drawn from `default_rng([seed, e, g])`, which for g = 0 is the
+    generator above. So memory and the files at hand are those of a group, however large the corpus. The permutations
+    used last are kept here.
     """
 
-    def __init__(self, n_tokens: int, *, seed: int, length: int) -> None:
+    def __init__(self, n_tokens: int | Sequence[int], *, seed: int, length: int) -> None:
         if length < 1 or seed < 0:
             raise ValueError(f"length is {length} and seed is {seed}: whole numbers from 1 and from 0 are allowed")
-        if n_tokens < length + 1:
-            raise UserError(
-                f"the training documents make {n_tokens:,} tokens, fewer than the {length + 1:,} of one window; give "
-                f"more text, or train on shorter windows"
-            )
+        self.sizes = [n_tokens] if isinstance(n_tokens, int) else list(n_tokens)
         self.seed, self.length = seed, length
-        self.n_windows = max(1, n_tokens // length - 1)  # the same in every epoch, whatever its offset
-        self.n_offsets = min(length, n_tokens - self.n_windows * length)
-        self._epoch = -1
-        self._starts = np.empty(0, dtype=np.int64)
+        self.n_groups = max(1, -(-len(self.sizes) // GROUP))
+        self._groups: list[Group] = []  # of the epochs so far, one after another
+        if self.group_of(0).n_windows == 0:
+            raise UserError(
+                f"the training documents make {sum(self.sizes):,} tokens, fewer than the {length + 1:,} of one window; "
+                f"give more text, or train on shorter windows"
+            )
+        self._permutations: dict[tuple[int, int], tuple[int, NDArray[np.uint32]]] = {}
 
-    def starts(self, step: int, batch_size: int) -> NDArray[np.int64]:
-        """The first token of each of the batch's windows, [B]."""
-        items = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
-        epochs, places = np.divmod(items, self.n_windows)
-        parts = [self._epoch_starts(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
-        return np.concatenate(parts)
+    def places(self, items: Items) -> Iterator[tuple[NDArray[np.int64], Group, NDArray[np.int64]]]:
+        """Where items of the training run lie: for each group, which of them, and their first tokens in its stream."""
+        groups = [self.group_of(int(item)) for item in items]
+        for group in dict.fromkeys(groups):
+            rows = np.asarray([row for row, other in enumerate(groups) if other == group])
+            offset, order = self._permutation(group)
+            yield rows, group, offset + order[items[rows] - group.first].astype(np.int64) * self.length
 
-    def _epoch_starts(self, epoch: int) -> NDArray[np.int64]:
-        if epoch != self._epoch:
-            rng = np.random.default_rng([self.seed, epoch])
-            offset = rng.integers(self.n_offsets)
-            self._starts = offset + rng.permutation(self.n_windows) * self.length
-            self._epoch = epoch
-        return self._starts
+    def group_of(self, item: int) -> Group:
+        """The group in which an item of the training run lies."""
+        if self.n_groups == 1:  # all epochs are alike
+            group = self._group(0, 0, tuple(range(len(self.sizes))), 0)
+            epoch = item // max(1, group.n_windows)
+            return self._group(epoch, 0, group.shards, epoch * group.n_windows)
+        while not self._groups or item >= self._groups[-1].first + self._groups[-1].n_windows > 0:
+            self._add_epoch()
+        return self._groups[bisect_right(self._groups, item, key=lambda group: group.first) - 1]
+
+    def after(self, group: Group) -> Group:
+        """The group that comes next."""
+        return self.group_of(group.first + group.n_windows)
+
+    def _add_epoch(self) -> None:
+        epoch = len(self._groups) // self.n_groups
+        order = np.random.default_rng([self.seed, epoch, 0, 1]).permutation(len(self.sizes))
+        first = self._groups[-1].first + self._groups[-1].n_windows if self._groups else 0
+        for number, shards in enumerate(np.array_split(order, self.n_groups)):
+            self._groups.append(self._group(epoch, number, tuple(shards.tolist()), first))
+            first += self._groups[-1].n_windows
+
+    def _group(self, epoch: int, number: int, shards: tuple[int, ...], first: int) -> Group:
+        n_tokens, length = sum(self.sizes[shard] for shard in shards), self.length
+        n_windows = max(min(1, n_tokens // (length + 1)), n_tokens // length - 1)
+        return Group(epoch, number, shards, first, n_windows, min(length, n_tokens - n_windows * length))
+
+    def _permutation(self, group: Group) -> tuple[int, NDArray[np.uint32]]:
+        key = (group.epoch, group.number)
+        if key not in self._permutations:
+            rng = np.random.default_rng([self.seed, group.epoch, group.number])
+            offset = int(rng.integers(group.n_offsets))
+            self._permutations[key] = offset, rng.permutation(np.arange(group.n_windows, dtype=np.uint32))
+            for old in list(self._permutations)[:-2]:
+                del self._permutations[old]
+        return self._permutations[key]
 
 
-def global_batch(tokens: Tokens, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
+@dataclass(frozen=True)
+class Mix:
+    """Streams of which each has its share of the windows. shares: positive, and 1 together."""
+
+    streams: tuple[TokenStream, ...]
+    shares: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.streams))
+
+
+class Mixer:
+    """Which source an item of the training run comes from, and which of its items it is.
+
+    In every aligned 1,000 items a source has its share, rounded down or up. Down or up is decided by systematic
+    sampling (Madow 1949): the fractional parts of the shares of 1,000, laid end to end, are met by the points
+    u, u + 1, ... where u of the thousands is a sequence spread evenly over [0, 1) (Weyl's, of the golden ratio), so
+    that the mean over many is the share itself. The order within a thousand is a permutation drawn from (seed, thousand).
+    """
+
+    BLOCK = 1000
+    GOLDEN = 0.6180339887498949
+    AT_ONCE = 1 << 16  # blocks that are counted together
+
+    def __init__(self, shares: Sequence[float], *, seed: int) -> None:
+        wanted = np.asarray(shares) * self.BLOCK
+        self.seed, self.whole = seed, np.floor(wanted + 1e-9).astype(np.int64)
+        ends = np.cumsum(np.maximum(0, wanted - self.whole))
+        ends[-1] = self.BLOCK - self.whole.sum()  # a whole number, whatever the rounding of the sum
+        self._ends = np.concatenate([[0], ends])
+        self._before = 0, np.zeros(len(wanted), np.int64)  # a block, and the items of each source before it
+
+    def items(self, items: Items) -> tuple[NDArray[np.int64], Items]:
+        """(the source, the number among its own items) of each item."""
+        sources, numbers = np.empty_like(items), np.empty_like(items)
+        for block in np.unique(items // self.BLOCK):
+            rows = np.flatnonzero(items // self.BLOCK == block)
+            order, before = self._order(int(block)), self._counts_before(int(block))
+            places = items[rows] % self.BLOCK
+            sources[rows] = order[places]
+            for source in np.unique(order[places]):
+                rank = np.cumsum(order == source) - 1
+                mine = rows[order[places] == source]
+                numbers[mine] = before[source] + rank[items[mine] % self.BLOCK]
+        return sources, numbers
+
+    def _counts(self, first: int, end: int) -> NDArray[np.int64]:
+        """Items of each source in these blocks together."""
+        u = (self.GOLDEN * np.arange(first, end)) % 1.0
+        met = np.floor(self._ends[:, None] + u).sum(1).astype(np.int64)
+        return self.whole * (end - first) + np.diff(met)
+
+    def _order(self, block: int) -> NDArray[np.int64]:
+        sources = np.repeat(np.arange(len(self.whole)), self._counts(block, block + 1))
+        return np.random.default_rng([self.seed, block, 0, 2]).permutation(sources)
+
+    def _counts_before(self, block: int) -> NDArray[np.int64]:
+        known, counts = self._before if self._before[0] <= block else (0, np.zeros_like(self.whole))
+        for first in range(known, block, self.AT_ONCE):
+            counts = counts + self._counts(first, min(first + self.AT_ONCE, block))
+        self._before = block, counts
+        return counts
+
+
+class Windows:
+    """The windows of a corpus, or of a mixture of several, by the number of the item: a pure function of (seed, item).
+
+    What lies in shards is fetched before it is needed: the group at hand and the one after it.
+    """
+
+    def __init__(self, tokens: Tokens | Mix, *, seed: int, length: int) -> None:
+        self.length = length
+        self.tokens = tokens.streams if isinstance(tokens, Mix) else (tokens,)
+        self.mixer = Mixer(tokens.shares, seed=seed) if isinstance(tokens, Mix) else None
+        self.samplers = [
+            WindowSampler(found.sizes() if isinstance(found, TokenStream) else len(found), seed=seed, length=length)
+            for found in self.tokens
+        ]
+        self._at_hand: dict[int, Group] = {}
+
+    def read(self, items: Items) -> Tensor:
+        """[len(items), length + 1], int64."""
+        windows = torch.empty(len(items), self.length + 1, dtype=torch.int64)
+        sources, numbers = (np.zeros_like(items), items) if self.mixer is None else self.mixer.items(items)
+        for source in np.unique(sources):
+            rows = np.flatnonzero(sources == source)
+            for places, group, starts in self.samplers[source].places(numbers[rows]):
+                stream = self._stream(int(source), group)
+                windows[torch.from_numpy(rows[places])] = gather(stream, starts, self.length + 1)
+        return windows
+
+    def _stream(self, source: int, group: Group) -> Tokens:
+        tokens, sampler = self.tokens[source], self.samplers[source]
+        if not isinstance(tokens, TokenStream):
+            return tokens
+        if self._at_hand.get(source) != group:
+            self._at_hand[source] = group
+            tokens.only(group.shards).ahead()
+            if sampler.n_groups > 1:
+                tokens.only(sampler.after(group).shards).ahead()
+        return tokens.only(group.shards)
+
+
+def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
     """The batch of a step, over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
-    sampler = WindowSampler(len(tokens), seed=seed, length=length)
-    return gather(tokens, sampler.starts(step, batch_size), length + 1)
+    return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))
 
 
 def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
     """The n tokens from each start on: [len(starts), n], int64, a copy."""
+    if isinstance(tokens, TokenStream):
+        rows = [tokens.read(int(start), int(start) + n).astype(np.int64) for start in starts]
+        return torch.from_numpy(np.stack(rows) if rows else np.empty((0, n), np.int64))
     return torch.from_numpy(tokens[starts[:, None] + np.arange(n)].astype(np.int64))
 
 
@@ -117,18 +273,17 @@ class TrainingWindows(Dataset[Tensor]):
     Use a DataLoader with batch_size=None, which keeps the order with any number of workers.
     """
 
-    def __init__(self, tokens: Tokens, shares: Shares, *, seed: int, length: int) -> None:
+    def __init__(self, tokens: Tokens | Mix, shares: Shares, *, seed: int, length: int) -> None:
         super().__init__()
-        self.sampler = WindowSampler(len(tokens), seed=seed, length=length)
-        self.tokens, self.shares, self.length = tokens, shares, length
+        self.windows, self.shares = Windows(tokens, seed=seed, length=length), shares
 
     def __len__(self) -> int:
         return len(self.shares)
 
     def __getitem__(self, index: int) -> Tensor:
         step, rows = self.shares[index]
-        starts = self.sampler.starts(step, self.shares.batch_size)[rows]
-        return gather(self.tokens, starts, self.length + 1)
+        size = self.shares.batch_size
+        return self.windows.read(np.arange(step * size, (step + 1) * size)[rows])
 
 
 class EvaluationWindows(Dataset[Tensor]):

@@ -21,8 +21,9 @@ class Corpus(Source):
     on the same side wherever and however often it appears, and one pass over a corpus larger than memory is enough.
     """
 
-    def __init__(self, *, held_out: float) -> None:
-        if not 0 < held_out <= 1:
+    def __init__(self, *, held_out: float | None) -> None:
+        """held_out: None where that is decided elsewhere."""
+        if held_out is not None and not 0 < held_out <= 1:
             raise ValueError(
                 f"held_out is {held_out}: a fraction of the documents above 0 and up to 1 (all, to evaluate) is allowed"
             )
@@ -37,7 +38,7 @@ class Corpus(Source):
         for raw in self.texts():
             text = well_formed(raw)
             if text and not text.isspace():
-                yield is_held_out(text, self.held_out), text
+                yield is_held_out(text, self.held_out or 0.0), text
 
     def training_texts(self) -> Iterator[str]:
         """The texts that are not held out."""

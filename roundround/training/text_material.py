@@ -36,7 +36,8 @@ class TextMaterial(Material):
             "end_of_document": data.end_of_document,
             "training_tokens": len(data.train),
             "held_out_tokens": len(data.held_out),
-            "held_out_bytes": int(data.held_out_bytes.sum()),
+            "held_out_bytes": data.n_held_out_bytes,
+            "n_groups": data.n_groups,
         }
 
     def about(self) -> str:
