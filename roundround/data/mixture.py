@@ -60,12 +60,16 @@ class Mixture(Corpus):
         """The held-out tokens of the sources, and their bytes, each given as a pair, in their shares."""
         ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
         sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-        cycles = min(MOST_HELD_OUT // CYCLE, *(len(ids) // size for (ids, _), size in zip(parts, sizes, strict=True) if size))
+        cycles = min(
+            MOST_HELD_OUT // CYCLE, *(len(ids) // size for (ids, _), size in zip(parts, sizes, strict=True) if size)
+        )
         if cycles == 0:  # one cycle, smaller
             scale = min(len(ids) / size for (ids, _), size in zip(parts, sizes, strict=True) if size)
             sizes, cycles = [int(size * scale) for size in sizes], 1
         pieces = [
-            (number, slice(cycle * size, (cycle + 1) * size)) for cycle in range(cycles) for number, size in enumerate(sizes)
+            (number, slice(cycle * size, (cycle + 1) * size))
+            for cycle in range(cycles)
+            for number, size in enumerate(sizes)
         ]
         ids, n_bytes = ([parts[number][which][piece] for number, piece in pieces] for which in (0, 1))
         return joined(ids), joined(n_bytes)

@@ -42,8 +42,9 @@ from roundround.data.vocabulary import Vocabulary, content_hash, content_identit
 from roundround.errors import UserError
 
 Item = TypeVar("Item")
-BATCH_CHARACTERS = 1 << 20
+BATCH_CHARACTERS = 1 << 18
 SHARD_BYTES = 1 << 26  # UTF-8 bytes of text, in whole batches: a file of tokens is read in a fraction of a second
+FIRST_SHARD_BYTES = 1 << 20  # the next ones have twice as much each: of a small corpus a kill loses little as well
 
 
 def write_corpus(
@@ -208,7 +209,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[tuple[int, list[Document
         if n_characters >= BATCH_CHARACTERS:
             yield number, batch
             n_bytes += sum(len(text.encode()) for _, text in batch)
-            if n_bytes >= SHARD_BYTES:
+            if n_bytes >= min(SHARD_BYTES, FIRST_SHARD_BYTES << number):
                 number, n_bytes = number + 1, 0
             batch, n_characters = [], 0
     if batch:

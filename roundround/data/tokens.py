@@ -122,15 +122,16 @@ def _build(
     n_processes: int | None,
 ) -> Entry:
     """Tokenises what is not there yet. The place is claimed."""
-    log.info("tokenising the corpus once; %s in %s", "cached" if place.address.startswith(f"{cache_dir}") else "kept",
-             place.address)
+    log.info(
+        "tokenising the corpus once; %s in %s",
+        "cached" if place.address.startswith(f"{cache_dir}") else "kept",
+        place.address,
+    )
     if isinstance(place, Folder) and _is_no_folder(place):
         place.path.unlink()  # a file where the entry was
     with place.writing():
         try:
-            meta = write_corpus(
-                corpus, corpus_hash, recipe, place, cache_dir, format=FORMAT, n_processes=n_processes
-            )
+            meta = write_corpus(corpus, corpus_hash, recipe, place, cache_dir, format=FORMAT, n_processes=n_processes)
         except BaseException:
             with suppress(Exception):
                 _leave_whole_shards(place)
@@ -186,7 +187,9 @@ def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerReci
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
             meta = corpus.entry().meta
-            own = AlreadyOpen(open_vocabulary(Tokenizer.from_str(corpus.entry().tokenizer_json), meta["end_of_document"]))
+            own = AlreadyOpen(
+                open_vocabulary(Tokenizer.from_str(corpus.entry().tokenizer_json), meta["end_of_document"])
+            )
             if not isinstance(recipe, OfCorpus) and recipe.identity() not in (meta["tokenizer"], own.identity()):
                 raise UserError(f"{corpus.path} was prepared with another tokenizer; leave tokenizer= out")
             return own

@@ -89,4 +89,6 @@ def line_of(entry: Entry) -> str:
 
 def n_cores() -> int:
     """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if os.name == "posix" and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0)) if os.name == "posix" and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
