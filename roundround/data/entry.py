@@ -137,7 +137,7 @@ def read_entry(place: Place) -> Entry:
         meta = read_sealed(place, META)
         tokenizer_json = read_tokenizer(place, meta["tokenizer_hash"])
         entry = Entry(place=place, meta=meta, tokenizer_json=tokenizer_json)
-        sums = {split: {count: 0 for count in COUNTS} for split in SPLITS}
+        sums = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
         for shard in meta["shards"]:
             for split in SPLITS:
                 for count in COUNTS:

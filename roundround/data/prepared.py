@@ -17,7 +17,7 @@ from roundround.errors import UserError
 
 @final
 class Prepared(Corpus):
-    """Tokens in shards, in a folder or behind an address that fsspec knows; what was held out and the tokenizer are its.
+    """Tokens in shards, in a folder or behind an address that fsspec knows, with their tokenizer and held-out text.
 
     cache_gb: of copies of its shards on the local disk, where it lies behind an address. Its identity is that of the
     corpus that was prepared: the same tokens in the same order.

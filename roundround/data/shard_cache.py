@@ -23,7 +23,7 @@ ATTEMPTS = 2  # of a file that arrives damaged, or is removed before it is opene
 
 
 class OpenFile:
-    """A file that stays readable when its name is gone; closed with the last who has it. OSError where there is none."""
+    """A file that stays readable when its name is gone, until nobody has it. OSError where there is none."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDONLY)
@@ -130,5 +130,5 @@ class ShardCache:
 def lost(file: ShardFile, why: str) -> UserError:
     """A shard that cannot be read from where it lies."""
     return UserError(
-        f"{file.place.address}/{file.name}: {why}; roundround prepare with the same data= and to= makes this shard again"
+        f"{file.place.address}/{file.name}: {why}; roundround prepare with the same data= and to= makes it again"
     )

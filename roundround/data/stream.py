@@ -91,7 +91,7 @@ class TokenStream:
         for block in self.blocks():
             yield from block.tolist()
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self.read(0, len(self)), dtype)
 
     def read(self, begin: int, end: int) -> Array:

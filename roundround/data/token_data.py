@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from roundround.data.batches import GROUP, Mix
+from roundround.data.batches import Mix
 from roundround.data.entry import FILES, SPLITS, Entry, dtype_of_ids, files_of
+from roundround.data.sampling import GROUP
 from roundround.data.shard_cache import ShardCache
 from roundround.data.stream import OpenShards, TokenStream
 from roundround.data.token_bytes import BYTES
@@ -29,7 +30,7 @@ class TokenData:
     held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
     document: the bytes of any stretch of tokens are a sum.
     n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
-    n_groups: of shards that are shuffled together, on which the order of training depends; of a mixture, of each source.
+    n_groups: of shards that are shuffled together, on which the order of training depends; a list for a mixture.
     """
 
     train: TokenStream | Mix

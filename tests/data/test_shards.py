@@ -1,4 +1,4 @@
-"""Corpora in shards: the same whatever made them, gone on with after a kill, and read from anywhere in bounded space."""
+"""Corpora in shards: the same whatever made them, gone on with after a kill, read from anywhere in bounded space."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 import torch
 from test_tokens import Listed
 
-from roundround.data import batches as data_batches
-from roundround.data import tokenising
-from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
+from roundround.data import sampling, tokenising
+from roundround.data.batches import Mix, Shares, TrainingWindows, global_batch
 from roundround.data.encoding import Encoder
 from roundround.data.mixture import Mixture
 from roundround.data.places import Folder, Remote, place_of
 from roundround.data.prepared import Prepared
+from roundround.data.sampling import Mixer, WindowSampler
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
 from roundround.data.tokens import TokenData, make, opened, prepare
@@ -106,9 +106,10 @@ def test_a_stopped_preparation_goes_on_behind_its_whole_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     to = Folder(tmp_path / "folder") if address == "folder" else Remote(address)
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
+    with monkeypatch.context() as patch:
         stopped_after(3, patch)
-        make(Listed(TEXTS), BPE_RECIPE, to, tmp_path)
+        with pytest.raises(Stopped):
+            make(Listed(TEXTS), BPE_RECIPE, to, tmp_path)
     assert {name for name in to.names() if name.startswith("shard-")} == {f"shard-{n:05d}.json" for n in range(3)}
     assert not [name for name in to.names() if name.endswith(".tmp")]
     begun = stopped_after(99, monkeypatch)
@@ -145,9 +146,10 @@ def test_a_full_disk_keeps_the_whole_shards(tmp_path: Path, monkeypatch: pytest.
             raise OSError(errno.ENOSPC, "No space left on device")
         real(source, target)
 
-    with monkeypatch.context() as patch, pytest.raises(UserError, match=rf"no space left for tokens in {to.path}: "):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replace)
-        make(Listed(TEXTS), Bytes(), to, tmp_path)
+        with pytest.raises(UserError, match=rf"no space left for tokens in {to.path}: "):
+            make(Listed(TEXTS), Bytes(), to, tmp_path)
     assert "shard-00001.json" in to.names()
     assert not [name for name in to.names() if name.endswith(".tmp")]
     assert make(Listed(TEXTS), Bytes(), to, tmp_path).meta["train"]["documents"] > 300
@@ -251,7 +253,7 @@ def test_a_shard_that_is_damaged_at_its_address_is_one_line(tmp_path: Path, chan
 def test_the_next_group_of_shards_is_fetched_before_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_batches, "GROUP", 2)
+    monkeypatch.setattr(sampling, "GROUP", 2)
     there, _ = at_an_address(tmp_path)
     windows = TrainingWindows(there.train, Shares(batch_size=1, n_steps=2), seed=0, length=16)
     sampler = windows.windows.samplers[0]
@@ -270,7 +272,7 @@ SIZES = [700, 90, 1300, 17, 512, 640, 333]
 
 @pytest.mark.parametrize("group", [1, 2, 3, 99])
 def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
-    monkeypatch.setattr(data_batches, "GROUP", group)
+    monkeypatch.setattr(sampling, "GROUP", group)
     sampler = WindowSampler(SIZES, seed=4, length=16)
     orders = []
     for epoch in range(3):
@@ -294,7 +296,7 @@ def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_over_groups_is_each_items_own_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_batches, "GROUP", 3)
+    monkeypatch.setattr(sampling, "GROUP", 3)
     train = prepare(Listed(TEXTS), Bytes(), tmp_path).train
     assert isinstance(train, TokenStream)
     sampler = WindowSampler(train.sizes(), seed=2, length=16)
