@@ -12,6 +12,7 @@ from roundround import __version__
 from roundround.errors import OutputError, UserError, one_line
 
 VERBS = {
+    "prepare": ("roundround.tasks.prepare:prepare", "Tokenise a corpus once, in parallel, into shards."),
     "train": ("roundround.tasks.train:train", "Train a small language model."),
     "eval": (
         "roundround.tasks.evaluate:evaluate",

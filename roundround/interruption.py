@@ -69,3 +69,16 @@ def end_at_once(signum: int, frame: FrameType | None) -> None:
     with suppress(OSError):
         os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())
     os._exit(128 + signum)
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Processes started inside never get SIGINT; this one gets it afterwards."""
+    if os.name != "posix":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

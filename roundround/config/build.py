@@ -12,7 +12,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hydra.utils import get_class
@@ -32,11 +32,26 @@ def build(node: DictConfig, family: type[T], *args: Any, **runtime: Any) -> T:
     Raises UserError where the node is wrong, or where the constructor cannot take a value.
     """
     values = checked_values(node, family, runtime)
+    values |= {
+        key: {str(name): build(node[key][name], part) for name in node[key]}
+        for key, part in named_parts(target_class(node, family)).items()
+    }
     try:
         built: T = target_class(node, family)(*args, **values, **runtime)
     except (ValueError, TypeError, OverflowError) as error:  # the last two where no annotation could be checked
         raise UserError(f"{where(node)}: {one_line(error)}") from error
     return built
+
+
+def named_parts(target: type) -> dict[str, type]:
+    """The constructor's parameters that take objects of a class by name, `Mapping[str, Corpus]`, with that class."""
+    hints = constructor_hints(target)
+    parts = {key: typing.get_args(hint) for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
+    return {key: args[1] for key, args in parts.items() if isinstance(args[1], type) and is_ours_to_build(args[1])}
+
+
+def is_ours_to_build(target: type) -> bool:
+    return target.__module__.startswith("roundround.")
 
 
 def maker(node: DictConfig, family: type[T]) -> Callable[..., T]:
@@ -145,15 +160,20 @@ def constructor_fields(target: type, runtime: set[str]) -> tuple[dict[str, Any],
 
     Also the names of those that have no default.
     """
-    constructor: Any = target.__init__  # type: ignore[misc]
-    try:
-        hints = typing.get_type_hints(constructor) if is_ours(target) else {}
-    except NameError:  # a name imported for type checkers only
-        hints = {}
+    hints = constructor_hints(target)
     signature = inspect.signature(target).parameters.values()
     ours = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name not in runtime]
     fields = {p.name: (p.name, config_type(hints.get(p.name)), dataclasses.field(default="???")) for p in ours}
     return fields, {p.name for p in ours if p.default is p.empty}
+
+
+def constructor_hints(target: type) -> dict[str, Any]:
+    """The types of the constructor's parameters, where they can be trusted and known."""
+    constructor: Any = target.__init__  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(constructor) if is_ours(target) else {}
+    except NameError:  # a name imported for type checkers only
+        return {}
 
 
 def is_ours(target: type) -> bool:

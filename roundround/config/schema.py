@@ -11,6 +11,7 @@ from roundround.config.bounds import at_least_one, check_checkpoint, check_seed,
 from roundround.config.build import plain
 from roundround.errors import UserError, nearest
 
+MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
 MOST_INPUTS = 10_000_000  # of max retrieval: a typo would take years
 
 
@@ -47,6 +48,26 @@ class TrainConfig:
             checkpoint_every=self.checkpoint_every,
         )
         check_seed(seed=self.seed)
+
+
+@dataclass
+class PrepareConfig:
+    """What `roundround prepare` reads."""
+
+    data: Any = MISSING
+    tokenizer: Any = MISSING
+    to: str | None = MISSING
+    n_processes: int | None = MISSING
+    outputs: str = MISSING
+    logger: Any = MISSING
+
+    def check(self) -> None:
+        if self.n_processes is not None:
+            at_least_one(n_processes=self.n_processes)
+            if self.n_processes > MOST_PROCESSES:
+                raise UserError(f"n_processes={self.n_processes} must be at most {MOST_PROCESSES}")
+        if self.to is not None and not self.to.strip():
+            raise UserError("to= is empty; give a folder or an address, or leave it out for the token cache")
 
 
 @dataclass

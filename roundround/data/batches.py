@@ -14,58 +14,73 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from roundround.data.sampling import Group, Items, Mixer, WindowSampler
+from roundround.data.stream import TokenStream
 from roundround.errors import UserError
 
-Tokens = NDArray[np.unsignedinteger[Any]]
+Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
 
 
-class WindowSampler:
-    """Where the windows of a global batch begin: one permutation of disjoint windows after another.
+@dataclass(frozen=True)
+class Mix:
+    """Streams of which each has its share of the windows. shares: positive, and 1 together."""
 
-    In epoch e the stream is cut, from an offset drawn below `length`, into n_windows windows whose inputs are
-    disjoint, and these are visited in the order of a permutation; both are drawn from `default_rng([seed, e])`. Item i
-    of the training run is window i % n_windows of epoch i // n_windows, so nothing but (seed, i) decides it. The
-    permutation of the epoch at hand is kept here.
+    streams: tuple[TokenStream, ...]
+    shares: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.streams))
+
+
+class Windows:
+    """The windows of a corpus, or of a mixture of several, by the number of the item: a pure function of (seed, item).
+
+    What lies in shards is fetched before it is needed: the group at hand and the one after it.
     """
 
-    def __init__(self, n_tokens: int, *, seed: int, length: int) -> None:
-        if length < 1 or seed < 0:
-            raise ValueError(f"length is {length} and seed is {seed}: whole numbers from 1 and from 0 are allowed")
-        if n_tokens < length + 1:
-            raise UserError(
-                f"the training documents make {n_tokens:,} tokens, fewer than the {length + 1:,} of one window; give "
-                f"more text, or train on shorter windows"
-            )
-        self.seed, self.length = seed, length
-        self.n_windows = max(1, n_tokens // length - 1)  # the same in every epoch, whatever its offset
-        self.n_offsets = min(length, n_tokens - self.n_windows * length)
-        self._epoch = -1
-        self._starts = np.empty(0, dtype=np.int64)
+    def __init__(self, tokens: Tokens | Mix, *, seed: int, length: int) -> None:
+        self.length = length
+        self.tokens = tokens.streams if isinstance(tokens, Mix) else (tokens,)
+        self.mixer = Mixer(tokens.shares, seed=seed) if isinstance(tokens, Mix) else None
+        self.samplers = [
+            WindowSampler(found.sizes() if isinstance(found, TokenStream) else len(found), seed=seed, length=length)
+            for found in self.tokens
+        ]
+        self._at_hand: dict[int, Group] = {}
 
-    def starts(self, step: int, batch_size: int) -> NDArray[np.int64]:
-        """The first token of each of the batch's windows, [B]."""
-        items = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
-        epochs, places = np.divmod(items, self.n_windows)
-        parts = [self._epoch_starts(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
-        return np.concatenate(parts)
+    def read(self, items: Items) -> Tensor:
+        """[len(items), length + 1], int64."""
+        windows = torch.empty(len(items), self.length + 1, dtype=torch.int64)
+        sources, numbers = (np.zeros_like(items), items) if self.mixer is None else self.mixer.items(items)
+        for source in np.unique(sources):
+            rows = np.flatnonzero(sources == source)
+            for places, group, starts in self.samplers[source].places(numbers[rows]):
+                stream = self._stream(int(source), group)
+                windows[torch.from_numpy(rows[places])] = gather(stream, starts, self.length + 1)
+        return windows
 
-    def _epoch_starts(self, epoch: int) -> NDArray[np.int64]:
-        if epoch != self._epoch:
-            rng = np.random.default_rng([self.seed, epoch])
-            offset = rng.integers(self.n_offsets)
-            self._starts = offset + rng.permutation(self.n_windows) * self.length
-            self._epoch = epoch
-        return self._starts
+    def _stream(self, source: int, group: Group) -> Tokens:
+        tokens, sampler = self.tokens[source], self.samplers[source]
+        if not isinstance(tokens, TokenStream):
+            return tokens
+        if self._at_hand.get(source) != group:
+            self._at_hand[source] = group
+            tokens.only(group.shards).ahead()
+            if sampler.n_groups > 1:
+                tokens.only(sampler.after(group).shards).ahead()
+        return tokens.only(group.shards)
 
 
-def global_batch(tokens: Tokens, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
+def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
     """The batch of a step, over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
-    sampler = WindowSampler(len(tokens), seed=seed, length=length)
-    return gather(tokens, sampler.starts(step, batch_size), length + 1)
+    return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))
 
 
 def gather(tokens: Tokens, starts: NDArray[np.int64], n: int) -> Tensor:
     """The n tokens from each start on: [len(starts), n], int64, a copy."""
+    if isinstance(tokens, TokenStream):
+        rows = [tokens.read(int(start), int(start) + n).astype(np.int64) for start in starts]
+        return torch.from_numpy(np.stack(rows) if rows else np.empty((0, n), np.int64))
     return torch.from_numpy(tokens[starts[:, None] + np.arange(n)].astype(np.int64))
 
 
@@ -119,18 +134,17 @@ class TrainingWindows(Dataset[Tensor]):
     Use a DataLoader with batch_size=None, which keeps the order with any number of workers.
     """
 
-    def __init__(self, tokens: Tokens, shares: Shares, *, seed: int, length: int) -> None:
+    def __init__(self, tokens: Tokens | Mix, shares: Shares, *, seed: int, length: int) -> None:
         super().__init__()
-        self.sampler = WindowSampler(len(tokens), seed=seed, length=length)
-        self.tokens, self.shares, self.length = tokens, shares, length
+        self.windows, self.shares = Windows(tokens, seed=seed, length=length), shares
 
     def __len__(self) -> int:
         return len(self.shares)
 
     def __getitem__(self, index: int) -> Tensor:
         step, rows = self.shares[index]
-        starts = self.sampler.starts(step, self.shares.batch_size)[rows]
-        return gather(self.tokens, starts, self.length + 1)
+        size = self.shares.batch_size
+        return self.windows.read(np.arange(step * size, (step + 1) * size)[rows])
 
 
 class EvaluationWindows(Dataset[Tensor]):

@@ -23,8 +23,9 @@ class Corpus(Source):
     separate_documents: whether documents in one window do not see each other; the tokens are the same.
     """
 
-    def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
-        if not 0 < held_out <= 1:
+    def __init__(self, *, held_out: float | None, separate_documents: bool = False) -> None:
+        """held_out: None where that is decided elsewhere."""
+        if held_out is not None and not 0 < held_out <= 1:
             raise ValueError(
                 f"held_out is {held_out}: a fraction of the documents above 0 and up to 1 (all, to evaluate) is allowed"
             )
@@ -39,7 +40,7 @@ class Corpus(Source):
         for raw in self.texts():
             text = well_formed(raw)
             if text and not text.isspace():
-                yield is_held_out(text, self.held_out), text
+                yield is_held_out(text, self.held_out or 0.0), text
 
     def training_texts(self) -> Iterator[str]:
         """The texts that are not held out."""

@@ -1,12 +1,18 @@
-"""An entry of the token cache: its files, and how an opening finds out that they are what was written.
+"""A prepared corpus: its files, and how an opening finds out that they are what was written.
 
-    train.bin  held_out.bin  held_out_bytes.bin  tokenizer.json  meta.json  stamps.json (where an array is large)
+    begun.json  tokenizer.json  train-00000.bin  held_out-00000.bin  held_out_bytes-00000.bin  shard-00000.json  ...
+    meta.json  stamps.json (in a folder, where an array is large)
 
-meta.json holds counts, the sha256 of the other files and one of itself, so that no edited number is taken. The types of
-the arrays follow from the size of the vocabulary. Of the arrays, an opening reads those below 32 MiB whole (about a
-GB/s), and a larger one where its size, times or inode differ from those that stamps.json has from its last reading, as
-git does: 20 GB would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever wrote
-them; what a failing disk changes beneath the file system is noticed in arrays below 32 MiB alone.
+A shard is a stretch of the corpus: the tokens of its training documents, and of its held-out ones with the bytes of
+text that each stands for. shard-NNNNN.json comes last of a shard and says that it is whole, meta.json last of all.
+Each of these holds counts, the sha256 of the files it speaks of and one of itself, so that no edited number is taken.
+The types of the arrays follow from the size of the vocabulary; an array without a value has no file.
+
+Of the arrays in a folder, an opening reads those of a corpus of one shard below 32 MiB whole (about a GB/s), and others
+where their size, times or inode differ from those that stamps.json has from their last reading, as git does: 20 GB
+would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever wrote them; what a
+failing disk changes beneath the file system is noticed in small corpora alone. What comes from an address is read
+whole when it arrives (`shard_cache.py`).
 """
 
 from __future__ import annotations
@@ -20,15 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roundround.data.corpora import fingerprint
+from roundround.data.places import Folder, Place
 from roundround.data.token_bytes import BYTES
-from roundround.errors import one_line
+from roundround.errors import UserError, one_line
 from roundround.files import check_is_file, parse_json, read_text, write_atomically
 
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
+COUNTS = ("documents", "tokens", "bytes")
+BEGUN, META, TOKENIZER, STAMPS = "begun.json", "meta.json", "tokenizer.json", "stamps.json"
 LARGE = 1 << 25  # bytes of an array that is not read whole at every opening
 BLOCK = 1 << 22
 
@@ -39,11 +47,40 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What was written. meta: the counts and hashes of meta.json; arrays: by the names in FILES, mapped."""
+    """What was written. meta: the counts and hashes of meta.json."""
 
+    place: Place
     meta: dict[str, Any]
     tokenizer_json: str
-    arrays: dict[str, NDArray[np.unsignedinteger[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """An array of a shard: where it lies, and what it has to be. n_vocab: one more than the largest id; None: any."""
+
+    place: Place
+    name: str
+    n_values: int
+    dtype: np.dtype[Any]
+    sha256: str
+    n_vocab: int | None
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_values * self.dtype.itemsize
+
+    def check(self, path: Path) -> None:
+        """Damaged where a file has another size or sha256, or an id beyond the vocabulary."""
+        size = check_is_file(path).st_size
+        if size != self.n_bytes:
+            raise Damaged(f"{self.name} has {size:,} bytes where {self.n_bytes:,} were written")
+        digest, largest = hashlib.sha256(), -1
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+                largest = max(largest, int(np.frombuffer(block, self.dtype).max()))
+        if digest.hexdigest() != self.sha256 or (self.n_vocab is not None and largest >= self.n_vocab):
+            raise Damaged(f"{self.name} has other bytes than were written")
 
 
 @contextmanager
@@ -51,7 +88,7 @@ def checking() -> Iterator[None]:
     """Makes Damaged of whatever goes wrong inside with files that ought to be right."""
     try:
         yield
-    except Damaged:
+    except (Damaged, UserError):
         raise
     except Exception as error:  # OSError, a key or type that is not there, the plain Exception of tokenizers
         raise Damaged(one_line(error)) from error
@@ -62,52 +99,105 @@ def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
     return np.dtype("uint16" if n_vocab <= 2**16 else "uint32")
 
 
-def write_meta(folder: Path, meta: dict[str, Any]) -> None:
-    """Writes meta.json of a folder that has its other files."""
-    write_atomically(folder / "meta.json", json.dumps(meta | {"sha256_of_this": fingerprint(**meta)}, indent=1))
-    _write_stamps(folder, _stamps(folder))
+def file_name(array: str, number: int) -> str:
+    return f"{array}-{number:05d}.bin"
 
 
-def read_entry(folder: Path) -> Entry:
-    """The entry, checked; Damaged where anything in it is not as it was written, or is not there."""
+def record_name(number: int) -> str:
+    """The file that says that a shard is whole."""
+    return f"shard-{number:05d}.json"
+
+
+def write_sealed(place: Place, name: str, values: dict[str, Any]) -> None:
+    """Write json that holds its own hash."""
+    place.write_text(name, json.dumps(values | {"sha256_of_this": fingerprint(**values)}, indent=1))
+
+
+def read_sealed(place: Place, name: str) -> dict[str, Any]:
+    """The values that `write_sealed` was given; Damaged where they are others, or not there."""
     with checking():
-        meta = parse_json(read_text(folder / "meta.json"))
-        if meta.pop("sha256_of_this") != fingerprint(**meta):
-            raise Damaged("meta.json was changed")
-        tokenizer_json = read_text(folder / "tokenizer.json")
-        if hashlib.sha256(tokenizer_json.encode()).hexdigest() != meta["tokenizer_hash"]:
+        values: dict[str, Any] = parse_json(place.read_text(name))
+        if values.pop("sha256_of_this") != fingerprint(**values):
+            raise Damaged(f"{name} was changed")
+        return values
+
+
+def read_tokenizer(place: Place, tokenizer_hash: str) -> str:
+    """tokenizer.json with this sha256; else Damaged."""
+    with checking():
+        text = place.read_text(TOKENIZER)
+        if hashlib.sha256(text.encode()).hexdigest() != tokenizer_hash:
             raise Damaged("tokenizer.json was changed")
-        return Entry(meta=meta, tokenizer_json=tokenizer_json, arrays=_arrays(folder, meta))
+        return text
 
 
-def _arrays(folder: Path, meta: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """The arrays, mapped, after a look at those that may have changed since they were read last."""
-    before, arrays, large_ones_read = _read_stamps(folder), {}, False
-    stamps = _stamps(folder)
-    for name in FILES:
-        path, dtype = folder / f"{name}.bin", BYTES if name == "held_out_bytes" else dtype_of_ids(meta["n_vocab"])
-        n_tokens, n_bytes = meta[name.removesuffix("_bytes")]["tokens"], stamps[name][0]
-        if n_bytes != n_tokens * dtype.itemsize:
-            raise Damaged(f"{path.name} has {n_bytes:,} bytes")
-        if n_bytes < LARGE or before.get(name) != stamps[name]:
-            _check_contents(path, dtype, meta["sha256"][name], meta["n_vocab"] if name in SPLITS else None)
-            large_ones_read |= n_bytes >= LARGE
-        # an empty file cannot be mapped
-        arrays[name] = np.memmap(path, dtype=dtype, mode="r") if n_tokens else np.empty(0, dtype)
-    if large_ones_read:
+def read_entry(place: Place) -> Entry:
+    """A whole prepared corpus, checked; Damaged where anything in it is not as it was written, or is not there."""
+    with checking():
+        meta = read_sealed(place, META)
+        tokenizer_json = read_tokenizer(place, meta["tokenizer_hash"])
+        entry = Entry(place=place, meta=meta, tokenizer_json=tokenizer_json)
+        sums = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
+        for shard in meta["shards"]:
+            for split in SPLITS:
+                for count in COUNTS:
+                    sums[split][count] += shard[split][count]
+        if sums != {split: meta[split] for split in SPLITS}:
+            raise Damaged("meta.json was changed")
+        if isinstance(place, Folder):
+            _check_arrays(place, [file for array in FILES for file in files_of(entry, array)])
+        return entry
+
+
+def files_of(entry: Entry, array: str) -> list[ShardFile]:
+    """The files of an array (train, held_out, held_out_bytes), shard after shard; those without a value left out."""
+    found = [shard_file(entry.place, entry.meta, shard, n, array) for n, shard in enumerate(entry.meta["shards"])]
+    return [file for file in found if file.n_values]
+
+
+def shard_file(place: Place, meta: dict[str, Any], shard: dict[str, Any], number: int, array: str) -> ShardFile:
+    """An array of a shard as its record tells of it."""
+    ids = array in SPLITS
+    return ShardFile(
+        place=place,
+        name=file_name(array, number),
+        n_values=shard[array.removesuffix("_bytes")]["tokens"],
+        dtype=dtype_of_ids(meta["n_vocab"]) if ids else BYTES,
+        sha256=shard["sha256"][array],
+        n_vocab=meta["n_vocab"] if ids else None,
+    )
+
+
+def is_whole(place: Place, meta: dict[str, Any], shard: dict[str, Any], number: int) -> bool:
+    """Whether the files of a shard are those of its record: read in a folder, their sizes at an address."""
+    try:
+        with checking():
+            files = [shard_file(place, meta, shard, number, array) for array in FILES]
+            for file in files:
+                if file.n_values and isinstance(place, Folder):
+                    file.check(place.path / file.name)
+                elif file.n_values and place.size(file.name) != file.n_bytes:
+                    return False
+    except Damaged:
+        return False
+    return True
+
+
+def _check_arrays(folder: Folder, files: list[ShardFile]) -> None:
+    """Look at the arrays that may have changed since they were read last. Damaged where one has."""
+    before = _read_stamps(folder)
+    small = len(files) <= len(FILES)
+    stamps = {file.name: _stamp(folder.path / file.name) for file in files}
+    read_large = False
+    for file in files:
+        large = not small or file.n_bytes >= LARGE
+        if stamps[file.name][0] != file.n_bytes:
+            raise Damaged(f"{file.name} has {stamps[file.name][0]:,} bytes where {file.n_bytes:,} were written")
+        if not large or before.get(file.name) != stamps[file.name]:
+            file.check(folder.path / file.name)
+            read_large |= large
+    if read_large:
         _write_stamps(folder, stamps)
-    return arrays
-
-
-def _check_contents(path: Path, dtype: np.dtype[Any], sha256: str, n_vocab: int | None) -> None:
-    """Damaged where a file has another sha256, or an id beyond a vocabulary."""
-    digest, largest = hashlib.sha256(), -1
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            largest = max(largest, int(np.frombuffer(block, dtype).max()))
-    if digest.hexdigest() != sha256 or (n_vocab is not None and largest >= n_vocab):
-        raise Damaged(f"{path.name} has other bytes than were written")
 
 
 def _stamp(path: Path) -> list[int]:
@@ -116,27 +206,20 @@ def _stamp(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def _stamps(folder: Path) -> dict[str, list[int]]:
-    """The stamps of the arrays. OSError where one is no file."""
-    return {name: _stamp(folder / f"{name}.bin") for name in FILES}
-
-
-def _write_stamps(folder: Path, stamps: dict[str, list[int]]) -> None:
-    """Remembers large arrays as read; in a cache that cannot be written they are read at each opening.
+def _write_stamps(folder: Folder, stamps: dict[str, list[int]]) -> None:
+    """Remembers arrays as read; in a folder that cannot be written they are read at each opening.
 
     The stamps were taken before the arrays were read: later ones could be those of other bytes.
     """
-    large = {name: stamp for name, stamp in stamps.items() if stamp[0] >= LARGE}
-    if large:
-        with suppress(OSError):
-            write_atomically(folder / "stamps.json", json.dumps(large))
+    with suppress(OSError):
+        write_atomically(folder.path / STAMPS, json.dumps(stamps))
 
 
-def _read_stamps(folder: Path) -> dict[str, list[int]]:
+def _read_stamps(folder: Folder) -> dict[str, list[int]]:
     """The stamps that are older than the file they stand in: where times are coarse, others may hide a change."""
     try:
-        stamps = parse_json(read_text(folder / "stamps.json"))
-        *_, written, _inode = _stamp(folder / "stamps.json")
+        stamps = parse_json(read_text(folder.path / STAMPS))
+        *_, written, _inode = _stamp(folder.path / STAMPS)
         return {name: stamp for name, stamp in stamps.items() if stamp[2] < written}
     except (OSError, ValueError, TypeError, AttributeError, IndexError):
         return {}

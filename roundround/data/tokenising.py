@@ -1,109 +1,216 @@
-"""A corpus on its way to the disk: documents become tokens, batch by batch, in memory that does not grow with it."""
+"""A corpus on its way to a place: shard after shard, in memory that does not grow with it.
+
+Where shards begin and end depends on the corpus alone, so that a preparation that was stopped goes on behind its whole
+shards, and any number of processes writes the same bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, reading
-from roundround.data.entry import FILES, dtype_of_ids
-from roundround.data.token_bytes import bytes_of_tokens
+from roundround.data.encoding import Document, Encoded, encoding, tokenizer_threads
+from roundround.data.entry import (
+    BEGUN,
+    COUNTS,
+    FILES,
+    META,
+    SPLITS,
+    STAMPS,
+    TOKENIZER,
+    Damaged,
+    checking,
+    file_name,
+    is_whole,
+    read_sealed,
+    read_tokenizer,
+    record_name,
+    write_sealed,
+)
+from roundround.data.places import Place
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.vocabulary import content_hash
+from roundround.data.vocabulary import Vocabulary, content_hash, content_identity, open_vocabulary
 from roundround.errors import UserError
-from roundround.files import write_atomically
 
-Document = TypeVar("Document")
-BATCH_CHARACTERS = 1 << 20
+Item = TypeVar("Item")
+BATCH_CHARACTERS = 1 << 18
+SHARD_BYTES = 1 << 26  # UTF-8 bytes of text, in whole batches: a file of tokens is read in a fraction of a second
+FIRST_SHARD_BYTES = 1 << 20  # the next ones have twice as much each: of a small corpus a kill loses little as well
 
 
-def write_tokens(corpus: Corpus, recipe: TokenizerRecipe, folder: Path) -> dict[str, Any]:
-    """Writes tokenizer.json and the arrays into a folder; returns what meta.json holds. UserError without text."""
-    vocabulary = recipe.build(_read(corpus.training_texts()))
-    tokenizer, end = vocabulary.tokenizer, [vocabulary.end_of_document]
-    dtype = dtype_of_ids(vocabulary.size)
-    write_atomically(folder / "tokenizer.json", tokenizer.to_str())
-    with ExitStack() as files:
-        arrays = [files.enter_context(_Array(folder / f"{name}.bin")) for name in FILES]
-        train, held_out, n_bytes = arrays
-        for batch in _batches(_read(corpus.documents())):
-            texts = [text for is_held_out, text in batch if not is_held_out]
-            for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
-                train.add(np.asarray(encoding.ids + end, dtype), text)
-            texts = [text for is_held_out, text in batch if is_held_out]
-            for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-                held_out.add(np.asarray(encoding.ids + end, dtype), text)
-                n_bytes.add(bytes_of_tokens(text, encoding.offsets), text)
-    if train.counts["documents"] + held_out.counts["documents"] == 0:
+def write_corpus(
+    corpus: Corpus,
+    corpus_hash: str,
+    recipe: TokenizerRecipe,
+    place: Place,
+    cache_dir: Path,
+    *,
+    format: int,
+    n_processes: int | None,
+) -> dict[str, Any]:
+    """Writes what is not there yet; returns what meta.json holds. The place is claimed. UserError without text.
+
+    Whatever stops it, whole shards stay, and of the others nothing.
+    """
+    scratch = place.scratch(cache_dir)
+    begun, vocabulary = _begin(corpus, corpus_hash, recipe, place, format)
+    whole: dict[int, dict[str, Any]] = {}
+
+    def missing(numbered: Iterable[tuple[int, list[Document]]]) -> Iterator[tuple[int, list[Document]]]:
+        """The batches of shards that are not whole; `whole` is filled."""
+        for number, batches in groupby(numbered, key=lambda item: item[0]):
+            record = _record(place, begun, number)
+            if record is None:
+                yield from batches
+            else:
+                whole[number] = record
+                for _ in batches:
+                    pass
+
+    numbers: list[int] = []  # of the batches that are on their way
+
+    def batches() -> Iterator[list[Document]]:
+        for number, batch in missing(_batches(_read(corpus.documents()))):
+            numbers.append(number)
+            yield batch
+
+    with encoding(vocabulary, n_processes) as encode:
+        encoded = ((numbers.pop(0), arrays) for arrays in encode(batches()))
+        for number, parts in groupby(encoded, key=lambda item: item[0]):
+            whole[number] = _write_shard((arrays for _, arrays in parts), number, place, scratch)
+    meta = begun | _counted([whole[number] for number in sorted(whole)])
+    if not whole:
         raise UserError("the corpus holds no text: check data.path or data.column")
-    return {
-        "train": train.counts,
-        "held_out": held_out.counts,
+    write_sealed(place, META, meta)
+    return meta
+
+
+def _begin(
+    corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, place: Place, format: int
+) -> tuple[dict[str, Any], Vocabulary]:
+    """What begun.json holds, and the vocabulary: of an earlier beginning, or learnt now."""
+    wanted = {"format": format, "corpus_hash": corpus_hash, "tokenizer": recipe.identity()}
+    with suppress(Damaged), checking():
+        begun = read_sealed(place, BEGUN)
+        if wanted.items() <= begun.items():
+            tokenizer = Tokenizer.from_str(read_tokenizer(place, begun["tokenizer_hash"]))
+            vocabulary = open_vocabulary(tokenizer, begun["end_of_document"])
+            if vocabulary.size == begun["n_vocab"]:
+                for name in (META, STAMPS):
+                    place.remove(name)  # where the corpus was there and a shard of it is not
+                return begun, vocabulary
+    for name in place.names():
+        if is_ours(name):
+            place.remove(name)
+    with tokenizer_threads(True):
+        vocabulary = recipe.build(_read(corpus.training_texts()))
+    begun = wanted | {
         "n_vocab": vocabulary.size,
         "end_of_document": vocabulary.end_of_document,
-        "tokenizer_hash": content_hash(tokenizer),
-        "sha256": {name: array.digest.hexdigest() for name, array in zip(FILES, arrays, strict=True)},
+        "tokenizer_hash": content_hash(vocabulary.tokenizer),
+        "tokenizer_content": content_identity(vocabulary),
     }
+    place.write_text(TOKENIZER, vocabulary.tokenizer.to_str())
+    write_sealed(place, BEGUN, begun)
+    return begun, vocabulary
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of a place is one of a prepared corpus, or what a killed preparation left of one."""
+    stem = name.removesuffix(".tmp")
+    fixed = (BEGUN, META, TOKENIZER, STAMPS)
+    numbered = (f"{array}-" for array in (*FILES, "shard"))
+    return stem in fixed or stem.startswith(tuple(numbered)) or any(name.startswith(f".{known}.") for known in fixed)
+
+
+def _record(place: Place, begun: dict[str, Any], number: int) -> dict[str, Any] | None:
+    """The record of a shard that is whole."""
+    try:
+        record = read_sealed(place, record_name(number))
+    except Damaged:
+        return None
+    return record if is_whole(place, begun, record, number) else None
+
+
+def _write_shard(parts: Iterable[Encoded], number: int, place: Place, scratch: Path) -> dict[str, Any]:
+    """Writes the arrays of a shard and then its record, which it returns."""
+    record: dict[str, Any] = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
+    with ExitStack() as files:
+        arrays = {name: files.enter_context(_Array(scratch / f"{file_name(name, number)}.tmp")) for name in FILES}
+        for part in parts:
+            for name, array in arrays.items():
+                array.add(part.arrays[name])
+            for split in SPLITS:
+                for count in COUNTS:
+                    record[split][count] += part.counts[split][count]
+        for name, array in arrays.items():
+            array.close()
+            if record[name.removesuffix("_bytes")]["tokens"]:
+                place.put(array.path, file_name(name, number))
+    record["sha256"] = {name: array.digest.hexdigest() for name, array in arrays.items()}
+    write_sealed(place, record_name(number), record)
+    return record
+
+
+def _counted(shards: list[dict[str, Any]]) -> dict[str, Any]:
+    """The shards, and the sums of their counts."""
+    sums = {split: {count: sum(shard[split][count] for shard in shards) for count in COUNTS} for split in SPLITS}
+    return sums | {"shards": shards}
 
 
 class _Array:
-    """An array on its way to the disk, piece by piece, counted and hashed; on the disk when the block is left."""
+    """An array on its way to the disk, piece by piece, hashed; its temporary file is gone when the block is left."""
 
     def __init__(self, path: Path) -> None:
-        self.file, self.digest = path.open("wb"), hashlib.sha256()
-        self.counts = {"documents": 0, "tokens": 0, "bytes": 0}
+        self.path, self.file, self.digest = path, path.open("wb"), hashlib.sha256()
 
-    def add(self, values: NDArray[Any], text: str) -> None:
-        """What is kept of one document."""
+    def add(self, values: NDArray[Any]) -> None:
         content = values.tobytes()
         self.file.write(content)
         self.digest.update(content)
-        for name, n in ("documents", 1), ("tokens", len(values)), ("bytes", len(text.encode())):
-            self.counts[name] += n
+
+    def close(self) -> None:
+        """Flush it to the disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
 
     def __enter__(self) -> _Array:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.file:
-            self.file.flush()
-            os.fsync(self.file.fileno())
+        with suppress(OSError):  # what was not written before a disk was full
+            self.file.close()
+        self.path.unlink(missing_ok=True)
 
 
-def _read(documents: Iterable[Document]) -> Iterator[Document]:
+def _read(documents: Iterable[Item]) -> Iterator[Item]:
     """The same; UserError where a file of the corpus cannot be read, so that it is not taken for one of the cache."""
     with reading("the corpus"):
         yield from documents
 
 
-def _batches(documents: Iterable[tuple[bool, str]]) -> Iterator[list[tuple[bool, str]]]:
-    batch: list[tuple[bool, str]] = []
-    n_characters = 0
+def _batches(documents: Iterable[Document]) -> Iterator[tuple[int, list[Document]]]:
+    """(number of the shard, documents) of each batch. A batch lies in one shard."""
+    batch: list[Document] = []
+    number = n_characters = n_bytes = 0
     for document in documents:
         batch.append(document)
         n_characters += len(document[1])
         if n_characters >= BATCH_CHARACTERS:
-            yield batch
+            yield number, batch
+            n_bytes += sum(len(text.encode()) for _, text in batch)
+            if n_bytes >= min(SHARD_BYTES, FIRST_SHARD_BYTES << number):
+                number, n_bytes = number + 1, 0
             batch, n_characters = [], 0
     if batch:
-        yield batch
-
-
-@contextmanager
-def tokenizer_threads() -> Iterator[None]:
-    """Lets the tokenizer use threads inside and not after it, unless the user decided: forks would warn of them."""
-    chosen = "TOKENIZERS_PARALLELISM" in os.environ
-    if not chosen:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    try:
-        yield
-    finally:
-        if not chosen:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        yield number, batch

@@ -144,6 +144,31 @@ class HuggingFace(TokenizerRecipe):
 
 
 @final
+class OfCorpus(TokenizerRecipe):
+    """The tokenizer that a corpus was prepared with, which lies beside its tokens."""
+
+    def identity(self) -> str:
+        return fingerprint(tokenizer="of the corpus")
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        raise UserError("tokenizer=prepared is for data=prepared; give tokenizer=bpe or tokenizer=bytes")
+
+
+@final
+class AlreadyOpen(TokenizerRecipe):
+    """A vocabulary that is there already, such as that of a mixture's other sources."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def identity(self) -> str:
+        return content_identity(self._vocabulary)
+
+    def build(self, texts: Iterable[str]) -> Vocabulary:
+        return self._vocabulary
+
+
+@final
 class AlreadyLoaded(TokenizerRecipe):
     """A tokenizer of transformers that is there already, such as a loaded model's. UserError if it is no fast one.
 

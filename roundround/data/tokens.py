@@ -1,8 +1,8 @@
-"""Token files: a corpus is tokenised once, into a cache from which every later run maps its tokens.
+"""Prepared corpora: a corpus is tokenised once, into a place from which every later run reads its tokens.
 
-An entry is a folder named by the hash of corpus and tokenizer. It appears whole, by a rename, or not at all, and each
-opening checks it (`entry.py` says how, and what that promises). A document's tokens are followed by the end-of-document
-token.
+The place is an entry of the token cache, a folder named by the hash of corpus and tokenizer, or wherever a user wants
+it. Each opening checks it (`entry.py` says how, and what that promises). A document's tokens are followed by the
+end-of-document token.
 """
 
 from __future__ import annotations
@@ -10,147 +10,217 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from roundround.data.batches import Mix
 from roundround.data.corpora import Corpus, fingerprint, reading
-from roundround.data.disk import MOVE, claimed, remove, writing
-from roundround.data.entry import SPLITS, Damaged, checking, read_entry, write_meta
-from roundround.data.tokenising import tokenizer_threads, write_tokens
-from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.disk import MOVE, claimed
+from roundround.data.entry import (
+    BEGUN,
+    META,
+    SPLITS,
+    Damaged,
+    Entry,
+    checking,
+    read_entry,
+    read_sealed,
+)
+from roundround.data.mixture import Mixture
+from roundround.data.places import Folder, Place
+from roundround.data.prepared import Prepared
+from roundround.data.stream import TokenStream
+from roundround.data.token_data import TokenData, default_cache_dir, opened
+from roundround.data.tokenising import is_ours, write_corpus
+from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
 from roundround.data.vocabulary import open_vocabulary
 from roundround.errors import UserError
-from roundround.files import flush_folder, folder_in_one_step, home_expanded
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3  # of the files; raised with any change to them, so that old entries are not taken for new ones
-MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
+FORMAT = 4  # of the files; raised with any change to them, so that old entries are not taken for new ones
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TokenData:
-    """A tokenised corpus, mapped from its files.
-
-    train, held_out: [n_tokens], uint16 where the vocabulary fits, else uint32.
-    held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
-    document: the bytes of any stretch of tokens are a sum.
-    n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
-    """
-
-    train: NDArray[np.unsignedinteger[Any]]
-    held_out: NDArray[np.unsignedinteger[Any]]
-    held_out_bytes: NDArray[np.uint32]
-    n_train_documents: int
-    n_held_out_documents: int
-    n_vocab: int
-    end_of_document: int
-    tokenizer: Tokenizer
-    corpus_hash: str
-    tokenizer_hash: str
-
-    @property
-    def joining_token(self) -> str:
-        """What `end_of_document` reads as."""
-        return str(self.tokenizer.id_to_token(self.end_of_document))
-
-    def bytes_of_targets(self, n: int) -> int:
-        """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
-        return int(self.held_out_bytes[1 : n + 1].sum(dtype=np.int64))
-
-    def about_documents(self, split: str, length: int) -> str | None:
-        """A line where the documents of a split are much shorter than the `length` tokens of a window."""
-        n_tokens, n_documents = {
-            "train": (len(self.train), self.n_train_documents),
-            "held_out": (len(self.held_out), self.n_held_out_documents),
-        }[split]
-        mean = n_tokens / n_documents - 1
-        if mean >= MUCH_SHORTER * length:
-            return None
-        return (
-            f"documents have {mean:,.0f} tokens on average and the context {length:,}, so that most of a window is "
-            "other documents; in plain text data.split_regex says where a document ends (null: where its file ends)"
-        )
-
-
-def default_cache_dir() -> Path:
-    """$ROUNDROUND_CACHE, or roundround/ in $XDG_CACHE_HOME, or else in ~/.cache. UserError without a home folder."""
-    own, shared = os.environ.get("ROUNDROUND_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return home_expanded(own, "ROUNDROUND_CACHE")
-    return (Path(shared) if shared else home_expanded("~/.cache", "ROUNDROUND_CACHE is not set")) / "roundround"
+__all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
 
 
 def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
-    """The corpus in tokens, from the cache or tokenised now. Safe with many processes: one works, the others wait.
+    """The corpus in tokens, from where it lies prepared, from the cache, or tokenised now.
 
-    UserError where the corpus cannot be read, where a split that the caller needs has no document, or the disk is full.
+    Safe with many processes: one works, the others wait. UserError where the corpus cannot be read, where a split that
+    the caller needs has no document, or the disk is full.
     """
-    if corpus.held_out == 1 and "train" in needs:
-        raise UserError("data.held_out=1 holds every document out and leaves none to train on; give a smaller fraction")
-    with reading("the corpus"):
-        corpus_hash = corpus.identity()
-    entry = cache_dir / fingerprint(format=FORMAT, corpus=corpus_hash, tokenizer=tokenizer.identity())[:32]
-    ready = load(entry)
-    if ready is None:
-        with claimed(entry):
-            ready = load(entry, warn=True) or _build(corpus, corpus_hash, tokenizer, entry)
+    if isinstance(corpus, Mixture):
+        return _mixed(corpus, tokenizer, cache_dir, needs)
+    if isinstance(corpus, Prepared):
+        ready = _of_prepared(corpus, tokenizer, cache_dir)
+    else:
+        if corpus.held_out == 1 and "train" in needs:
+            raise UserError(
+                "data.held_out=1 holds every document out and leaves none to train on; give a smaller fraction"
+            )
+        ready = opened(make(corpus, tokenizer, None, cache_dir), cache_dir)
     _require(needs, ready, corpus.held_out)
     return ready
 
 
-def load(entry: Path, *, warn: bool = False) -> TokenData | None:
-    """The entry of the cache, or None where there is none or it is damaged, of which `warn` makes a line."""
-    if not os.path.lexists(entry):
-        return None
-    try:
-        return _opened(entry)
-    except Damaged as damage:
-        if warn:
-            log.warning("the tokens in %s are damaged (%s) and are made again", entry, damage)
-        return None
+def make(
+    corpus: Corpus, recipe: TokenizerRecipe, to: Place | None, cache_dir: Path, *, n_processes: int | None = None
+) -> Entry:
+    """The corpus prepared at a place, None: an entry of the cache. What is there already is not made again.
 
-
-def _opened(folder: Path) -> TokenData:
-    entry = read_entry(folder)
-    meta = entry.meta
-    with checking():
-        vocabulary = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), meta["end_of_document"])
-        return TokenData(
-            **entry.arrays,
-            n_train_documents=meta["train"]["documents"],
-            n_held_out_documents=meta["held_out"]["documents"],
-            n_vocab=meta["n_vocab"],
-            end_of_document=vocabulary.end_of_document,
-            tokenizer=vocabulary.tokenizer,
-            corpus_hash=meta["corpus_hash"],
-            tokenizer_hash=meta["tokenizer_hash"],
-        )
-
-
-def _build(corpus: Corpus, corpus_hash: str, recipe: TokenizerRecipe, entry: Path) -> TokenData:
-    """Tokenises into a temporary folder beside the entry, then renames it. The lock is held."""
-    log.info("tokenising the corpus once; cached in %s", entry)
-    temporary = entry.with_suffix(".tmp")
-    with writing(entry.parent):
-        with folder_in_one_step(entry, temporary), tokenizer_threads():
-            meta = write_tokens(corpus, recipe, temporary) | {"corpus_hash": corpus_hash, "format": FORMAT}
-            write_meta(temporary, meta)
-            remove(entry)  # a damaged one
-        flush_folder(entry.parent)
-    log.info("tokenised: %s", "; ".join(_summary(split, meta[split]) for split in SPLITS))
-    ready = load(entry)
+    n_processes: as `encoding` takes it. UserError as `prepare`, and where something else lies at the place.
+    """
+    with reading("the corpus"):
+        corpus_hash = corpus.identity()
+    place = to or entry_of(corpus_hash, recipe, cache_dir)
+    if to is not None:
+        _refuse_others(to, corpus_hash, recipe)
+    ready = _load(place)
     if ready is None:
-        raise UserError(f"the tokens just written in {entry} read back otherwise; does the disk fail? {MOVE}")
+        with claimed(place, cache_dir):
+            ready = _load(place, warn=True) or _build(corpus, corpus_hash, recipe, place, cache_dir, n_processes)
     return ready
 
 
-def _require(needs: Sequence[str], data: TokenData, fraction: float) -> None:
+def entry_of(corpus_hash: str, recipe: TokenizerRecipe, cache_dir: Path) -> Folder:
+    """Where the cache has a corpus in these tokens."""
+    name = fingerprint(format=FORMAT, corpus=corpus_hash, tokenizer=recipe.identity())[:32]
+    return Folder(cache_dir / name, disk=cache_dir, way_out=MOVE)
+
+
+def _load(place: Place, *, warn: bool = False) -> Entry | None:
+    """A whole prepared corpus, or None where there is none or it is damaged, of which `warn` makes a line."""
+    there = place.names()
+    if META not in there and not _is_no_folder(place):
+        return None  # not there, or begun and not ended
+    try:
+        entry = read_entry(place)
+        with checking():
+            opened_once = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), entry.meta["end_of_document"])
+            if opened_once.size != entry.meta["n_vocab"]:
+                raise Damaged("tokenizer.json has another vocabulary")
+        return entry
+    except Damaged as damage:
+        if warn:
+            log.warning("the tokens in %s are damaged (%s) and are made again", place.address, damage)
+        return None
+
+
+def _is_no_folder(place: Place) -> bool:
+    """Whether something else lies where the folder is to be."""
+    return isinstance(place, Folder) and os.path.lexists(place.path) and not os.path.isdir(place.path)
+
+
+def _build(
+    corpus: Corpus,
+    corpus_hash: str,
+    recipe: TokenizerRecipe,
+    place: Place,
+    cache_dir: Path,
+    n_processes: int | None,
+) -> Entry:
+    """Tokenises what is not there yet. The place is claimed."""
+    log.info(
+        "tokenising the corpus once; %s in %s",
+        "cached" if place.address.startswith(f"{cache_dir}") else "kept",
+        place.address,
+    )
+    if isinstance(place, Folder) and _is_no_folder(place):
+        place.path.unlink()  # a file where the entry was
+    with place.writing():
+        try:
+            meta = write_corpus(corpus, corpus_hash, recipe, place, cache_dir, format=FORMAT, n_processes=n_processes)
+        except BaseException:
+            with suppress(Exception):
+                _leave_whole_shards(place)
+            raise
+    log.info("tokenised: %s", "; ".join(_summary(split, meta[split]) for split in SPLITS))
+    ready = _load(place)
+    if ready is None:
+        raise UserError(f"the tokens just written in {place.address} read back otherwise; does the disk fail? {MOVE}")
+    return ready
+
+
+def _leave_whole_shards(place: Place) -> None:
+    """After a failure: what the next preparation can go on from stays, and nothing where there is no shard."""
+    names = place.names()
+    some = any(name.startswith("shard-") for name in names)
+    for name in names:
+        if is_ours(name) and (not some or name.endswith(".tmp")):
+            place.remove(name)
+    if isinstance(place, Folder) and not some:
+        (place.path / ".lock").unlink(missing_ok=True)
+        place.path.rmdir()
+
+
+def _refuse_others(to: Place, corpus_hash: str, recipe: TokenizerRecipe) -> None:
+    """UserError where files of the user's, or another corpus, lie where this one is to be prepared."""
+    if _is_no_folder(to):
+        raise UserError(f"to={to.address} is no folder; {to.way_out}")
+    names = [name for name in to.names() if name != ".lock"]
+    if any(not is_ours(name) for name in names):
+        raise UserError(f"to={to.address} holds other files; {to.way_out}, or an empty one")
+    if not names:
+        return
+    with suppress(Damaged):
+        begun = read_sealed(to, BEGUN)
+        if begun.get("corpus_hash") != corpus_hash or begun.get("tokenizer") != recipe.identity():
+            raise UserError(f"to={to.address} holds another corpus, or this one in other tokens; {to.way_out}")
+
+
+def _of_prepared(corpus: Prepared, recipe: TokenizerRecipe, cache_dir: Path) -> TokenData:
+    """UserError where it was prepared with another tokenizer than the one that is wanted."""
+    entry = corpus.entry()
+    known = (entry.meta["tokenizer"], entry.meta["tokenizer_content"])
+    if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
+        raise UserError(
+            f"{entry.place.address} was prepared with another tokenizer than the one asked for; leave tokenizer= out, "
+            f"or prepare the corpus with that one"
+        )
+    return opened(entry, cache_dir, corpus.cache_bytes)
+
+
+def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerRecipe:
+    """One tokenizer for all sources: that of those that are prepared, else learnt from all in their shares."""
+    for corpus in mixture.sources.values():
+        if isinstance(corpus, Prepared):
+            meta = corpus.entry().meta
+            own = AlreadyOpen(
+                open_vocabulary(Tokenizer.from_str(corpus.entry().tokenizer_json), meta["end_of_document"])
+            )
+            if not isinstance(recipe, OfCorpus) and recipe.identity() not in (meta["tokenizer"], own.identity()):
+                raise UserError(f"{corpus.path} was prepared with another tokenizer; leave tokenizer= out")
+            return own
+    with reading("the corpus"):
+        return AlreadyOpen(recipe.build(mixture.training_texts()))
+
+
+def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Sequence[str]) -> TokenData:
+    """The sources, in the tokens of one tokenizer."""
+    tokenizer = shared_tokenizer(mixture, recipe)
+    parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
+    first, trains = parts[0], [part.train for part in parts]
+    held_out, held_out_bytes = mixture.held_out_streams([(part.held_out, part.held_out_bytes) for part in parts])
+    assert all(isinstance(train, TokenStream) for train in trains), "a mixture holds no mixtures"
+    return TokenData(
+        train=Mix(tuple(trains), tuple(mixture.shares)),  # type: ignore[arg-type]
+        held_out=held_out,
+        held_out_bytes=held_out_bytes,
+        n_train_documents=sum(part.n_train_documents for part in parts),
+        n_held_out_documents=sum(part.n_held_out_documents for part in parts),
+        n_held_out_bytes=held_out_bytes.sum(),
+        n_vocab=first.n_vocab,
+        end_of_document=first.end_of_document,
+        tokenizer=first.tokenizer,
+        corpus_hash=mixture.identity(),
+        tokenizer_hash=first.tokenizer_hash,
+        n_groups=[int(part.n_groups) for part in parts],  # type: ignore[arg-type]
+    )
+
+
+def _require(needs: Sequence[str], data: TokenData, fraction: float | None) -> None:
     counts = {"train": data.n_train_documents, "held_out": data.n_held_out_documents}
     for split in needs:
         if counts[split] == 0:

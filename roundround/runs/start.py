@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build, literal
 from roundround.config.models import build_decoder
+from roundround.config.prepared import config_of_prepared
 from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
 from roundround.config.tasks import config_of_task, task_of, with_context
@@ -126,6 +127,8 @@ class FromItsPast(Start):
         before = self.manifest["data"] or {}
         now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
         changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
+        if before and isinstance(data, TokenData) and before.get("n_groups", 1) != data.n_groups:
+            changed.append("order of the training text")  # of a run from before large corpora had shards
         if changed:
             raise UserError(f"the {changed[0]} is no longer the one that {self.directory} began with; start a new run")
         if self.began_elsewhere and before:
@@ -157,6 +160,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
     task = task_of(cfg.data)
     if task is not None:
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
+    cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
     cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
     start.task = task
     return cfg if task is None else with_context(cfg, task, invocation.overrides), start

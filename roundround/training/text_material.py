@@ -43,7 +43,8 @@ class TextMaterial(Material):
             "separate_documents": self.separator is not None,
             "training_tokens": len(data.train),
             "held_out_tokens": len(data.held_out),
-            "held_out_bytes": int(data.held_out_bytes.sum()),
+            "held_out_bytes": data.n_held_out_bytes,
+            "n_groups": data.n_groups,
         }
 
     def about(self) -> str:

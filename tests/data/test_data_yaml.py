@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.build import build
 from roundround.data.corpora import Corpus
 from roundround.data.hub import Hub
+from roundround.data.mixture import Mixture
 from roundround.data.source import Source
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.errors import UserError
@@ -18,12 +19,22 @@ from roundround.errors import UserError
 CONF = Path(__file__).parents[2] / "conf"
 DATA, TOKENIZER = sorted((CONF / "data").glob("*.yaml")), sorted((CONF / "tokenizer").glob("*.yaml"))
 # missing, or a list that is empty
-REQUIRED = {"hub": ["name"], "hf": ["name"], "text": ["path"], "clrs_text_files": ["path"]}
+REQUIRED = {
+    "data/hub": ["name"],
+    "tokenizer/hf": ["name"],
+    "data/text": ["path"],
+    "data/clrs_text_files": ["path"],
+    "data/prepared": ["path"],
+}
 
 
 def node(yaml: Path, /, **changes: Any) -> DictConfig:
     """The yaml as part of a config, so that errors name its place."""
-    config = OmegaConf.create({yaml.parent.name: OmegaConf.load(yaml)})
+    own: Any = OmegaConf.load(yaml)
+    for line in own.pop("defaults", ["_self_"])[:-1]:  # as Hydra composes them
+        option, _, place = line.partition("@")
+        OmegaConf.update(own, place, OmegaConf.load(yaml.with_name(f"{option}.yaml")), force_add=True)
+    config = OmegaConf.create({yaml.parent.name: own})
     config[yaml.parent.name].update(changes)
     return config[yaml.parent.name]
 
@@ -33,7 +44,7 @@ def test_it_builds_with_nothing_but_what_only_the_user_knows(path: Path) -> None
     family: Any = Source if path in DATA else TokenizerRecipe
     yaml: Any = OmegaConf.load(path)
     missing = [str(key) for key in yaml if OmegaConf.is_missing(yaml, key) or yaml[key] == []]
-    assert missing == REQUIRED.get(path.stem, [])
+    assert missing == REQUIRED.get(f"{path.parent.name}/{path.stem}", [])
     assert isinstance(build(node(path, **dict.fromkeys(missing, "given")), family), family)
     with pytest.raises(UserError, match="has no parameter 'typo'"):
         build(node(path, typo=1), family)
@@ -70,3 +81,16 @@ def test_a_value_that_is_not_allowed_is_told_with_its_place() -> None:
 def test_building_touches_neither_disk_nor_network() -> None:
     assert isinstance(build(node(CONF / "data" / "wikipedia.yaml"), Corpus), Hub)
     assert isinstance(build(node(CONF / "tokenizer" / "hf.yaml", name="absent"), TokenizerRecipe), HuggingFace)
+
+
+def test_a_mixture_builds_its_sources_and_names_what_is_wrong_in_one() -> None:
+    built = build(node(CONF / "data" / "mixture.yaml"), Mixture)
+    assert {name: type(source) for name, source in built.sources.items()} == {"wikipedia": Hub, "flan_v2": Hub}
+    assert built.shares == [0.5, 0.5]
+    wrong = node(CONF / "data" / "mixture.yaml")
+    wrong.sources.flan_v2.typo = 1
+    with pytest.raises(UserError, match=r"data.sources.flan_v2 has no parameter 'typo'"):
+        build(wrong, Mixture)
+    for weights, message in (({"wikipedia": -1}, "data: weights.wikipedia is -1"), ({"wikipedia": 0, "flan_v2": 0}, "0")):
+        with pytest.raises(UserError, match=message):
+            build(node(CONF / "data" / "mixture.yaml", weights={"wikipedia": 1, "flan_v2": 1} | weights), Mixture)

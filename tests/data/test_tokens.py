@@ -22,7 +22,8 @@ import pytest
 from roundround.data import entry as data_entry
 from roundround.data import tokenising
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
-from roundround.data.entry import write_meta
+from roundround.data.entry import write_sealed
+from roundround.data.places import Folder
 from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
@@ -108,7 +109,6 @@ def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
     corpus = Listed(TEXTS)
     second = prepare(corpus, Bytes(), tmp_path)
     assert corpus.n_reads == 0
-    assert isinstance(second.train, np.memmap)
     assert np.array_equal(first.train, second.train)
     assert np.array_equal(first.held_out_bytes, second.held_out_bytes)
     for field in ("n_vocab", "end_of_document", "corpus_hash", "tokenizer_hash", "n_held_out_documents"):
@@ -185,9 +185,9 @@ def replaced_by_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("train.bin", cut),
-        ("held_out_bytes.bin", change_first_byte),
-        ("held_out.bin", Path.unlink),
+        ("train-00000.bin", cut),
+        ("held_out_bytes-00000.bin", change_first_byte),
+        ("held_out-00000.bin", Path.unlink),
         ("tokenizer.json", lambda path: path.write_text("{}")),
         ("meta.json", lambda path: path.write_text("[" * 100_000)),
         ("meta.json", edited(n_vocab=255)),
@@ -211,30 +211,32 @@ def test_a_damaged_entry_is_made_again_with_one_line(
 
 def test_a_forged_entry_is_no_array_of_anything_but_ids(tmp_path: Path) -> None:
     before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
-    folder = entry(tmp_path)
-    meta = json.loads((folder / "meta.json").read_text())
+    folder = Folder(entry(tmp_path))
+    meta = json.loads(folder.read_text("meta.json"))
     del meta["sha256_of_this"]
     ids = np.full(len(before), 300, "uint16").tobytes()
-    (folder / "train.bin").write_bytes(ids)
-    write_meta(folder, meta | {"sha256": meta["sha256"] | {"train": hashlib.sha256(ids).hexdigest()}})
+    (folder.path / "train-00000.bin").write_bytes(ids)
+    meta["shards"][0]["sha256"]["train"] = hashlib.sha256(ids).hexdigest()
+    write_sealed(folder, "meta.json", meta)
+    write_sealed(folder, "shard-00000.json", meta["shards"][0])
     assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
-    write_meta(folder, meta | {"dtype": "object", "n_vocab": None})
+    write_sealed(folder, "meta.json", meta | {"dtype": "object", "n_vocab": None})
     assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
 
 
 def test_a_large_array_is_read_again_when_it_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_entry, "LARGE", 10_000)
     before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
-    train = entry(tmp_path) / "train.bin"
-    assert train.stat().st_size > 10_000 > train.with_name("held_out.bin").stat().st_size
+    train = entry(tmp_path) / "train-00000.bin"
+    assert train.stat().st_size > 10_000 > train.with_name("held_out-00000.bin").stat().st_size
     look(train.parent)  # the clock of the file system may not have moved since the first
 
     read = []
-    real = data_entry._check_contents
-    monkeypatch.setattr(data_entry, "_check_contents", lambda path, *a: (read.append(path.name), real(path, *a)))
+    real = data_entry.ShardFile.check
+    monkeypatch.setattr(data_entry.ShardFile, "check", lambda file, path: (read.append(path.name), real(file, path)))
     assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
-    assert "train.bin" not in read
-    assert "held_out.bin" in read
+    assert "train-00000.bin" not in read
+    assert "held_out-00000.bin" in read
     times = train.stat()
     change_first_byte(train)
     os.utime(train, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -246,7 +248,8 @@ def test_a_large_array_is_read_again_when_it_may_have_changed(tmp_path: Path, mo
 def look(folder: Path) -> None:
     """Lets the clock of the file system pass, then stamps the arrays once more."""
     time.sleep(0.02)
-    data_entry._write_stamps(folder, data_entry._stamps(folder))
+    stamps = {path.name: data_entry._stamp(path) for path in folder.glob("*.bin")}
+    data_entry._write_stamps(Folder(folder), stamps)
 
 
 def test_a_large_array_that_changes_while_it_is_read_is_read_again(
@@ -254,19 +257,19 @@ def test_a_large_array_that_changes_while_it_is_read_is_read_again(
 ) -> None:
     monkeypatch.setattr(data_entry, "LARGE", 10_000)
     before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
-    train = entry(tmp_path) / "train.bin"
+    train = entry(tmp_path) / "train-00000.bin"
     (train.parent / "stamps.json").unlink()
-    real = data_entry._check_contents
+    real = data_entry.ShardFile.check
 
-    def changed_behind_the_reader(path: Path, *others: Any) -> None:
-        real(path, *others)
+    def changed_behind_the_reader(file: data_entry.ShardFile, path: Path) -> None:
+        real(file, path)
         if path == train:
             time.sleep(0.02)
             change_first_byte(path)
             time.sleep(0.02)
 
     with monkeypatch.context() as patch:
-        patch.setattr(data_entry, "_check_contents", changed_behind_the_reader)
+        patch.setattr(data_entry.ShardFile, "check", changed_behind_the_reader)
         prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist() == before
 
@@ -278,7 +281,7 @@ def test_a_failing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
     assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
 
 
-@pytest.mark.parametrize("call", ["write", "flush", "rename", "mkdir"])
+@pytest.mark.parametrize("call", ["write", "flush", "replace", "mkdir"])
 def test_a_full_disk_leaves_nothing_and_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -288,11 +291,11 @@ def test_a_full_disk_leaves_nothing_and_names_the_way_out(
     with monkeypatch.context() as patch:
         if call == "write":
             real = Path.open
-            patch.setattr(Path, "open", lambda path, *a, **k: FullFile(real(path, *a, **k), path.suffix == ".bin"))
+            patch.setattr(Path, "open", lambda path, *a, **k: FullFile(real(path, *a, **k), path.suffix == ".tmp"))
         elif call == "flush":
             patch.setattr(os, "fsync", full)
-        elif call == "rename":
-            patch.setattr(os, "rename", full)
+        elif call == "replace":
+            patch.setattr(os, "replace", full)
         else:
             patch.setattr(Path, "mkdir", full)
         with pytest.raises(UserError, match=rf"no space left for tokens in {tmp_path}: .*ROUNDROUND_CACHE=FOLDER"):
@@ -366,7 +369,7 @@ def test_a_file_of_the_corpus_that_cannot_be_read_is_not_taken_for_the_cache(tmp
 @pytest.mark.parametrize("recipe", [Bytes(), BPE(vocab_size=300, max_train_bytes=10**5)], ids=["bytes", "bpe"])
 def test_bytes_of_a_stretch_of_tokens_are_those_of_its_text(tmp_path: Path, recipe: TokenizerRecipe) -> None:
     data = prepare(Listed(TEXTS, held_out=0.5), recipe, tmp_path)
-    for n in range(1, len(data.held_out)):
+    for n in range(1, len(data.held_out), 7):
         text = data.tokenizer.decode(data.held_out[1 : n + 1].tolist(), skip_special_tokens=True)
         if "\N{REPLACEMENT CHARACTER}" not in text:  # which a cut character would leave
             assert data.bytes_of_targets(n) == len(text.encode())
@@ -420,7 +423,7 @@ def slowly(folder: Path, pause: float) -> subprocess.Popen[str]:
 
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 20
-    while not any(found.stat().st_size for found in path.parent.glob(path.name)):  # created, and then written
+    while not any(found.stat().st_size for found in Path("/").glob(str(path)[1:])):  # created, and then written
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.01)
 
@@ -438,7 +441,7 @@ def test_a_killed_process_blocks_nobody_and_is_cleaned_up_after(tmp_path: Path) 
     wait_for(tmp_path / "reads")
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=20)
-    assert ".tmp" in names(tmp_path / "cache")
+    assert not (entry(tmp_path / "cache") / "meta.json").exists()
     after = slowly(tmp_path, 0)
     assert after.communicate(timeout=20)[0]
     assert (tmp_path / "reads").read_text() == "xx"
@@ -449,9 +452,9 @@ def test_a_waiting_process_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixt
     from roundround.data.disk import claimed
 
     process = slowly(tmp_path, 0.05)
-    wait_for(tmp_path / "cache" / "*.tmp")
-    folder = next((tmp_path / "cache").glob("*.tmp")).with_suffix("")
-    with caplog.at_level(logging.INFO, logger="roundround.data"), claimed(folder):
+    wait_for(tmp_path / "cache" / "*" / "begun.json")
+    folder = entry(tmp_path / "cache")
+    with caplog.at_level(logging.INFO, logger="roundround.data"), claimed(Folder(folder), folder.parent):
         assert (folder / "meta.json").exists()
     process.communicate(timeout=20)
     assert "another process is tokenising this corpus" in caplog.text
@@ -482,5 +485,7 @@ def test_tokenizer_threads_stop_before_anyone_forks(
 
 def test_token_data_cannot_be_changed(tmp_path: Path) -> None:
     data: TokenData = prepare(Listed(TEXTS), Bytes(), tmp_path)
+    with pytest.raises(TypeError, match="item assignment"):
+        data.train[0] = 1  # type: ignore[index]
     with pytest.raises(ValueError, match="read-only"):
-        data.train[0] = 1
+        data.train.read(0, 9)[0] = 1

@@ -1,0 +1,160 @@
+"""Documents become tokens, a batch at a time and in order, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from roundround.data.entry import SPLITS, dtype_of_ids
+from roundround.data.token_bytes import BYTES, bytes_of_tokens
+from roundround.data.tokenizers import Bytes
+from roundround.data.vocabulary import Vocabulary, open_vocabulary
+from roundround.errors import Failed
+from roundround.interruption import interrupts_blocked
+
+Document = tuple[bool, str]  # is held out, text
+Ids = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The arrays of some documents, by the names of `entry.FILES`, and the counts of each split."""
+
+    arrays: dict[str, NDArray[Any]]
+    counts: dict[str, dict[str, int]]
+
+
+class Encoder:
+    """Documents to arrays: each document's ids, and the id that ends it after them."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.tokenizer, self.end = vocabulary.tokenizer, vocabulary.end_of_document
+        self.dtype = dtype_of_ids(vocabulary.size)
+        self.of_bytes = self.tokenizer.to_str() == Bytes().build([]).tokenizer.to_str()
+
+    def __call__(self, documents: Sequence[Document]) -> Encoded:
+        train = [text for is_held_out, text in documents if not is_held_out]
+        held_out = [text for is_held_out, text in documents if is_held_out]
+        ids, n_bytes = self._with_bytes(held_out)
+        arrays = {"train": self._joined(self._ids(train)), "held_out": self._joined(ids), "held_out_bytes": n_bytes}
+        counts = {
+            split: {
+                "documents": len(texts),
+                "tokens": len(arrays[split]),
+                "bytes": sum(len(text.encode()) for text in texts),
+            }
+            for split, texts in zip(SPLITS, (train, held_out), strict=True)
+        }
+        return Encoded(arrays, counts)
+
+    def _ids(self, texts: list[str]) -> Iterator[Sequence[int] | NDArray[np.uint8]]:
+        if self.of_bytes:  # a byte is its own id: a hundred times as fast
+            return (np.frombuffer(text.encode(), np.uint8) for text in texts)
+        return (encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+
+    def _with_bytes(self, texts: list[str]) -> tuple[list[Any], NDArray[np.uint32]]:
+        if self.of_bytes:
+            ids: list[Any] = list(self._ids(texts))
+            parts = [_bytes_of_bytes(values) for values in ids]
+        else:
+            encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            parts = [bytes_of_tokens(text, found.offsets) for text, found in zip(texts, encodings, strict=True)]
+        return ids, np.concatenate([np.empty(0, BYTES), *parts])
+
+    def _joined(self, documents: Iterable[Sequence[int] | NDArray[Any]]) -> Ids:
+        end = np.asarray([self.end], self.dtype)
+        parts = [part for ids in documents for part in (np.asarray(ids, self.dtype), end)]
+        return np.concatenate([np.empty(0, self.dtype), *parts])
+
+
+def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """`bytes_of_tokens` where every byte is a token: the first byte of a character has all its bytes."""
+    begins = np.flatnonzero((values & 0xC0) != 0x80)
+    found = np.zeros(len(values) + 1, BYTES)
+    found[begins] = np.diff(begins, append=len(values))
+    return found
+
+
+@contextmanager
+def encoding(
+    vocabulary: Vocabulary, n_processes: int | None
+) -> Iterator[Callable[[Iterable[list[Document]]], Iterator[Encoded]]]:
+    """A function from batches to what they become, in the same order.
+
+    n_processes: 1 for this one, with one thread; more for as many beside this one, of one thread each; None for this
+    one and the threads of the tokenizer. `Failed` where the system ends one of them.
+    """
+    if n_processes is None or n_processes == 1:
+        with tokenizer_threads(n_processes is None):
+            encoder = Encoder(vocabulary)
+            yield lambda batches: map(encoder, batches)
+        return
+    start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document)
+    pool = ProcessPoolExecutor(n_processes, get_context("spawn"), initializer=_begin, initargs=start)
+    try:
+        with interrupts_blocked():  # Ctrl-C reaches all processes of a terminal: this one ends the others
+            pool.submit(os.getpid)
+        yield lambda batches: _in_order(pool, batches, 2 * n_processes)
+    except BrokenProcessPool as error:
+        raise Failed("a process that tokenises was ended by the system (is the memory full?); start again") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(pool: ProcessPoolExecutor, batches: Iterable[list[Document]], most: int) -> Iterator[Encoded]:
+    """At most so many batches are on their way at once: memory does not grow with the corpus."""
+    waiting: deque[Future[Encoded]] = deque()
+    for batch in batches:
+        waiting.append(pool.submit(_encode, batch))
+        if len(waiting) > most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+_encoder: list[Encoder] = []  # of a process that `encoding` started
+
+
+def _begin(tokenizer_json: str, end_of_document: int) -> None:
+    """The first thing that such a process does. It ends with the one that started it, however that ends."""
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _encoder.append(Encoder(open_vocabulary(Tokenizer.from_str(tokenizer_json), end_of_document)))
+
+
+def _end_with_the_first() -> None:
+    first = parent_process()
+    if first is not None:
+        first.join()
+        os._exit(1)
+
+
+def _encode(batch: list[Document]) -> Encoded:
+    return _encoder[0](batch)
+
+
+@contextmanager
+def tokenizer_threads(wanted: bool) -> Iterator[None]:
+    """Lets the tokenizer use threads inside or not, and never after it, unless the user decided: forks warn of them."""
+    chosen = wanted and "TOKENIZERS_PARALLELISM" in os.environ
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    if not chosen:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true" if wanted else "false"
+    try:
+        yield
+    finally:
+        if not chosen:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false" if before is None or wanted else before

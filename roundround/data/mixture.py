@@ -1,0 +1,79 @@
+"""Several corpora at once, each with its share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import final
+
+from roundround.data.corpora import Corpus, fingerprint
+from roundround.data.stream import TokenStream, joined
+
+CYCLE = 1 << 16  # held-out tokens in which every source has its share
+MOST_HELD_OUT = 1 << 24  # tokens
+
+
+@final
+class Mixture(Corpus):
+    """Windows of several corpora: of every aligned 1,000 each has its weight's share, to within one window.
+
+    A window is of one source. There is one tokenizer; one that learns does so from all sources, in their shares.
+    Held-out text is in the same shares: `CYCLE` tokens at a time, as long as every source has some, and up to
+    `MOST_HELD_OUT` tokens.
+    """
+
+    def __init__(
+        self, *, weights: dict[str, float], sources: Mapping[str, Corpus], separate_documents: bool = False
+    ) -> None:
+        super().__init__(held_out=None, separate_documents=separate_documents)
+        if not sources or weights.keys() != sources.keys():
+            raise ValueError(f"weights are of {sorted(weights)} and sources of {sorted(sources)}: give each source one")
+        wrong = {name: weight for name, weight in weights.items() if not 0 <= weight < math.inf}
+        if wrong:
+            raise ValueError(f"weights.{next(iter(wrong))} is {next(iter(wrong.values()))}: numbers from 0 are allowed")
+        if not any(weights.values()):
+            raise ValueError("weights are all 0: at least one above 0 is needed")
+        if any(isinstance(source, Mixture) for source in sources.values()):
+            raise ValueError("sources hold a mixture: name its sources here, each with its weight")
+        if any(source.separate_documents for source in sources.values()):
+            raise ValueError("sources cannot keep documents apart by themselves: give data.separate_documents=true")
+        total = sum(weights.values())
+        self.sources = {name: source for name, source in sources.items() if weights[name] > 0}
+        self.shares = [weights[name] / total for name in self.sources]
+
+    def identity(self) -> str:
+        sources = [[share, source.identity()] for share, source in zip(self.shares, self.sources.values(), strict=True)]
+        return fingerprint(corpus="mixture", sources=sources)
+
+    def texts(self) -> Iterator[str]:
+        return (text for _, text in self.documents())
+
+    def documents(self) -> Iterator[tuple[bool, str]]:
+        """The next document is of the source that has given the fewest bytes for its share, until one has no more."""
+        iterators = [source.documents() for source in self.sources.values()]
+        given = [0.0] * len(iterators)
+        while True:
+            number = min(range(len(given)), key=given.__getitem__)
+            document = next(iterators[number], None)
+            if document is None:
+                return
+            yield document
+            given[number] += len(document[1].encode()) / self.shares[number]
+
+    def held_out_streams(self, parts: Sequence[tuple[TokenStream, TokenStream]]) -> tuple[TokenStream, TokenStream]:
+        """The held-out tokens of the sources, and their bytes, each given as a pair, in their shares."""
+        ends = [round(sum(self.shares[: n + 1]) * CYCLE) for n in range(len(parts))]
+        sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        cycles = min(
+            MOST_HELD_OUT // CYCLE, *(len(ids) // size for (ids, _), size in zip(parts, sizes, strict=True) if size)
+        )
+        if cycles == 0:  # one cycle, smaller
+            scale = min(len(ids) / size for (ids, _), size in zip(parts, sizes, strict=True) if size)
+            sizes, cycles = [int(size * scale) for size in sizes], 1
+        pieces = [
+            (number, slice(cycle * size, (cycle + 1) * size))
+            for cycle in range(cycles)
+            for number, size in enumerate(sizes)
+        ]
+        ids, n_bytes = ([parts[number][which][piece] for number, piece in pieces] for which in (0, 1))
+        return joined(ids), joined(n_bytes)

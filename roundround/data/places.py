@@ -1,0 +1,231 @@
+"""Where a corpus lies: a local folder, or any address that fsspec knows (s3://, gs://, hf://, memory://, ...).
+
+A file appears under its name when it is whole: a rename in a folder, one upload elsewhere. Credentials come from the
+usual variables and files of each service; an address that holds one is refused, because addresses are recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from roundround.data.corpora import first_line
+from roundround.errors import UserError
+from roundround.files import check_is_file, flush_folder, home_expanded, is_full, read_text, write_atomically
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
+VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or a profile of the service"
+
+
+class Place(ABC):
+    """A folder of files with plain names.
+
+    address: as it is told and recorded. disk, way_out: what a line names where it cannot be written, and what helps.
+    """
+
+    address: str
+    disk: str
+    way_out: str
+
+    @abstractmethod
+    def read_text(self, name: str) -> str:
+        """A small file. FileNotFoundError where there is none; UserError where the place cannot be reached."""
+
+    @abstractmethod
+    def write_text(self, name: str, text: str) -> None:
+        """A small file, whole or not at all."""
+
+    @abstractmethod
+    def put(self, file: Path, name: str) -> None:
+        """A finished local file, which is gone afterwards, under this name: whole or not at all."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Bytes of a file, None where there is none."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """What lies there; nothing where there is no such folder yet."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file, where there is one."""
+
+    @abstractmethod
+    def below(self, name: str) -> Place:
+        """The folder of this name in it."""
+
+    @abstractmethod
+    def scratch(self, cache_dir: Path) -> Path:
+        """A local folder for files that `put` takes."""
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Makes a place that cannot be written, whatever the reason, the user's error, which names it and the way out.
+
+        A corpus that cannot be read has to have become a UserError before (`corpora.reading`).
+        """
+        try:
+            yield
+        except OSError as error:
+            if is_full(error):
+                raise UserError(f"no space left for tokens in {self.disk}: free some, or {self.way_out}") from error
+            reason = error.strerror or first_line(error)
+            raise UserError(f"tokens cannot be written in {self.disk} ({reason}): {self.way_out}") from error
+
+
+@final
+class Folder(Place):
+    """A local folder, which is made when something is written."""
+
+    def __init__(self, path: Path, *, disk: Path | None = None, way_out: str = "give another to=DIR") -> None:
+        self.path, self.address, self.disk, self.way_out = path, str(path), str(disk or path), way_out
+
+    def read_text(self, name: str) -> str:
+        return read_text(self.path / name)
+
+    def write_text(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text)
+
+    def put(self, file: Path, name: str) -> None:
+        os.replace(file, self.path / name)
+        flush_folder(self.path)
+
+    def size(self, name: str) -> int | None:
+        try:
+            return check_is_file(self.path / name).st_size
+        except OSError:
+            return None
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path))
+        except OSError:  # said where something is written
+            return []
+
+    def remove(self, name: str) -> None:
+        path = self.path / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def below(self, name: str) -> Folder:
+        return Folder(self.path / name, way_out=self.way_out)
+
+    def scratch(self, cache_dir: Path) -> Path:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self.path
+
+
+@final
+class Remote(Place):
+    """A folder behind an address. UserError from every call that does not reach it, which says why."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.way_out = address.rstrip("/"), "give another to=DIR"
+        self.disk = self.address
+        with self._reaching():
+            from fsspec.core import url_to_fs
+
+            self._fs, self._root = url_to_fs(self.address)
+
+    def read_text(self, name: str) -> str:
+        with self._reaching():
+            content: bytes = self._fs.cat_file(self._path(name))
+        return content.decode()
+
+    def write_text(self, name: str, text: str) -> None:
+        with self._reaching():
+            self._fs.pipe_file(self._path(name), text.encode())
+
+    def put(self, file: Path, name: str) -> None:
+        with self._reaching():
+            self._fs.put_file(str(file), self._path(name))
+        file.unlink()
+
+    def fetch(self, name: str, to: Path) -> None:
+        """Copy a file to this machine. FileNotFoundError where there is none."""
+        with self._reaching():
+            self._fs.get_file(self._path(name), str(to))
+
+    def size(self, name: str) -> int | None:
+        with self._reaching():
+            self._fs.invalidate_cache()
+            try:
+                return int(self._fs.size(self._path(name)))
+            except FileNotFoundError:
+                return None
+
+    def names(self) -> list[str]:
+        with self._reaching():
+            self._fs.invalidate_cache()
+            try:
+                return sorted(path.rsplit("/", 1)[-1] for path in self._fs.ls(self._root, detail=False))
+            except FileNotFoundError:
+                return []
+
+    def remove(self, name: str) -> None:
+        with self._reaching(), suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(name))
+
+    def below(self, name: str) -> Remote:
+        return Remote(f"{self.address}/{name}")
+
+    def scratch(self, cache_dir: Path) -> Path:
+        folder = cache_dir / "uploads"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """One line for whatever goes wrong on the way: each service's library has its own errors."""
+        try:
+            yield
+        except (FileNotFoundError, UserError):
+            raise
+        except ImportError as error:
+            raise UserError(f"{self.address}: {self._missing(error)}") from None
+        except Exception as error:
+            raise UserError(f"{self.address}: {self._told(error)}") from None
+
+    def _missing(self, error: ImportError) -> str:
+        protocol = self.address.partition("://")[0]
+        if protocol in EXTRAS:
+            return f"{protocol}:// needs a package that is not installed: pip install 'roundround[{EXTRAS[protocol]}]'"
+        return f"{protocol}:// needs a package that is not installed ({first_line(error)})"
+
+    def _told(self, error: Exception) -> str:
+        name = type(error).__name__
+        if isinstance(error, PermissionError) or "redential" in name or "redential" in str(error):
+            return f"not allowed there, or no credentials ({name}: {first_line(error)}); they come from {VARIABLES}"
+        if is_full(error):
+            return "no space left on this machine for what comes from there"
+        if isinstance(error, ValueError) and "rotocol" in str(error):
+            return f"no such kind of address ({first_line(error)}); give a folder, s3://, gs:// or another of fsspec's"
+        return f"cannot be reached ({name}: {first_line(error)}); check the address and the network"
+
+
+def place_of(address: str, option: str) -> Place:
+    """The place that a user names. UserError for an address with credentials in it, or of a kind that nobody knows."""
+    if not address.strip():
+        raise UserError(f"{option} is empty; give a folder or an address such as s3://BUCKET/FOLDER")
+    if "://" not in address or address.startswith("file://"):
+        path = home_expanded(address.removeprefix("file://"), option)
+        return Folder(Path(os.path.abspath(path)), way_out=f"give another {option}=DIR")
+    parts: Any = urlsplit(address)
+    if "@" in parts.netloc or parts.query:
+        raise UserError(
+            f"{option}: an address of {parts.scheme}:// with credentials or a query in it would be recorded; give it "
+            f"without them: they come from {VARIABLES}"
+        )
+    return Remote(address)

@@ -1,0 +1,66 @@
+"""A corpus that `roundround prepare` has tokenised, by the place where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+from tokenizers import Tokenizer
+
+from roundround.data.corpora import Corpus
+from roundround.data.entry import Damaged, Entry, read_entry
+from roundround.data.places import place_of
+from roundround.data.token_data import default_cache_dir, opened
+from roundround.data.vocabulary import open_vocabulary
+from roundround.errors import UserError
+
+
+@final
+class Prepared(Corpus):
+    """Tokens in shards, in a folder or behind an address that fsspec knows, with their tokenizer and held-out text.
+
+    cache_gb: of copies of its shards on the local disk, where it lies behind an address. Its identity is that of the
+    corpus that was prepared: the same tokens in the same order.
+    """
+
+    def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
+        super().__init__(held_out=None, separate_documents=separate_documents)
+        if not path.strip():
+            raise ValueError("path is empty; give the folder or the address that roundround prepare named")
+        if not 0 < cache_gb < 1e6:
+            raise ValueError(f"cache_gb is {cache_gb}: a number of GB above 0 is allowed")
+        self.path, self.cache_bytes = path, int(cache_gb * 1e9)
+        self._entry: Entry | None = None
+
+    def entry(self) -> Entry:
+        """What lies there. UserError where that is no whole prepared corpus."""
+        if self._entry is None:
+            place = place_of(self.path, "data.path")
+            try:
+                self._entry = read_entry(place)
+            except Damaged as damage:
+                raise UserError(
+                    f"{place.address}: not a whole prepared corpus ({damage}); make it, or what is damaged of it, with "
+                    f"roundround prepare data=... to={place.address}"
+                ) from damage
+        return self._entry
+
+    def identity(self) -> str:
+        return str(self.entry().meta["corpus_hash"])
+
+    def texts(self) -> Iterator[str]:
+        """The held-out documents, read back from their tokens."""
+        entry = self.entry()
+        data = opened(entry, default_cache_dir(), self.cache_bytes)
+        end = entry.meta["end_of_document"]
+        vocabulary = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), end)
+        document: list[int] = []
+        for token in data.held_out:
+            if token != end:
+                document.append(token)
+            else:
+                yield vocabulary.decode(document)
+                document = []
+
+    def documents(self) -> Iterator[tuple[bool, str]]:
+        return ((True, text) for text in self.texts())
