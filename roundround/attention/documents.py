@@ -28,7 +28,7 @@ class Documents:
 
     pos_BT: position of each token in its document, as the encoding has them. first_BT: where its document begins.
     offsets: [documents + 1], the first token of each document in the flattened batch, and the number of tokens.
-    longest: tokens of the longest document.
+    shortest, longest: tokens of these documents.
     pos_of_groups: positions in the rows of each group, [1 or M, L]. n_in_groups: documents of each group.
     order_P: the token at each place of the groups' rows; padding repeats the document's last token.
     place_N: the place of each token.
@@ -37,6 +37,7 @@ class Documents:
     pos_BT: Tensor
     first_BT: Tensor
     offsets: Tensor
+    shortest: int
     longest: int
     pos_of_groups: list[Tensor]
     n_in_groups: list[int]
@@ -85,6 +86,7 @@ def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
         pos_BT=there(torch.cat(pos_P)[place_N].view(n_batch, n_tokens)),
         first_BT=there(offsets[:-1].repeat_interleave(lengths).view(n_batch, n_tokens) % n_tokens),
         offsets=there(offsets),
+        shortest=int(lengths.min()),
         longest=int(lengths.max()),
         pos_of_groups=[there(pos_ML) for pos_ML in pos_of_groups],
         n_in_groups=[len(group) for group in groups],

@@ -133,9 +133,13 @@ def attention_of_documents(
 ) -> Tensor:
     """Causal attention [B, H, T, C] within each document, by the kernels for rows of unequal length."""
 
+    shortest, longest = documents.shortest, documents.longest  # else they would be read off the offsets in each layer
+
     def laid_out(x_BHTC: Tensor) -> Tensor:
         x_NHC = repeated(x_BHTC, q_BHTC).transpose(1, 2).flatten(0, 1)
-        jagged = torch.nested.nested_tensor_from_jagged(x_NHC, documents.offsets, max_seqlen=documents.longest)
+        jagged = torch.nested.nested_tensor_from_jagged(
+            x_NHC, documents.offsets, min_seqlen=shortest, max_seqlen=longest
+        )
         return jagged.transpose(1, 2)
 
     q, k, v = (laid_out(x) for x in (q_BHTC, k_BGTC, v_BGTC))

@@ -30,7 +30,7 @@ NOT_SETTINGS = {
     *("run", "resume", "outputs", "logger", "trust", "device", "hydra", "seed", "seeds", "experiment", "compile"),
     *("table", "batch_tokens", "checkpoint_every", "normalisers", "evaluate", "test_sizes", "dispersion", "rows"),
     *("entropy", "trainer.accelerator", "trainer.devices", "trainer.log_every_n_steps", "trainer.strategy", "bos"),
-    *("log_every", "prompt", *PLACES),
+    *("trainer.peak_flops", "log_every", "prompt", *PLACES),
 }
 # of a record: what says how it was measured, and what was found beside the number
 NOT_PLACES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints", "joining_token"}

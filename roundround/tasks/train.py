@@ -46,6 +46,7 @@ from roundround.training.callback import TrainingCallback
 from roundround.training.footprint import check_batch_fits, check_model_fits
 from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.material import Material, Measured
+from roundround.training.meter import Meter, Timed, peak_flops, training_flops
 from roundround.training.module import LanguageModel
 from roundround.training.notes import about_softmax, about_warmup, trains_as_softmax
 from roundround.training.optim import OptimizerFactory
@@ -132,7 +133,8 @@ def fit(
         start.load_into(decoder, past)
     callback = callback_of(run, config, material, past)
     trainer = trainer_of(config, run, callback, n_steps - first_step)
-    batches = batches_of(config, material, trainer, first_step)
+    batches = Timed(batches_of(config, material, trainer, first_step))
+    callback.meter = meter_of(run, config, material, decoder, trainer, batches)
     module = LanguageModel(
         decoder,
         material,
@@ -188,6 +190,19 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
     return material.batches(shares)
 
 
+def meter_of(
+    run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
+) -> Meter:
+    """What tells how well the run uses its devices, whose peak is given, known by name or measured."""
+    flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
+    device = trainer.strategy.root_device
+    peak = config.trainer.get("peak_flops") or peak_flops(device, str(trainer.precision))
+    if peak is None and run.writes:
+        print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
+    of_all = None if peak is None else peak * trainer.world_size
+    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=of_all)
+
+
 def announce(
     run: Run,
     material: Material,
@@ -206,7 +221,7 @@ def announce(
         "device": trainer.strategy.root_device.type,
         "precision": trainer.precision,
     }
-    before = [start for start in run.manifest.get("processes", []) if start["from_step"] < first_step]
+    before = [those for those in run.manifest.get("processes", []) if those["from_step"] < first_step]
     run.note(device=describe_device(trainer.strategy.root_device), facts=facts, processes=[*before, now])
     if not run.writes:
         return
@@ -271,6 +286,7 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     if message is not None and run.writes:
         print_status(message)
     del settings["max_steps"]
+    settings.pop("peak_flops", None)  # `meter_of` reads it; runs from before it was there have none
     if shards(settings):
         check_sharding(settings)  # the precision is known now
         del settings["strategy"]

@@ -18,6 +18,7 @@ from roundround.runs.run import Run
 from roundround.runs.weights import check_optimizer, load_shards_of_optimizer
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
+from roundround.training.meter import Meter
 from roundround.training.module import LanguageModel, learning_rate, loss_scaler
 from roundround.training.sharding import gathered
 
@@ -55,6 +56,7 @@ class TrainingCallback(lightning.Callback):
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
         self.bookkeeping: Bookkeeping | None = None
+        self.meter: Meter | None = None
 
     # -- the start and the end
 
@@ -154,6 +156,7 @@ class TrainingCallback(lightning.Callback):
         skipped = self.skipped(trainer, numbers_2S, step)
         kept_2S = numbers_2S[:, finite_S] if finite_S.any() else numbers_2S
         loss, speed = float(kept_2S[0].mean()), n_steps * self.material.tokens_per_step / seconds
+        used = {} if self.meter is None else self.meter.numbers(n_steps, seconds)
         self.run.log(
             step,
             loss=loss,
@@ -161,9 +164,11 @@ class TrainingCallback(lightning.Callback):
             lr=learning_rate(trainer),
             tokens=step * self.material.tokens_per_step,
             tokens_per_second=speed,
+            **used,
             **skipped,
         )
-        self.books.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s")
+        share = f"  mfu {used['mfu']:.0%}" if "mfu" in used else ""
+        self.books.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
 
     def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
         """How many steps the loss scaler of 16-mixed has skipped so far, where there is one.

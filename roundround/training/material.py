@@ -18,11 +18,15 @@ Measured = dict[str, Any]  # "step", "nats_per_token" and what else is measured 
 
 
 class Material(ABC):
-    """A training run's data as the run uses it. tokens_per_step: positions of a batch, over all devices."""
+    """A training run's data as the run uses it.
+
+    tokens_per_step: positions of a batch, over all devices. scored_share: of them, those with a target.
+    """
 
     n_vocab: int
     tokenizer: Tokenizer
     tokens_per_step: int
+    scored_share: float = 1.0
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:

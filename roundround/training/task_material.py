@@ -35,6 +35,9 @@ class TaskMaterial(Material):
         drawn = Examples(self.task, seed=config.seed, split="validation")
         self.validation = [drawn[i] for i in range(self.task.validation_examples)]
         self.n_shared = drawn.n_shared
+        self.scored_share = sum(int(scored.sum()) for _, scored in self.validation) / (
+            len(self.validation) * self.length
+        )
         self.unread = unread_loss(self.validation)
         self.n_train = self.task.train_examples or Examples(self.task, seed=config.seed, split="train").n
 

@@ -39,6 +39,10 @@ def clipping_limit(value: Any) -> str | None:
     return None if sound else "must be a finite number above 0; null turns clipping off"
 
 
+def positive(value: Any) -> str | None:
+    return None if value is None or clipping_limit(value) is None else "must be a finite number above 0, or null"
+
+
 def precision(value: Any) -> str | None:
     if value in WEIGHTS_IN_16_BITS:
         return (
@@ -116,6 +120,7 @@ REFUSED = {  # name: what takes its place
     "plugins": "it takes Python objects, which a command line cannot give",
     "sync_batchnorm": "the model has no batch normalisation",
 }
+OURS = {"peak_flops": positive}  # what stands beside Lightning's arguments and is not handed to it
 OWNED = {  # what the Trainer gets in the place of some of them
     "logger": False,
     "enable_checkpointing": False,
@@ -134,15 +139,15 @@ OWNED = {  # what the Trainer gets in the place of some of them
 def check_trainer(settings: Mapping[str, Any]) -> None:
     """Raises UserError for the first argument that would not be honoured, or that Lightning does not have."""
     for name, value in {**dict.fromkeys(COUNTS), **settings}.items():
-        if name in HONOURED:
-            wrong = HONOURED[name](value)
+        if name in HONOURED or name in OURS:
+            wrong = (HONOURED | OURS)[name](value)
             if wrong:
                 raise UserError(f"trainer.{name}={'null' if value is None else value} {wrong}")
         elif name in arguments():
             why = REFUSED.get(name, "nobody has checked what it does here")
             raise UserError(f"trainer.{name} is not supported: {why}; leave it out")
         elif name != "_target_":
-            raise UserError(f"trainer has no parameter '{name}'{nearest(name, HONOURED)}")
+            raise UserError(f"trainer has no parameter '{name}'{nearest(name, HONOURED | OURS)}")
     if settings.get("gradient_clip_algorithm") and settings.get("gradient_clip_val") is None:
         raise UserError("trainer.gradient_clip_algorithm does nothing without trainer.gradient_clip_val; give both")
     if settings.get("strategy") == SHARDS:

@@ -34,7 +34,7 @@ MAX_RETRIEVAL = [
     "logger=none",
 ]  # fmt: skip
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "ran", "far", "over", "hill"]
-SPEED = re.compile(r"per_second|seconds")
+SPEED = re.compile(r"per_second|seconds|^(mfu|waiting_share|peak_memory_gb)$")
 LOCKS = re.compile(r"\.lock$")
 OWN_LINE = re.compile(  # of a stop, and the tables of max retrieval
     r"roundround( [\w-]+)?: interrupted by SIG(INT|TERM)$|(in )?(per )?cent$|items "

@@ -39,7 +39,8 @@ def lines(run: Path) -> list[dict[str, float]]:
 
 
 def without_clock(rows: list[dict[str, float]]) -> list[dict[str, float]]:
-    return [{key: value for key, value in row.items() if key != "tokens_per_second"} for row in rows]
+    of_the_clock = {"tokens_per_second", "mfu", "waiting_share", "peak_memory_gb"}
+    return [{key: value for key, value in row.items() if key not in of_the_clock} for row in rows]
 
 
 def measured(run: Path, step: int) -> dict[str, float]:
