@@ -150,6 +150,7 @@ class Peers:
         """
         if self.n == 1:
             return False
+        heard = False
         try:
             if self.store is None:  # refused before it has met the others
                 if not 0 < code < 128:
@@ -157,16 +158,18 @@ class Peers:
                 self.connect(seconds=SECONDS_TO_ANSWER)
             assert self.store is not None
             self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
+            heard = self.present("answer")
             others = set(range(self.n)) - {self.rank} - self.named_lost.keys()
             deadline = time.monotonic() + SECONDS_TO_LEAVE
             while (self.holds_store or code) and others and time.monotonic() < deadline:
                 others = {rank for rank in others if not self.present(f"left/{rank}")}
                 time.sleep(0.05)
-            return self.present("said/0") or self.present("left/0")
+            heard = heard or self.present("said/0") or self.present("left/0")
         except (RuntimeError, UserError):
-            return False
+            pass  # the store went, with the first process
         finally:
             self.left.set()
+        return heard
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
