@@ -24,6 +24,7 @@ from roundround.runs import launcher, variants
 from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
+from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
 
 # what launchers set, for the second of two processes
@@ -99,6 +100,64 @@ def test_lightning_sees_the_same_launcher_and_rank(
     ours = launcher.launch()
     assert (ours.rank, ours.local_rank) == (theirs.global_rank(), theirs.local_rank())
     assert ours.n_processes == theirs.world_size()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "machine", "n"),
+    [("2", "0", 2), ("2(x2),1", "1", 2), ("2(x2),1", "2", 1), ("", "0", 4)],
+)
+def test_srun_says_how_many_tasks_a_machine_has(
+    tasks: str, machine: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**SRUN, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": machine, "SLURM_NTASKS": "4"})
+    launched = launcher.launch()
+    assert launched is not None
+    assert (launched.n_on_machine, launched.machine) == (n, int(machine))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("gpu[03-05,9],login", "gpu03"), ("n[1,3]", "n1"), ("a,b", "a"), ("alone", "alone")],
+)
+def test_the_first_machine_of_slurms_list_is_the_one_to_meet_at(nodes: str, first: str) -> None:
+    assert launcher.first_host(nodes) == first
+
+
+def test_tasks_of_submitit_local_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMITIT_LOCAL_NTASKS", "2")
+    with pytest.raises(UserError, match="know nothing of each other"):
+        launcher.launch()
+
+
+# -- a job that Slurm puts back into the queue
+
+
+@pytest.fixture
+def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of job 7, which Slurm has started again since."""
+    run = tmp_path / "train" / "2025-01-01" / "10-00-00"
+    run.mkdir(parents=True)
+    set_all(monkeypatch, {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big"})
+    write_json(run / "run.json", a_manifest(status="interrupted", job=launcher.job(), overrides=["pe=rope", "seed=1"]))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    return run
+
+
+@pytest.mark.parametrize("others", [{}, SRUN], ids=["alone", "second task"])
+def test_a_job_that_starts_again_finds_its_own_run(
+    others: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, others)
+    assert run_directory(str(tmp_path), "train", None, ["seed=1", "pe=rope"]) == str(requeued)
+
+
+@pytest.mark.parametrize("differs", [{"SLURM_JOB_ID": "8"}, {"SLURM_RESTART_COUNT": "0"}, {}])
+def test_another_job_or_command_gets_a_run_of_its_own(
+    differs: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, differs)
+    overrides = ["pe=rope", "seed=1"] if differs else ["pe=nope"]
+    assert run_directory(str(tmp_path), "train", None, overrides) != str(requeued)
 
 
 def test_half_of_the_variables_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +271,8 @@ def test_only_a_failure_keeps_the_scratch_folder_for_its_log(
             raise error
 
     monkeypatch.setattr("roundround.tasks.train.train", task)
+    monkeypatch.setattr(Peers, "join", lambda self, answer: None)  # nobody else is there
+    monkeypatch.setattr(Peers, "leave", lambda self, code, line: True)
     monkeypatch.setattr(tempfile, "tempdir", str(here))
     set_all(monkeypatch, TORCHRUN)
     assert roundround("train").code == code
