@@ -35,14 +35,13 @@ from roundround.console import print_result, quiet
 from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
 from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
 from roundround.runs import directories
-from roundround.runs.launcher import rank, started_again, together
+from roundround.runs.launcher import TOGETHER, check_alone, rank, started_again
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
 WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page
-TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
@@ -96,7 +95,7 @@ class Job:
         """Run the task; the exit code and a line about it, with the traceback in the log."""
         directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
-            self.check_together()
+            check_alone(self.verb)
             task = self.task(directory, log_name, handlers)
             on_signals(interrupt)
             self.join(cfg, peers, directory)
@@ -127,15 +126,6 @@ class Job:
         except (Exception, SystemExit) as error:  # a module of the user's own may try to end the process
             return 1, self.failed(error)
         return 0, ""
-
-    def check_together(self) -> None:
-        """Raises UserError for a verb that would do the same in each of several processes."""
-        launched = together()
-        if launched is not None and self.verb not in TOGETHER:
-            raise UserError(
-                f"{self.verb} runs in one process and {launched.launcher} started {launched.n_processes}; start it "
-                f"alone ({', '.join(TOGETHER)} share their work)"
-            )
 
     def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
         """Meet the processes of the same run, which must have been asked for the same.

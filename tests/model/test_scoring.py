@@ -15,7 +15,7 @@ from torch import Tensor
 from roundround.config.models import build_decoder
 from roundround.model import decoder as decoder_module
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import PositionLoss, score
+from roundround.model.scoring import PositionLoss, Share, score
 
 CPU = torch.device("cpu")
 N_VOCAB = 53

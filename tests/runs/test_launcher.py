@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from conftest import Done, shell
 from helpers_manifest import a_manifest
 
-from roundround.errors import Interrupted, UserError
+from roundround.errors import AlreadySaid, Interrupted, UserError
 from roundround.files import write_json
 from roundround.runs import launcher, variants
 from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
@@ -127,6 +128,18 @@ def test_tasks_of_submitit_local_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SUBMITIT_LOCAL_NTASKS", "2")
     with pytest.raises(UserError, match="know nothing of each other"):
         launcher.launch()
+
+
+@pytest.mark.parametrize("verb", ["probe", "theory", "reproduce", "compare", "rerun", "export", "runs", "show", "sync"])
+def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**TORCHRUN, "RANK": "0"})
+    with pytest.raises(UserError, match="torchrun started 2; start it alone"):
+        launcher.check_alone(verb)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(AlreadySaid):
+        launcher.check_alone(verb)
 
 
 # -- a job that Slurm puts back into the queue
@@ -345,6 +358,43 @@ def test_processes_of_torchrun_go_on_with_one_run(here: Path, fast: list[str], t
     assert again.err.count("resuming after step 2") == 1
     assert (whole.directory / "checkpoints/last/model.safetensors").read_bytes() == before
     assert not list(here.glob("roundround-rank-*"))
+
+
+AGENTS = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=two", "--rdzv-endpoint=127.0.0.1:29613"]
+
+
+@pytest.mark.slow
+def test_two_agents_are_one_run(here: Path, fast: list[str]) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *AGENTS, "-m", "roundround"]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: processes(*torchrun, "train", *fast, "trainer.devices=auto", here=here), "ab"))
+    assert [done.code for done in both] == [0, 0], both
+    (run,) = here.glob("outputs/train/*/*")
+    assert "".join(done.out for done in both).split() == [str(run)]
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verb", "words", "tolerance"),
+    [
+        ("eval", ["run=last", "length=[32,64]", "max_tokens=640", "dispersion=true"], 1e-12),
+        ("max-retrieval", ["seeds=3", "max_steps=60", "model.width=16", "test_sizes=[16,64]", "test_sets=64"], 1e-5),
+    ],
+)
+def test_the_numbers_of_two_processes_are_those_of_one(
+    verb: str, words: list[str], tolerance: float, here: Path, train: Callable[..., Done]
+) -> None:
+    if verb == "eval":
+        assert train().code == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "roundround"]
+    two = processes(*torchrun, verb, *words, "logger=none", "device=cpu", here=here)
+    one = shell(verb, *words, "logger=none", "device=cpu", cwd=here)
+    assert (one.code, two.code) == (0, 0), two.err
+    mine, theirs = ([{**r, "run": None, "value": None} for r in done.results] for done in (one, two))
+    assert mine == theirs
+    values = [[r["value"] for r in done.results] for done in (one, two)]
+    assert values[0] == pytest.approx(values[1], rel=tolerance, abs=tolerance)
 
 
 def no_slurm() -> str | None:
