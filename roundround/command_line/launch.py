@@ -30,7 +30,6 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
-from roundround.config.recorded import as_dict, flat
 from roundround.console import print_result, quiet
 from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
 from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
@@ -135,6 +134,8 @@ class Job:
         begun = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
         if self.verb in TOGETHER:
+            from roundround.config.recorded import as_dict, flat  # torch comes with it; the task needs it too
+
             peers.said = {"the verb": self.verb, **flat(as_dict(cfg))}
         peers.join({"resume": own, "directory": str(directory)})
         own = peers.answer.get("resume", own)

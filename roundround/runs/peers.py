@@ -15,14 +15,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from roundround.errors import Interrupted, PeerLost, UserError, one_line, printable
 from roundround.interruption import deaf
 from roundround.runs.launcher import address, together
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
@@ -31,6 +28,16 @@ SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others 
 SECONDS_BETWEEN_LOOKS = 0.5
 RANK = "rank"
 KILLED = {"code": 1, "line": "was killed, or its machine is gone"}
+
+
+class Store(Protocol):
+    """What is used of the key-value stores of torch.distributed, which takes seconds to import."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
 
 
 class Peers:
@@ -68,7 +75,7 @@ class Peers:
         self.store = store
         self.store.set(f"said/{self.rank}", json.dumps(self.said, sort_keys=True))
         if self.rank == 0:
-            found = {"refused": self.refusal(), "answer": self.answer}
+            found: dict[str, Any] = {"refused": self.refusal(), "answer": self.answer}
             self.store.set("answer", json.dumps(found))
         else:
             self.wait_for("answer", 0)
@@ -139,7 +146,7 @@ class Peers:
 
         assert self.store is not None, "they have met"
         if not distributed.is_initialized():
-            store = PrefixStore("group", self.store)
+            store = PrefixStore("group", self.store)  # type: ignore[arg-type]  # it is one of theirs
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
         found: list[Any] = [None] * self.n
         distributed.all_gather_object(found, value)
