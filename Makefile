@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test test-all test-faults contract lint types docs readme wheel bench mutants clean
+.PHONY: help demo test test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (under six minutes on two cores, no network, no GPU)"
 	@echo "make test-all   that, make test-faults, the tests that take long (compiled runs), and make mutants"
 	@echo "make test-faults  2,900 invocations, wrong and right, kills at every change of the disk, strange places (half an hour)"
+	@echo "make test-cluster  jobs of a real Slurm, which it starts and stops on this machine (five minutes)"
 	@echo "make contract CONFIG_DIR=mine   the contract tests on the variants of your own conf folder"
 	@echo "make lint    ruff       make types   mypy       make wheel   build it and run it from an empty directory"
 	@echo "make docs    API pages from the docstrings, in site/"
@@ -34,10 +35,15 @@ test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 test-all: test test-faults mutants
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster'
 
 test-faults: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m '' tests/faults $(if $(ONLY),-k '$(ONLY)')
+
+# Needs Debian's slurm-wlm and munge, and root; elsewhere it skips and says why.
+test-cluster: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,slurm]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m cluster tests/cluster
 
 contract: $(INSTALLED)
 	$(if $(CONFIG_DIR),,$(error give the folder of your variants: make contract CONFIG_DIR=mine))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 from typer.core import TyperCommand
@@ -162,6 +163,22 @@ def root(
     version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="The version.")] = False,
 ) -> None:
     pass
+
+
+def leave(code: int) -> NoReturn:
+    """End the process; one of several that has failed at once.
+
+    Python takes seconds to tidy up, in which a launcher that has seen the first one go kills the others; and broken
+    connections may keep it from ending at all.
+    """
+    if code:
+        from roundround.command_line.complaint import one_of_several
+
+        if one_of_several():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    raise SystemExit(code)
 
 
 def run(args: list[str]) -> int:

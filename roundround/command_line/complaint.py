@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from roundround.errors import printable
+from roundround.errors import UserError, printable
 from roundround.runs import launcher
 
 
@@ -28,3 +28,11 @@ def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int
     line = printable(f"{' '.join(['roundround', verb]).strip()}: {message}")
     print(f"{red}{line}{plain}", file=sys.stderr, flush=True)
     return code
+
+
+def one_of_several() -> bool:
+    """Whether other processes work on the same run."""
+    try:
+        return launcher.together() is not None
+    except UserError:
+        return False

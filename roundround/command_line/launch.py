@@ -30,19 +30,17 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
-from roundround.config.recorded import as_dict, flat
 from roundround.console import print_result, quiet
 from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
 from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
 from roundround.runs import directories
-from roundround.runs.launcher import rank, started_again, together
+from roundround.runs.launcher import TOGETHER, check_alone, rank, started_again
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
 
 log = logging.getLogger(__name__)
 WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page
-TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
@@ -96,7 +94,7 @@ class Job:
         """Run the task; the exit code and a line about it, with the traceback in the log."""
         directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
-            self.check_together()
+            check_alone(self.verb)
             task = self.task(directory, log_name, handlers)
             on_signals(interrupt)
             self.join(cfg, peers, directory)
@@ -128,15 +126,6 @@ class Job:
             return 1, self.failed(error)
         return 0, ""
 
-    def check_together(self) -> None:
-        """Raises UserError for a verb that would do the same in each of several processes."""
-        launched = together()
-        if launched is not None and self.verb not in TOGETHER:
-            raise UserError(
-                f"{self.verb} runs in one process and {launched.launcher} started {launched.n_processes}; start it "
-                f"alone ({', '.join(TOGETHER)} share their work)"
-            )
-
     def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
         """Meet the processes of the same run, which must have been asked for the same.
 
@@ -145,6 +134,8 @@ class Job:
         begun = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
         if self.verb in TOGETHER:
+            from roundround.config.recorded import as_dict, flat  # torch comes with it; the task needs it too
+
             peers.said = {"the verb": self.verb, **flat(as_dict(cfg))}
         peers.join({"resume": own, "directory": str(directory)})
         own = peers.answer.get("resume", own)

@@ -7,16 +7,20 @@ import os
 from collections.abc import Callable
 
 from roundround.command_line.complaint import complain
-from roundround.errors import Failed, OutputError, UserError, one_line
+from roundround.errors import AlreadySaid, Failed, OutputError, UserError, one_line
+from roundround.runs.launcher import check_alone
 
 
 def read(verb: str, target: str, words: list[str]) -> int:
     """Call `package.module:function` with the names and the values of what is typed; the exit code."""
     module, _, name = target.partition(":")
     try:
+        check_alone(verb)
         names, values = names_and_values(words)
         function: Callable[[list[str], dict[str, str]], None] = getattr(importlib.import_module(module), name)
         function(names, values)
+    except AlreadySaid:
+        return 2
     except UserError as error:
         return complain(verb, one_line(error), 2)
     except Failed as error:

@@ -13,7 +13,7 @@ from roundround.runs.launcher import together
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one, of several processes each its own. UserError for a device that is not there."""
+    """`auto` is a GPU where there is one, another for each process. UserError for a device that torch does not have."""
     if name == "auto":
         launched = together()
         if launched is not None and torch.cuda.is_available():

@@ -10,7 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 
-from roundround.errors import UserError
+from roundround.errors import AlreadySaid, UserError
+
+TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,19 @@ def launched_from_outside() -> Launch | None:
     """The same by torchrun or srun; None where Lightning started the processes."""
     launched = together()
     return None if launched is None or launched.launcher == "Lightning" else launched
+
+
+def check_alone(verb: str) -> None:
+    """Raises UserError for a verb that would do the same in each of several processes; AlreadySaid in all but one."""
+    launched = together()
+    if launched is None or verb in TOGETHER:
+        return
+    if launched.rank != 0:
+        raise AlreadySaid
+    raise UserError(
+        f"this runs in one process and {launched.launcher} started {launched.n_processes}; start it alone "
+        f"({', '.join(TOGETHER)} share their work)"
+    )
 
 
 def without_srun(launched: Launch) -> bool:

@@ -1,9 +1,9 @@
 """The processes that work on one run together: how they meet, what they tell each other, and who is missing.
 
-They meet at the key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
-in the first process. There each says what it was asked to do, and the first answers all; a process that leaves says how,
-so that those whose collective operation fails thereby can tell whose fault it was. What they compute together goes
-through torch.distributed's groups.
+They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
+in the first process. There each says what it was asked to do, and the first answers all. A process that leaves says
+how, so that those whose collective operation fails thereby can tell whose fault it was. What they compute together
+goes through torch.distributed's groups.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from roundround.errors import Interrupted, PeerLost, UserError, one_line, printable
 from roundround.interruption import deaf
 from roundround.runs.launcher import address, together
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
@@ -31,6 +28,16 @@ SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others 
 SECONDS_BETWEEN_LOOKS = 0.5
 RANK = "rank"
 KILLED = {"code": 1, "line": "was killed, or its machine is gone"}
+
+
+class Store(Protocol):
+    """What is used of the key-value stores of torch.distributed, which takes seconds to import."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
 
 
 class Peers:
@@ -61,11 +68,14 @@ class Peers:
         self.answer = dict(answer or self.answer)
         if together() is None or self.store is not None:
             return
-        self.connect()
-        assert self.store is not None
+        self.meet(self.connect())
+
+    def meet(self, store: Store) -> None:
+        """`join` at this store."""
+        self.store = store
         self.store.set(f"said/{self.rank}", json.dumps(self.said, sort_keys=True))
         if self.rank == 0:
-            found = {"refused": self.refusal(), "answer": self.answer}
+            found: dict[str, Any] = {"refused": self.refusal(), "answer": self.answer}
             self.store.set("answer", json.dumps(found))
         else:
             self.wait_for("answer", 0)
@@ -75,9 +85,9 @@ class Peers:
             raise UserError(found["refused"])
         threading.Thread(target=self.answer_roll_calls, name="roll-calls", daemon=True).start()
 
-    def connect(self, *, seconds: float = SECONDS_TO_COME) -> None:
+    def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
         """Open the store, in short attempts between which a signal is heard. UserError where it cannot be."""
-        from torch.distributed import PrefixStore, TCPStore  # seconds
+        from torch._C._distributed_c10d import PrefixStore, TCPStore  # of torch.distributed; seconds
 
         launched = together()
         assert launched is not None
@@ -96,7 +106,7 @@ class Peers:
                     why = f"{self.name(self.rank)} does not reach the first at {host}:{port}"
                     why = f"nobody can be met at {host}:{port}" if self.holds_store else why
                     raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
-        self.store = PrefixStore("roundround", store)
+        return PrefixStore("roundround", store)
 
     def refusal(self) -> str | None:
         """Wait for all; why they cannot begin, or None."""
@@ -132,9 +142,11 @@ class Peers:
         if self.n == 1:
             return [value]
         from torch import distributed
+        from torch._C._distributed_c10d import PrefixStore
 
+        assert self.store is not None, "they have met"
         if not distributed.is_initialized():
-            store = distributed.PrefixStore("group", self.store)
+            store = PrefixStore("group", self.store)  # type: ignore[arg-type]  # it is one of theirs
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
         found: list[Any] = [None] * self.n
         distributed.all_gather_object(found, value)
@@ -150,23 +162,25 @@ class Peers:
         """
         if self.n == 1:
             return False
+        heard = False
         try:
             if self.store is None:  # refused before it has met the others
                 if not 0 < code < 128:
                     return False
-                self.connect(seconds=SECONDS_TO_ANSWER)
-            assert self.store is not None
+                self.store = self.connect(seconds=SECONDS_TO_ANSWER)
             self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
+            heard = self.present("answer")
             others = set(range(self.n)) - {self.rank} - self.named_lost.keys()
             deadline = time.monotonic() + SECONDS_TO_LEAVE
             while (self.holds_store or code) and others and time.monotonic() < deadline:
                 others = {rank for rank in others if not self.present(f"left/{rank}")}
                 time.sleep(0.05)
-            return self.present("said/0") or self.present("left/0")
+            heard = heard or self.present("said/0") or self.present("left/0")
         except (RuntimeError, UserError):
-            return False
+            pass  # the store went, with the first process
         finally:
             self.left.set()
+        return heard
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roundround.console import print_status
+from roundround.errors import one_line
 from roundround.files import write_atomically, write_json, write_records
 from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.leftovers import MANIFEST, METRICS, RESULTS
@@ -45,7 +47,11 @@ class Run:
         with open(self.directory / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
         self.has_logged = True
-        self.logger.log(metrics, step)
+        try:
+            self.logger.log(metrics, step)
+        except ConnectionError as error:  # a job's SIGTERM reaches the process that the logger has started too
+            print_status(f"the logger's own process is gone ({one_line(error)}); the run goes on without it")
+            self.logger = Logger()
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps after this one: a resumed run makes them again. A torn last line goes too."""

@@ -48,8 +48,9 @@ TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hu
 class Evaluated:
     """A model and the text that it is measured on.
 
-    peers: the processes that share its windows. choices: the option of each config group, as results name it. train_length: tokens of the context that the model
-    was trained on. seed, run: of a run trained here. first_token: the text of the token in front of every window.
+    peers: the processes that share its windows. choices: the option of each config group, as results name it.
+    train_length: tokens of the context that the model was trained on. seed, run: of a run trained here. first_token:
+    the text of the token in front of every window.
     separate_documents: whether documents in a window do not see each other.
     """
 

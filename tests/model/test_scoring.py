@@ -15,7 +15,7 @@ from torch import Tensor
 from roundround.config.models import build_decoder
 from roundround.model import decoder as decoder_module
 from roundround.model.decoder import Decoder
-from roundround.model.scoring import PositionLoss, score
+from roundround.model.scoring import PositionLoss, Share, score
 
 CPU = torch.device("cpu")
 N_VOCAB = 53
@@ -156,3 +156,12 @@ def test_what_is_no_target_counts_for_nothing() -> None:
     assert loss.by_position == [3.0, 1.0, None]
     assert math.isnan(loss.token_loss(2, 3))
     assert math.isnan(loss.perplexity(2, 3))
+
+
+def test_shares_of_windows_are_every_window_once() -> None:
+    windows = torch.arange(7)[:, None].expand(7, 3)
+    shares = [Share(windows, first=rank, n=3) for rank in range(3)]
+    assert [len(share) for share in shares] == [3, 2, 2]
+    assert [share[0:2][:, 0].tolist() for share in shares] == [[0, 3], [1, 4], [2, 5]]
+    assert [share[2:4][:, 0].tolist() for share in shares] == [[6], [], []]
+    assert len(Share(windows, first=8, n=9)[0:4]) == 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import pytest
 from conftest import Done, shell
 from helpers_manifest import a_manifest
 
-from roundround.errors import Interrupted, UserError
+from roundround.errors import AlreadySaid, Interrupted, UserError
 from roundround.files import write_json
 from roundround.runs import launcher, variants
 from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
+from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
 
 # what launchers set, for the second of two processes
@@ -99,6 +101,76 @@ def test_lightning_sees_the_same_launcher_and_rank(
     ours = launcher.launch()
     assert (ours.rank, ours.local_rank) == (theirs.global_rank(), theirs.local_rank())
     assert ours.n_processes == theirs.world_size()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "machine", "n"),
+    [("2", "0", 2), ("2(x2),1", "1", 2), ("2(x2),1", "2", 1), ("", "0", 4)],
+)
+def test_srun_says_how_many_tasks_a_machine_has(
+    tasks: str, machine: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**SRUN, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": machine, "SLURM_NTASKS": "4"})
+    launched = launcher.launch()
+    assert launched is not None
+    assert (launched.n_on_machine, launched.machine) == (n, int(machine))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("gpu[03-05,9],login", "gpu03"), ("n[1,3]", "n1"), ("a,b", "a"), ("alone", "alone")],
+)
+def test_the_first_machine_of_slurms_list_is_the_one_to_meet_at(nodes: str, first: str) -> None:
+    assert launcher.first_host(nodes) == first
+
+
+def test_tasks_of_submitit_local_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMITIT_LOCAL_NTASKS", "2")
+    with pytest.raises(UserError, match="know nothing of each other"):
+        launcher.launch()
+
+
+@pytest.mark.parametrize("verb", ["probe", "theory", "reproduce", "compare", "rerun", "export", "runs", "show", "sync"])
+def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**TORCHRUN, "RANK": "0"})
+    with pytest.raises(UserError, match="torchrun started 2; start it alone"):
+        launcher.check_alone(verb)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(AlreadySaid):
+        launcher.check_alone(verb)
+
+
+# -- a job that Slurm puts back into the queue
+
+
+@pytest.fixture
+def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of job 7, which Slurm has started again since."""
+    run = tmp_path / "train" / "2025-01-01" / "10-00-00"
+    run.mkdir(parents=True)
+    set_all(monkeypatch, {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big"})
+    write_json(run / "run.json", a_manifest(status="interrupted", job=launcher.job(), overrides=["pe=rope", "seed=1"]))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    return run
+
+
+@pytest.mark.parametrize("others", [{}, SRUN], ids=["alone", "second task"])
+def test_a_job_that_starts_again_finds_its_own_run(
+    others: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, others)
+    assert run_directory(str(tmp_path), "train", None, ["seed=1", "pe=rope"]) == str(requeued)
+
+
+@pytest.mark.parametrize("differs", [{"SLURM_JOB_ID": "8"}, {"SLURM_RESTART_COUNT": "0"}, {}])
+def test_another_job_or_command_gets_a_run_of_its_own(
+    differs: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, differs)
+    overrides = ["pe=rope", "seed=1"] if differs else ["pe=nope"]
+    assert run_directory(str(tmp_path), "train", None, overrides) != str(requeued)
 
 
 def test_half_of_the_variables_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +284,8 @@ def test_only_a_failure_keeps_the_scratch_folder_for_its_log(
             raise error
 
     monkeypatch.setattr("roundround.tasks.train.train", task)
+    monkeypatch.setattr(Peers, "join", lambda self, answer: None)  # nobody else is there
+    monkeypatch.setattr(Peers, "leave", lambda self, code, line: True)
     monkeypatch.setattr(tempfile, "tempdir", str(here))
     set_all(monkeypatch, TORCHRUN)
     assert roundround("train").code == code
@@ -284,6 +358,43 @@ def test_processes_of_torchrun_go_on_with_one_run(here: Path, fast: list[str], t
     assert again.err.count("resuming after step 2") == 1
     assert (whole.directory / "checkpoints/last/model.safetensors").read_bytes() == before
     assert not list(here.glob("roundround-rank-*"))
+
+
+AGENTS = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=two", "--rdzv-endpoint=127.0.0.1:29613"]
+
+
+@pytest.mark.slow
+def test_two_agents_are_one_run(here: Path, fast: list[str]) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *AGENTS, "-m", "roundround"]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: processes(*torchrun, "train", *fast, "trainer.devices=auto", here=here), "ab"))
+    assert [done.code for done in both] == [0, 0], both
+    (run,) = here.glob("outputs/train/*/*")
+    assert "".join(done.out for done in both).split() == [str(run)]
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verb", "words", "tolerance"),
+    [
+        ("eval", ["run=last", "length=[32,64]", "max_tokens=640", "dispersion=true"], 1e-12),
+        ("max-retrieval", ["seeds=3", "max_steps=60", "model.width=16", "test_sizes=[16,64]", "test_sets=64"], 1e-5),
+    ],
+)
+def test_the_numbers_of_two_processes_are_those_of_one(
+    verb: str, words: list[str], tolerance: float, here: Path, train: Callable[..., Done]
+) -> None:
+    if verb == "eval":
+        assert train().code == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "roundround"]
+    two = processes(*torchrun, verb, *words, "logger=none", "device=cpu", here=here)
+    one = shell(verb, *words, "logger=none", "device=cpu", cwd=here)
+    assert (one.code, two.code) == (0, 0), two.err
+    mine, theirs = ([{**r, "run": None, "value": None} for r in done.results] for done in (one, two))
+    assert mine == theirs
+    values = [[r["value"] for r in done.results] for done in (one, two)]
+    assert values[0] == pytest.approx(values[1], rel=tolerance, abs=tolerance)
 
 
 def no_slurm() -> str | None:

@@ -1,0 +1,100 @@
+"""One of two processes is killed: the other ends within a minute with a line that names it, and `resume=` goes on.
+
+Whole processes, as the launchers start them; tests/cluster does the same under Slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROUNDROUND = ["-m", "roundround"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ROUNDROUND]
+LAUNCHERS = {"torchrun": (TORCHRUN, "RANK"), "Lightning": (ROUNDROUND, "LOCAL_RANK")}
+ENDLESS = ["trainer.max_steps=1000000", "validate_every=1000000", "checkpoint_every=20"]
+MINUTE = 60.0
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_killed_process_is_named_by_the_other(name: str, rank: str, here: Path, fast: list[str]) -> None:
+    (launcher, variable), command = LAUNCHERS[name], ["train", *fast, *ENDLESS, "trainer.devices=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(here)}
+    with open(here / "err.txt", "w") as err:
+        process = subprocess.Popen(
+            [sys.executable, *launcher, *command], cwd=here, stderr=err, stdout=subprocess.DEVNULL, env=environment
+        )
+        try:
+            checkpoint = wait_for_a_checkpoint(here, process)
+            os.kill(process_of(rank, variable, here), signal.SIGKILL)
+            killed = time.monotonic()
+            process.wait(MINUTE)
+            line = wait_for_the_line(here, rank, killed + MINUTE)
+        finally:
+            process.kill()
+    run = checkpoint.parent.parent
+    assert line.count("roundround train: ") == 1
+    assert json.loads((run / "run.json").read_text())["status"].startswith(f"failed: rank {rank} of 2 was killed")
+    goes_on(run, here)
+
+
+def goes_on(run: Path, here: Path) -> None:
+    """Resume a run, and stop it when it has got further than it was."""
+    before = last_step(run)
+    words = [*ROUNDROUND, "train", f"resume={run}"]
+    process = subprocess.Popen([sys.executable, *words], cwd=here, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    try:
+        deadline = time.monotonic() + 2 * MINUTE
+        while last_step(run) <= before:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(MINUTE) == 143
+    finally:
+        process.kill()
+
+
+def last_step(run: Path) -> int:
+    return max(int(path.name.partition("-")[2]) for path in run.glob("checkpoints/step-*"))
+
+
+def wait_for_a_checkpoint(here: Path, process: subprocess.Popen[Any]) -> Path:
+    deadline = time.monotonic() + 2 * MINUTE
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list(here.glob("outputs/train/*/*/checkpoints/step-*"))
+        if found:
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError((here / "err.txt").read_text())
+
+
+def wait_for_the_line(here: Path, rank: str, deadline: float) -> str:
+    """Standard error, once it has the line: the first process may be the one that was killed, and others outlive it."""
+    while f"rank {rank} of 2 was killed" not in (said := (here / "err.txt").read_text()):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.1)
+    return said
+
+
+def process_of(rank: str, variable: str, here: Path) -> int:
+    """The process that works in `here` and has this rank; without the variable it is the first."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+            inside = (folder / "cwd").readlink() == here
+        except OSError:
+            continue
+        own = dict(line.partition("=")[::2] for line in environment.decode(errors="replace").split("\0"))
+        if inside and b"roundround" in words and b"distributed" not in words and own.get(variable, "0") == rank:
+            return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
