@@ -1,7 +1,7 @@
 """What several processes cost and change: the speed of FSDP2 on one, and the loss curves of one, of DDP and of FSDP2.
 
     python benchmarks/scale.py speed               # a step of FSDP2 on one process against plain, at `small`
-    python benchmarks/scale.py curves              # 50 steps of one process, of DDP and of FSDP2: the table of docs/scale.md
+    python benchmarks/scale.py curves              # 50 steps of one process, DDP and FSDP2: the table of docs/scale.md
     python benchmarks/scale.py save                # how long training stands still for a sharded checkpoint, at `small`
 
 Steps are timed in interleaved rounds of one process, so that a machine whose speed drifts is fair to both.
@@ -30,7 +30,7 @@ from roundround.config.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.sharded_checkpoints import ShardedSaver
-from roundround.training.module import clip
+from roundround.training.module import clip, whole
 from roundround.training.optim import AdamW
 from roundround.training.sharding import sharded_decoder
 
@@ -90,14 +90,13 @@ def speed(size: str, rounds: int) -> None:
 
 
 def save(size: str, rounds: int) -> None:
-    """A step, a step that begins a checkpoint, and the time until it is there."""
+    """How long a sharded checkpoint holds training up, and when it is there; and one that is written whole."""
     decoder = decoders(size)["fsdp2"]
     tokens = torch.randint(N_VOCAB, (BATCH[size], read("model", size).train_length + 1))
-    step = stepper(decoder, tokens)
-    step()
     adam = AdamW(lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1).create(decoder)
-    step_of_adam(decoder, adam, tokens)
-    stood, wrote, whole = [], [], []
+    decoder(tokens[:, :-1], targets_BT=tokens[:, 1:]).mean().backward()
+    adam.step()
+    stood, wrote, at_once = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         saver = ShardedSaver(Path(folder) / "sharded")
         for number in range(1, rounds + 1):
@@ -106,25 +105,18 @@ def save(size: str, rounds: int) -> None:
             stood.append(time.perf_counter() - begin)
             saver.wait()
             wrote.append(time.perf_counter() - begin)
-            tensors = {name: value.full_tensor() for name, value in decoder.state_dict().items()}
+            tensors = {name: whole(value) for name, value in decoder.state_dict().items()}
             state = {
-                n: {k: getattr(v, "full_tensor", lambda v=v: v)() for k, v in of.items()}
-                for n, of in adam.state_dict()["state"].items()
+                n: {name: whole(value) for name, value in of.items()} for n, of in adam.state_dict()["state"].items()
             }
             begin = time.perf_counter()
             optimizer = {"state": state, "param_groups": adam.state_dict()["param_groups"]}
             checkpoints.save(Path(folder) / "whole", step=number, weights=tensors, optimizer=optimizer, state={})
-            whole.append(time.perf_counter() - begin)
+            at_once.append(time.perf_counter() - begin)
     print(
         f"{size}: training stands still for {statistics.median(stood):.3f} s, and the checkpoint is there after "
-        f"{statistics.median(wrote):.3f} s; written whole it takes {statistics.median(whole):.3f} s ({rounds} rounds)"
+        f"{statistics.median(wrote):.3f} s; written whole it takes {statistics.median(at_once):.3f} s ({rounds} rounds)"
     )
-
-
-def step_of_adam(decoder: Decoder, adam: torch.optim.Optimizer, tokens: Tensor) -> None:
-    decoder(tokens[:, :-1], targets_BT=tokens[:, 1:]).mean().backward()
-    adam.step()
-    adam.zero_grad()
 
 
 def curves() -> None:

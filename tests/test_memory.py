@@ -62,3 +62,26 @@ def test_a_share_of_the_batch_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> Non
         UserError, match=r"^batch_size=8 of 100 tokens needs .* a larger trainer.accumulate_grad_batches$"
     ):
         check_batch_fits(8, SIZES, n_shares=1, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_shares"),
+    [
+        ({"accelerator": "cpu", "devices": 4}, 1),  # in the memory of one machine
+        ({"accelerator": "cpu", "devices": 4, "num_nodes": 2}, 2),
+        ({"accelerator": "gpu", "devices": 4, "num_nodes": 2}, 8),
+        ({"accelerator": "gpu", "devices": "0,2"}, 2),
+        ({"accelerator": "gpu", "devices": [0, 1, 2]}, 3),
+        ({"accelerator": "gpu", "devices": "auto"}, 5),
+    ],
+)
+def test_of_parameters_that_are_shared_out_each_device_holds_its_share(
+    settings: dict[str, object], n_shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+    monkeypatch.setattr(memory, "memory", lambda device: 1600)
+    trainer = OmegaConf.create({**TRAINER, **settings, "strategy": "fsdp2"})
+    check_model_fits(100 * n_shares, trainer)
+    with pytest.raises(UserError, match="parameters.* needs at least"):
+        check_model_fits(100 * n_shares + 1, trainer)

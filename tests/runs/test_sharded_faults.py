@@ -77,7 +77,7 @@ def found_after(folder: Path) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize(
     ("n", "victim", "every"),
-    [(1, 0, 9), pytest.param(1, 0, 1, marks=pytest.mark.faults), pytest.param(2, 0, 1, marks=pytest.mark.faults),
+    [(1, 0, 11), pytest.param(1, 0, 1, marks=pytest.mark.faults), pytest.param(2, 0, 1, marks=pytest.mark.faults),
      pytest.param(2, 1, 1, marks=pytest.mark.faults)],
 )  # fmt: skip
 def test_a_kill_inside_a_sharded_checkpoint_loses_at_most_that_one(
@@ -178,6 +178,7 @@ def save_on_a_full_disk(mesh: DeviceMesh, folder: Path) -> list[str]:
     return told
 
 
+@pytest.mark.faults
 def test_a_disk_that_is_full_for_one_process_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     on_ranks(2, tmp_path, save, folder, [1])

@@ -24,7 +24,7 @@ TRAINER, ADAMW, COSINE, WSD = (
 )
 
 MUTANTS = [  # what it is, the file, what stands there, what takes its place
-    ("no clipping", MODULE, "if gradient_clip_val is None:", "if True:"),
+    ("no clipping", MODULE, "if limit is None:", "if True:"),
     ("no clipping by default", TRAINER, "gradient_clip_val: 1.0", "gradient_clip_val: null"),
     ("clipping by value", MODULE, 'gradient_clip_algorithm == "value"', "True"),
     ("twice the clipping limit", TRAINER, "gradient_clip_val: 1.0", "gradient_clip_val: 2.0"),

@@ -161,6 +161,7 @@ def test_what_shards_cannot_do_is_refused_by_name(
     assert_refused(train("trainer.strategy=fsdp2", *words), *parts)
 
 
+@pytest.mark.slow
 def test_half_precision_of_shards_is_that_of_one_process(train: Callable[..., Done]) -> None:
     half = ["trainer.precision=bf16-mixed", "activation_checkpointing=true", "trainer.accumulate_grad_batches=2"]
     plain, sharded = train(*half), train(*half, "trainer.strategy=fsdp2")
@@ -169,6 +170,7 @@ def test_half_precision_of_shards_is_that_of_one_process(train: Callable[..., Do
     assert {tensor.dtype for tensor in weights(sharded.directory).values()} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_shards_start_from_a_checkpoint_of_hugging_face(
     train: Callable[..., Done], roundround: Callable[..., Done], corpus: Path
 ) -> None:
