@@ -144,6 +144,8 @@ def _record(place: Place, begun: dict[str, Any], number: int) -> dict[str, Any] 
 def _write_shard(parts: Iterable[Encoded], number: int, place: Place, scratch: Path) -> dict[str, Any]:
     """Writes the arrays of a shard and then its record, which it returns."""
     record: dict[str, Any] = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
+    for name in (record_name(number), *(file_name(array, number) for array in FILES)):
+        place.remove(name)  # of a damaged one
     with ExitStack() as files:
         arrays = {name: files.enter_context(_Array(scratch / f"{file_name(name, number)}.tmp")) for name in FILES}
         for part in parts:
