@@ -1,6 +1,6 @@
 """Corpora that do not fit: how fast they are prepared and read, and how much memory that takes.
 
-    python benchmarks/scale_corpora.py prepare FILE ...          # tokens a second: 1 and 2 processes, and tokenizers' own batches
+    python benchmarks/scale_corpora.py prepare FILE --megabytes 16   # 1 and 2 processes, and tokenizers' own batches
     python benchmarks/scale_corpora.py reader FILE               # waiting for data from a cold cache, beside a step at small
     python benchmarks/scale_corpora.py memory FILE --megabytes 1 100 5000   # peak memory of preparing and reading
 
@@ -21,13 +21,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.data.batches import Shares, TrainingWindows
 from roundround.data.places import Folder, place_of
-from roundround.data.prepared import Prepared
 from roundround.data.text import TextFiles
-from roundround.data.token_data import opened
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes
-from roundround.data.tokens import make
 
 SEPARATOR = r"\n\s*\n"
 
@@ -44,29 +40,46 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def prepare(paths: list[Path], rounds: int) -> None:
-    """Each way tokenises the same documents with the same learnt tokenizer; reading and writing count for ours."""
-    corpus = corpus_of(*paths)
-    vocabulary = BPE(vocab_size=4096, max_train_bytes=10**6).build(corpus.training_texts())
-    texts = [text for _, text in corpus.documents()]
-    recipe = AlreadyOpen(vocabulary)
-    ways: dict[str, list[float]] = {"1 process": [], "2 processes": [], "tokenizers, 2 threads": []}
+def prepare(paths: list[Path], megabytes: int, rounds: int) -> None:
+    """Each way tokenises the same documents with the same learnt tokenizer; reading and writing count for ours.
+
+    Beside the clock stands the CPU time of all processes: where other work takes the cores, it alone is comparable.
+    """
+    from roundround.data.tokens import make  # not at the top: the processes that tokenise import this file
+
     os.environ["RAYON_NUM_THREADS"] = "2"
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for n, way in (1, "1 process"), (2, "2 processes"):
-                made = lambda n=n: make(corpus, recipe, Folder(folder / f"{n}"), folder, n_processes=n)  # noqa: E731
-                ways[way].append(seconds_of(made))
-            n_tokens = sum(entry_tokens(folder / "1"))
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    ways: dict[str, list[tuple[float, float]]] = {"1 process": [], "2 processes": [], "tokenizers, 2 threads": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text(paths[0], folder / "text.txt", megabytes * 10**6)
+        corpus = corpus_of(folder / "text.txt", *paths[1:])
+        vocabulary = BPE(vocab_size=4096, max_train_bytes=10**6).build(corpus.training_texts())
+        texts, recipe = [text for _, text in corpus.documents()], AlreadyOpen(vocabulary)
         encode = vocabulary.tokenizer.encode_batch_fast
-        ways["tokenizers, 2 threads"].append(seconds_of(lambda: encode(texts, add_special_tokens=False)))
-    for way, seconds in ways.items():
-        print(f"{way:24} {n_tokens / statistics.median(seconds):12,.0f} tokens/s")
-    gain = statistics.median(one / two for one, two in zip(ways["1 process"], ways["2 processes"], strict=True))
-    own = zip(ways["tokenizers, 2 threads"], ways["2 processes"], strict=True)
-    print(f"two processes against one: {gain:.2f}; against tokenizers' own: {statistics.median(a / b for a, b in own):.2f}")
+        for turn in range(rounds):
+            for n, way in (1, "1 process"), (2, "2 processes"):
+                to = Folder(folder / f"{turn}-{n}")
+                ways[way].append(costs_of(lambda to=to, n=n: make(corpus, recipe, to, folder, n_processes=n)))
+            os.environ["TOKENIZERS_PARALLELISM"] = "true"
+            ways["tokenizers, 2 threads"].append(costs_of(lambda: encode(texts, add_special_tokens=False)))
+        n_tokens = sum(entry_tokens(folder / "0-1"))
+    for way, costs in ways.items():
+        clock, cpu = (statistics.median(values) for values in zip(*costs, strict=True))
+        print(f"{way:24} {n_tokens / clock:12,.0f} tokens/s, {cpu:.1f} s of CPU time for {n_tokens:,} tokens")
+    one, two, own = (statistics.median(cpu for _, cpu in costs) for costs in ways.values())
+    print(f"by CPU time, two free cores: two processes against one {2 * one / two:.2f}, against tokenizers {own / two:.2f}")
+
+
+def costs_of(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of CPU time of this process and those that it started."""
+    before, began = cpu_seconds(), time.perf_counter()
+    work()
+    return time.perf_counter() - began, cpu_seconds() - before
+
+
+def cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def entry_tokens(folder: Path) -> list[int]:
@@ -79,6 +92,11 @@ def entry_tokens(folder: Path) -> list[int]:
 def reader(path: Path, n_steps: int) -> None:
     """Batches of a corpus in memory:// through an empty cache: the first, with its fetch, and the others."""
     from train_throughput import BATCH, read
+
+    from roundround.data.batches import Shares, TrainingWindows
+    from roundround.data.prepared import Prepared
+    from roundround.data.token_data import opened
+    from roundround.data.tokens import make
 
     model = read("model", "small")
     with tempfile.TemporaryDirectory() as name:
@@ -101,6 +119,10 @@ def memory(path: Path, megabytes: list[int]) -> None:
 
 def one(path: Path, megabytes: int) -> None:
     """Write a text of this size, prepare it, read 300 batches; the most memory that took."""
+    from roundround.data.batches import Shares, TrainingWindows
+    from roundround.data.token_data import opened
+    from roundround.data.tokens import make
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(path, folder / "text.txt", megabytes * 10**6)
@@ -142,7 +164,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     args = parser.parse_args()
     if args.what == "prepare":
-        prepare(args.files, args.rounds)
+        prepare(args.files, args.megabytes[0], args.rounds)
     elif args.what == "reader":
         reader(args.files[0], args.steps)
     elif args.what == "memory":

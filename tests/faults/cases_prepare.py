@@ -15,7 +15,9 @@ TRAIN = ["train", *[word for word in SMALL if not word.startswith("tokenizer=")]
 TRAIN += ["validation_tokens=256"]
 MIXTURE = ["train", *SMALL, "trainer.max_steps=2", "data=mixture"]
 WORDS: dict[str, list[str]] = {
-    **{f"to={to!r}": [*PREPARE, f"to={to}"] for to in ("''", "s3://key:secret@bucket/x", "nope://x", "https://h/x?a=b")},
+    **{
+        f"to={to!r}": [*PREPARE, f"to={to}"] for to in ("''", "s3://key:secret@bucket/x", "nope://x", "https://h/x?a=b")
+    },
     **{f"n_processes={n}": [*PREPARE, f"n_processes={n}"] for n in ("0", "-1", "1.5", "abc", "1000")},
     "a task": ["prepare", "data=copy"],
     "to a file": [*PREPARE, f"to={PLAIN_TEXT}"],
@@ -25,10 +27,18 @@ WORDS: dict[str, list[str]] = {
         for path in ("nowhere", "''", ".", "s3://a:b@c/d", "nope://x", "http://127.0.0.1:9/x", "memory://nothing")
     },
     "train without data.path": [*TRAIN, "data=prepared"],
-    **{f"data.cache_gb={n}": [*TRAIN, "data=prepared", "data.path=x", f"data.cache_gb={n}"] for n in (0, -1, "nan", "x")},
+    **{
+        f"data.cache_gb={n}": [*TRAIN, "data=prepared", "data.path=x", f"data.cache_gb={n}"]
+        for n in (0, -1, "nan", "x")
+    },
     **{
         f"weights {weights}": [*MIXTURE, f"data.weights={weights}"]
-        for weights in ("{wikipedia:-1,flan_v2:1}", "{wikipedia:0,flan_v2:0}", "{wikipedia:nan,flan_v2:1}", "{wikipedia:1}")
+        for weights in (
+            "{wikipedia:-1,flan_v2:1}",
+            "{wikipedia:0,flan_v2:0}",
+            "{wikipedia:nan,flan_v2:1}",
+            "{wikipedia:1}",
+        )
     },
     "weights of nobody": [*MIXTURE, "+data.weights.mine=1"],
     "a weight of text": [*MIXTURE, "data.weights.wikipedia=x"],

@@ -34,7 +34,9 @@ def args(text: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(bench: Bench, args: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], list[str]]:
+def whole(
+    bench: Bench, args: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, bytes], list[str]]:
     """The corpus that was never stopped, and the changes to the disk that it took."""
     folder = tmp_path_factory.mktemp("never-stopped")
     ended = bench.run(args, folder, watch=True)
@@ -62,9 +64,11 @@ def finished(bench: Bench, args: list[str], folder: Path, whole: dict[str, bytes
         return [f"the next one ends with {ended.code}: {ended.err[-300:]!r}"]
     after = whole_shards(folder)
     faults = [f"{name} was made twice" for name, made in before.items() if after.get(name) != made]
-    return faults + [f"{name} differs" for name in whole if corpus_in(folder).get(name) != whole[name]] + [
-        f"{name} is left" for name in corpus_in(folder) if name not in whole
-    ]
+    return (
+        faults
+        + [f"{name} differs" for name in whole if corpus_in(folder).get(name) != whole[name]]
+        + [f"{name} is left" for name in corpus_in(folder) if name not in whole]
+    )
 
 
 def killed_before(kills: list[int], bench: Bench, args: list[str], folder: Path, whole: dict[str, bytes]) -> list[str]:
