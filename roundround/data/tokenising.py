@@ -40,6 +40,7 @@ from roundround.data.places import Place
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.vocabulary import Vocabulary, content_hash, content_identity, open_vocabulary
 from roundround.errors import UserError
+from roundround.files import TEMPORARY
 
 Item = TypeVar("Item")
 BATCH_CHARACTERS = 1 << 18
@@ -62,6 +63,9 @@ def write_corpus(
     Whatever stops it, whole shards stay, and of the others nothing.
     """
     scratch = place.scratch(cache_dir)
+    for name in place.names():
+        if is_ours(name) and is_unfinished(name):
+            place.remove(name)  # of a killed preparation
     begun, vocabulary = _begin(corpus, corpus_hash, recipe, place, format)
     whole: dict[int, dict[str, Any]] = {}
 
@@ -126,10 +130,14 @@ def _begin(
 
 def is_ours(name: str) -> bool:
     """Whether a file of a place is one of a prepared corpus, or what a killed preparation left of one."""
-    stem = name.removesuffix(".tmp")
-    fixed = (BEGUN, META, TOKENIZER, STAMPS)
-    numbered = (f"{array}-" for array in (*FILES, "shard"))
-    return stem in fixed or stem.startswith(tuple(numbered)) or any(name.startswith(f".{known}.") for known in fixed)
+    temporary = TEMPORARY.fullmatch(name)
+    stem = temporary["name"] if temporary else name.removesuffix(".tmp")
+    numbered = tuple(f"{array}-" for array in (*FILES, "shard"))
+    return stem in (BEGUN, META, TOKENIZER, STAMPS) or stem.startswith(numbered)
+
+
+def is_unfinished(name: str) -> bool:
+    return name.endswith(".tmp") or TEMPORARY.fullmatch(name) is not None
 
 
 def _record(place: Place, begun: dict[str, Any], number: int) -> dict[str, Any] | None:
@@ -144,6 +152,8 @@ def _record(place: Place, begun: dict[str, Any], number: int) -> dict[str, Any] 
 def _write_shard(parts: Iterable[Encoded], number: int, place: Place, scratch: Path) -> dict[str, Any]:
     """Writes the arrays of a shard and then its record, which it returns."""
     record: dict[str, Any] = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
+    for name in (record_name(number), *(file_name(array, number) for array in FILES)):
+        place.remove(name)  # of a damaged one
     with ExitStack() as files:
         arrays = {name: files.enter_context(_Array(scratch / f"{file_name(name, number)}.tmp")) for name in FILES}
         for part in parts:

@@ -33,7 +33,7 @@ from roundround.data.places import Folder, Place
 from roundround.data.prepared import Prepared
 from roundround.data.stream import TokenStream
 from roundround.data.token_data import TokenData, default_cache_dir, opened
-from roundround.data.tokenising import is_ours, write_corpus
+from roundround.data.tokenising import is_ours, is_unfinished, write_corpus
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
 from roundround.data.vocabulary import open_vocabulary
 from roundround.errors import UserError
@@ -148,7 +148,7 @@ def _leave_whole_shards(place: Place) -> None:
     names = place.names()
     some = any(name.startswith("shard-") for name in names)
     for name in names:
-        if is_ours(name) and (not some or name.endswith(".tmp")):
+        if is_ours(name) and (not some or is_unfinished(name)):
             place.remove(name)
     if isinstance(place, Folder) and not some:
         (place.path / ".lock").unlink(missing_ok=True)

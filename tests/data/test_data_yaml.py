@@ -91,6 +91,9 @@ def test_a_mixture_builds_its_sources_and_names_what_is_wrong_in_one() -> None:
     wrong.sources.flan_v2.typo = 1
     with pytest.raises(UserError, match=r"data.sources.flan_v2 has no parameter 'typo'"):
         build(wrong, Mixture)
-    for weights, message in (({"wikipedia": -1}, "data: weights.wikipedia is -1"), ({"wikipedia": 0, "flan_v2": 0}, "0")):
+    for weights, message in (
+        ({"wikipedia": -1}, "data: weights.wikipedia is -1"),
+        ({"wikipedia": 0, "flan_v2": 0}, "0"),
+    ):
         with pytest.raises(UserError, match=message):
             build(node(CONF / "data" / "mixture.yaml", weights={"wikipedia": 1, "flan_v2": 1} | weights), Mixture)

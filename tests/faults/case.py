@@ -30,6 +30,7 @@ STATUS = re.compile(
             r"tokenising the corpus once; ",
             r"tokenised: ",
             r"another process is tokenising",
+            r"prepared in |in [\d.,]+ s with n_processes=",
             r"\S+ model, pe=",
             r"[\d,]+ training tokens, ",
             r"step [\d,]+/[\d,]+  ",

@@ -7,6 +7,7 @@ import cases_folders
 import cases_manifests
 import cases_maxkey
 import cases_models
+import cases_prepare
 import cases_runs
 import cases_surroundings
 import cases_sweeps
@@ -18,7 +19,7 @@ import cases_words
 
 MODULES = (
     cases_values, cases_words, cases_verbs, cases_maxkey, cases_text, cases_cache, cases_manifests, cases_runs,
-    cases_models,
+    cases_models, cases_prepare,
     cases_folders, cases_surroundings, cases_sweeps,
     cases_tasks,
 )  # fmt: skip

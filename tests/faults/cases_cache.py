@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -44,6 +45,11 @@ def of_cache(what: str, damage: Damage, *notes: str) -> list[Case]:
         )
         for verb, args in ARGS.items()
     ]
+
+
+def gone_on_with(what: str, damage: Damage) -> list[Case]:
+    """Cases of an entry that was begun, and not ended."""
+    return [replace(case, says="tokenised: ") for case in of_cache(what, damage)]
 
 
 def unlike_a_sound_cache(folder: Path, originals: Originals, *, verb: str) -> list[str]:
@@ -116,7 +122,7 @@ def objects(entry: Path) -> None:
     """Sizes that fit the eight bytes of a pointer: numpy would follow them."""
     counts = {}
     for split in ("train", "held_out"):
-        path = entry / f"{split}.bin"
+        path = entry / f"{split}-00000.bin"
         n = path.stat().st_size // 8
         os.truncate(path, 8 * n)
         counts[f"{split}__tokens"] = n
@@ -133,7 +139,7 @@ def a_file_in_its_place(entry: Path) -> None:
     entry.write_text("not a folder")
 
 
-ARRAYS = ("train.bin", "held_out.bin", "held_out_bytes.bin")
+ARRAYS = ("train-00000.bin", "held_out-00000.bin", "held_out_bytes-00000.bin")
 DAMAGES: dict[str, Damage] = {
     **{
         f"dtype {dtype!r}": meta(dtype=dtype)
@@ -161,25 +167,30 @@ DAMAGES: dict[str, Damage] = {
     "meta.json not utf-8": put("meta.json", b"\xff"),
     "meta.json nested": put("meta.json", NESTED.encode()),
     "meta.json with a long integer": put("meta.json", b'{"dtype": ' + LONG_INTEGER.encode() + b"}"),
-    "meta.json gone": replaced("meta.json"),
     "meta.json a folder": replaced("meta.json", Path.mkdir),
     "meta.json a fifo": replaced("meta.json", os.mkfifo),
     **{f"{name} of zeros": filled(name, b"\0") for name in ARRAYS},
     **{f"{name}, one bit": one_bit(name) for name in ARRAYS[:2]},
     **{f"{name} of other bytes": other_order(name) for name in ARRAYS},
-    "train.bin of large ids": filled("train.bin", b"\xff"),
-    "train.bin cut": cut("train.bin", 99),
-    "train.bin empty": cut("train.bin", 0),
-    "train.bin gone": replaced("train.bin"),
-    "train.bin a folder": replaced("train.bin", Path.mkdir),
-    "train.bin a link to /dev/zero": replaced("train.bin", lambda path: path.symlink_to("/dev/zero")),
+    "train.bin of large ids": filled(ARRAYS[0], b"\xff"),
+    "train.bin cut": cut(ARRAYS[0], 99),
+    "train.bin empty": cut(ARRAYS[0], 0),
+    "train.bin gone": replaced(ARRAYS[0]),
+    "train.bin a folder": replaced(ARRAYS[0], Path.mkdir),
+    "train.bin a link to /dev/zero": replaced(ARRAYS[0], lambda path: path.symlink_to("/dev/zero")),
     "tokenizer.json broken": put("tokenizer.json", b"{"),
     "tokenizer.json gone": replaced("tokenizer.json"),
     "a broken tokenizer with its right hash": broken_tokenizer,
     "a file in the place of the entry": a_file_in_its_place,
 }
 
+UNFINISHED: dict[str, Damage] = {  # as a kill leaves it: gone on with, and no line is due
+    "meta.json gone": replaced("meta.json"),
+    "all but the shards gone": lambda entry: [(entry / name).unlink() for name in ("meta.json", "begun.json")],
+    "a shard without its record": lambda entry: [(entry / n).unlink() for n in ("meta.json", "shard-00000.json")],
+}
 CASES = [
+    *[case for what, damage in UNFINISHED.items() for case in gone_on_with(what, damage)],
     *[case for what, damage in DAMAGES.items() for case in of_cache(what, damage, MADE_AGAIN)],
     *of_cache("as it was", lambda entry: None),
 ]

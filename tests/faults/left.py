@@ -17,7 +17,8 @@ READ_WHOLE = 1 << 26  # bytes; of a larger file, such as one of 2^42 that holds 
 # a folder that was made for a run and is empty again; whole entries of the token cache, and their locks, which stay
 ALLOWED = re.compile(
     r"outputs(/[\w-]+(/\d{4}-\d\d-\d\d)?)?"
-    r"|(cache|disk)(/roundround)?(/[0-9a-f]{32}(\.lock|(/(meta|tokenizer|stamps)\.json|/(train|held_out|held_out_bytes)\.bin)?))?"
+    r"|(cache|disk)(/roundround)?(/[0-9a-f]{32}(\.lock|(/(meta|begun|tokenizer|stamps|shard-\d{5})\.json"
+    r"|/(train|held_out|held_out_bytes)-\d{5}\.bin)?))?"
 )
 TEMPORARY = re.compile(r"(^|/)(\.(?!lock$)[^/]*|[^/]*\.tmp)$")
 

@@ -1,0 +1,158 @@
+"""`prepare` killed anywhere and typed again: the same corpus, and no shard that was whole is made twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from case import STATUS
+from stopping import Bench
+from whole_process import COMMAND
+
+Judge = Callable[[str, Mapping[str, Any]], None]
+N_SECONDS = 20  # until a process that nobody needs has ended
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven megabytes, of three shards: one, two and four."""
+    path = tmp_path_factory.mktemp("corpus") / "numbers.txt"
+    path.write_text("\n\n".join(f"{n} and then {n * n} " + "and so on " * (n % 90) for n in range(15_000)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def args(text: Path) -> list[str]:
+    return ["prepare", "data=text", f"data.path={text}", "tokenizer=bytes", "n_processes=1", "to=mine", "logger=none"]
+
+
+@pytest.fixture(scope="module")
+def whole(
+    bench: Bench, args: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, bytes], list[str]]:
+    """The corpus that was never stopped, and the changes to the disk that it took."""
+    folder = tmp_path_factory.mktemp("never-stopped")
+    ended = bench.run(args, folder, watch=True)
+    assert ended.code == 0, ended.err
+    assert len(list(folder.glob("mine/shard-*"))) == 3
+    return corpus_in(folder), list(ended.changes)
+
+
+def corpus_in(folder: Path) -> dict[str, bytes]:
+    found = (path for path in (folder / "mine").iterdir() if path.name not in (".lock", "stamps.json"))
+    return {path.name: path.read_bytes() for path in found}
+
+
+def whole_shards(folder: Path) -> dict[str, int]:
+    """The files of shards that are whole, and what changes when one is written again."""
+    numbers = [path.stem.partition("-")[2] for path in folder.glob("mine/shard-*.json")]
+    return {path.name: path.stat().st_ino for n in numbers for path in (folder / "mine").glob(f"*-{n}.*")}
+
+
+def finished(bench: Bench, args: list[str], folder: Path, whole: dict[str, bytes]) -> list[str]:
+    """Prepare to the end what was stopped; what is wrong, in words."""
+    before = whole_shards(folder)
+    ended = bench.run(args, folder)
+    if ended.code != 0:
+        return [f"the next one ends with {ended.code}: {ended.err[-300:]!r}"]
+    after = whole_shards(folder)
+    faults = [f"{name} was made twice" for name, made in before.items() if after.get(name) != made]
+    return (
+        faults
+        + [f"{name} differs" for name in whole if corpus_in(folder).get(name) != whole[name]]
+        + [f"{name} is left" for name in corpus_in(folder) if name not in whole]
+    )
+
+
+def killed_before(kills: list[int], bench: Bench, args: list[str], folder: Path, whole: dict[str, bytes]) -> list[str]:
+    folder.mkdir()
+    for kill in kills:
+        bench.run(args, folder, kill_before=kill)
+    return finished(bench, args, folder, whole)
+
+
+@pytest.mark.parametrize("pattern", ["held_out-00001", "shard-00001", "meta.json"])
+def test_a_preparation_that_is_killed_goes_on(
+    pattern: str, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path
+) -> None:
+    kill = next(n for n, change in enumerate(whole[1], 1) if f"mine/{pattern}" in change or f".{pattern}" in change)
+    assert killed_before([kill], bench, args, tmp_path / "here", whole[0]) == []
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("part", range(4))
+def test_killed_before_any_change_to_the_disk(
+    part: int, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path, judge: Judge
+) -> None:
+    faults = {}
+    for kill in range(1 + part, len(whole[1]) + 1, 4):
+        kills = [kill, *([kill + 9] if kill % 3 == 0 else [])]
+        faults[f"prepare, changes {kills}"] = killed_before(kills, bench, args, tmp_path / f"{kill}", whole[0])
+    judge("prepare killed before each change", faults)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_several_processes_stop_together(
+    signum: int, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path, judge: Judge
+) -> None:
+    draw, faults = random.Random(signum), {}
+    for trial in range(4):
+        folder = tmp_path / f"{trial}"
+        folder.mkdir()
+        faults[f"trial {trial}"] = stopped(bench, [*args, "n_processes=2"], folder, signum, draw.uniform(0, 3))
+        faults[f"trial {trial}"] += finished(bench, args, folder, whole[0])
+    judge("prepare with two processes stopped", faults)
+
+
+def stopped(bench: Bench, args: list[str], folder: Path, signum: int, seconds: float) -> list[str]:
+    """Stop one some seconds after its first file; what is wrong with its end and with what it leaves running."""
+    mark = f"ROUNDROUND_TEST={folder}"
+    env = dict(bench.env) | dict([mark.split("=", 1)])
+    process = subprocess.Popen([*COMMAND, *args], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "mine").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(seconds)
+    os.kill(process.pid, signum)
+    told = [line for line in process.communicate(timeout=60)[1].splitlines() if not STATUS.match(line)]
+    right = {-signum, 128 + signum, 0}  # the first: before Python knows the program's handlers, or after its end
+    faults = [] if process.returncode in right else [f"exit code {process.returncode}: {told}"]
+    faults += [f"told {told}"] if len(told) > 1 else []
+    deadline = time.monotonic() + N_SECONDS
+    while (left := running(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [*faults, *(f"process {pid} goes on" for pid in left)]
+
+
+def running(mark: str) -> list[str]:
+    """Processes with this in their environment."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in place.read_bytes().split(b"\0"):
+                found.append(place.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.faults
+def test_two_at_once_do_the_work_once(
+    bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path
+) -> None:
+    processes = [
+        subprocess.Popen([*COMMAND, *args], cwd=tmp_path, env=dict(bench.env), stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    told = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    assert sum("tokenised: " in text for text in told) == 1
+    assert corpus_in(tmp_path) == whole[0]

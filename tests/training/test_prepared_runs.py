@@ -1,0 +1,113 @@
+"""Runs on prepared corpora and mixtures, as people type them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from conftest import FAST, Done, assert_refused
+
+from roundround.data import tokenising
+from roundround.errors import Interrupted
+from roundround.training.module import LanguageModel
+
+OWN = [word for word in FAST if not word.startswith("tokenizer=")]
+Command = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True)
+def clean_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(tokenising, "BATCH_CHARACTERS", 500)
+    monkeypatch.setattr(tokenising, "FIRST_SHARD_BYTES", 1000)
+    yield
+    fsspec.filesystem("memory").store.clear()
+
+
+def losses(done: Done) -> list[str]:
+    lines = (done.directory / "metrics.jsonl").read_text().splitlines()
+    return [line for line in lines if "held_out" in line]
+
+
+def test_a_run_on_an_address_is_the_run_on_the_text(
+    roundround: Command, corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROUNDROUND_CACHE", str(tmp_path / "cache"))
+    text = ["data=text", f"data.path={corpus}", "data.held_out=0.3"]
+    made = roundround("prepare", *text, "tokenizer=bytes", "n_processes=1", "to=memory://here/fables")
+    assert made.code == 0, made.err
+    assert "prepared in memory://here/fables: 200 documents" in made.err
+    assert made.value("documents") == 200
+    assert made.value("shards") > 3
+    prepared = ["data=prepared", "data.path=memory://here/fables"]
+    there = roundround("train", *OWN, *prepared)
+    here = roundround("train", *FAST, *text)
+    assert (there.code, here.code) == (0, 0), there.err + here.err
+    assert losses(there) == losses(here)
+    assert there.manifest["data"] == here.manifest["data"]
+    assert there.manifest["choices"]["tokenizer"] == "prepared"
+    one = roundround("eval", f"run={there.directory}", "length=32", "logger=none")
+    other = roundround("eval", f"run={here.directory}", "length=32", "logger=none")
+    assert one.code == 0, one.err
+    assert [record["value"] for record in one.results] == [record["value"] for record in other.results]
+    probe = roundround("probe", f"run={there.directory}", "logger=none", "length=32", "max_documents=2")
+    assert probe.code == 0, probe.err
+
+
+def test_a_run_on_a_prepared_corpus_resumes_as_if_never_stopped(
+    roundround: Command, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        roundround("prepare", "data=text", f"data.path={corpus}", "tokenizer=bytes", "n_processes=1", "to=mine").code
+        == 0
+    )
+    whole = roundround("train", *OWN, "data=prepared", "data.path=mine")
+    real, steps = LanguageModel.training_step, []
+
+    def stop_at_the_fourth(module: LanguageModel, *args: object) -> object:
+        steps.append(1)
+        if len(steps) == 4:
+            raise Interrupted(signal.SIGINT)
+        return real(module, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "training_step", stop_at_the_fourth)
+        stopped = roundround("train", *OWN, "data=prepared", "data.path=mine")
+    assert stopped.code == 130
+    (run,) = {path.parent for path in Path.cwd().glob("outputs/train/*/*/run.json")} - {whole.directory}
+    again = roundround("train", f"resume={run}", "logger=none")
+    assert again.code == 0, again.err
+    weights = [
+        (path / "checkpoints/last/model.safetensors").read_bytes() for path in (whole.directory, again.directory)
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "data"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(
+        "# roundround train data=mine\n# Fables and Python.\n"
+        "defaults: [text@sources.fables, text@sources.again, _self_]\n"
+        "_target_: roundround.data.mixture.Mixture\nweights: {fables: 3, again: 1}\n"
+        f"sources: {{fables: {{path: [{corpus}], held_out: 0.3}}, again: {{path: [{corpus}], held_out: 0.5}}}}\n"
+    )
+    own = ["data=mine", "--config-dir", str(tmp_path / "conf")]
+    done = roundround("train", *FAST, *own)
+    assert done.code == 0, done.err
+    scored = roundround("eval", f"run={done.directory}", "length=32", "logger=none")
+    assert scored.code == 0, scored.err
+    made = roundround("prepare", *own, "tokenizer=bytes", "n_processes=1", "to=both")
+    assert made.code == 0, made.err
+    assert sorted(path.name for path in Path("both").iterdir()) == ["again", "fables"]
+
+
+def test_what_prepare_cannot_do_is_one_line(roundround: Command) -> None:
+    assert_refused(roundround("prepare", "data=copy"), "data= is a task")
+    assert_refused(roundround("prepare", "to=s3://key:open-sesame@bucket/x"), "credentials")
+    assert_refused(roundround("prepare", "data=prepared", "data.path=x"), "is prepared already")
+    assert_refused(
+        roundround("train", "data=mixture", "data.weights.flan_v2=-1", "logger=none"), "weights.flan_v2 is -1"
+    )
