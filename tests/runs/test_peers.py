@@ -95,7 +95,7 @@ def test_one_that_was_killed_is_named() -> None:
     first, _, third = both = met({}, {}, {})
     assert all(isinstance(one, Peers) for one in both)
     third.left.set()  # its thread ends, as with its process
-    with pytest.raises(PeerLost, match="^rank 2 of 3 was killed"):
+    with pytest.raises(PeerLost, match=r"^rank 2 of 3 was killed"):
         fails_with(first, broken())
 
 
