@@ -83,5 +83,5 @@ def test_of_parameters_that_are_shared_out_each_device_holds_its_share(
     monkeypatch.setattr(memory, "memory", lambda device: 1600)
     trainer = OmegaConf.create({**TRAINER, **settings, "strategy": "fsdp2"})
     check_model_fits(100 * n_shares, trainer)
-    with pytest.raises(UserError, match="parameters.* needs at least"):
+    with pytest.raises(UserError, match=r"parameters.* needs at least"):
         check_model_fits(100 * n_shares + 1, trainer)

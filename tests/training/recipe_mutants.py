@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TEST = "tests/training/test_recipe.py"
 COPIED = ("roundround", "conf", "tests/conftest.py", TEST, "pyproject.toml")
-MODULE, OPTIM, SCHEDULES = (f"roundround/training/{name}.py" for name in ("module", "optim", "schedules"))
+MODULE, OPTIM, SCHEDULES, TEXT = (
+    f"roundround/training/{name}.py" for name in ("module", "optim", "schedules", "text_material")
+)
 TRAINER, ADAMW, COSINE, WSD = (
     f"conf/{name}.yaml" for name in ("trainer/default", "optim/adamw", "schedule/cosine", "schedule/wsd")
 )
@@ -42,7 +44,7 @@ MUTANTS = [  # what it is, the file, what stands there, what takes its place
     ("cosine down to 0", COSINE, "final_fraction: 0.1", "final_fraction: 0.0"),
     ("the decay begins late", SCHEDULES, "(progress - (1 - self.decay_fraction))", "(progress - 0.9)"),
     ("the decay ends above 0", WSD, "final_fraction: 0.0", "final_fraction: 0.1"),
-    ("a sum for the mean", MODULE, "step=self.step).mean()", "step=self.step).sum()"),
+    ("a sum for the mean", TEXT, "return loss_BT.mean()", "return loss_BT.sum()"),
 ]
 
 
