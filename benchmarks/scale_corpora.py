@@ -1,8 +1,8 @@
 """Corpora that do not fit: how fast they are prepared and read, and how much memory that takes.
 
     python benchmarks/scale_corpora.py prepare FILE --megabytes 16   # 1 and 2 processes, and tokenizers' own batches
-    python benchmarks/scale_corpora.py reader FILE               # waiting for data of a step at small, from a cold cache
-    python benchmarks/scale_corpora.py memory FILE --megabytes 1 100 5000   # peak memory of preparing and reading
+    python benchmarks/scale_corpora.py reader FILE               # a step at small from a cold cache
+    python benchmarks/scale_corpora.py memory FILE --megabytes 1 100 5000  # peak memory
 
 FILE is plain text. Rounds are interleaved, so that a machine whose speed drifts is fair to all; printed are medians.
 `memory` writes a text of each size, and its tokens, into the temporary folder (three times the size in all).
