@@ -1,8 +1,8 @@
 """Corpora that do not fit: how fast they are prepared and read, and how much memory that takes.
 
     python benchmarks/scale_corpora.py prepare FILE --megabytes 16   # 1 and 2 processes, and tokenizers' own batches
-    python benchmarks/scale_corpora.py reader FILE               # waiting for data from a cold cache, beside a step at small
-    python benchmarks/scale_corpora.py memory FILE --megabytes 1 100 5000   # peak memory of preparing and reading
+    python benchmarks/scale_corpora.py reader FILE               # a step at small from a cold cache
+    python benchmarks/scale_corpora.py memory FILE --megabytes 1 100 5000  # peak memory
 
 FILE is plain text. Rounds are interleaved, so that a machine whose speed drifts is fair to all; printed are medians.
 `memory` writes a text of each size, and its tokens, into the temporary folder (three times the size in all).
@@ -67,7 +67,9 @@ def prepare(paths: list[Path], megabytes: int, rounds: int) -> None:
         clock, cpu = (statistics.median(values) for values in zip(*costs, strict=True))
         print(f"{way:24} {n_tokens / clock:12,.0f} tokens/s, {cpu:.1f} s of CPU time for {n_tokens:,} tokens")
     one, two, own = (statistics.median(cpu for _, cpu in costs) for costs in ways.values())
-    print(f"by CPU time, two free cores: two processes against one {2 * one / two:.2f}, against tokenizers {own / two:.2f}")
+    print(
+        f"by CPU time, two free cores: 2 processes against 1: {2 * one / two:.2f}, against tokenizers: {own / two:.2f}"
+    )
 
 
 def costs_of(work: Callable[[], object]) -> tuple[float, float]:
