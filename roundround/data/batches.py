@@ -15,21 +15,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from roundround.data.sampling import Group, Items, Mixer, WindowSampler
-from roundround.data.stream import TokenStream
+from roundround.data.stream import Mix, TokenStream
 from roundround.errors import UserError
 
 Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Streams of which each has its share of the windows. shares: positive, and 1 together."""
-
-    streams: tuple[TokenStream, ...]
-    shares: tuple[float, ...]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.streams))
 
 
 class Windows:

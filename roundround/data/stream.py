@@ -135,3 +135,14 @@ def joined(streams: Sequence[TokenStream]) -> TokenStream:
     """Streams of the same type, one after another."""
     first = streams[0]
     return TokenStream([segment for stream in streams for segment in stream.segments], first.dtype, first._opened)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Streams of which each has its share of the windows. shares: positive, and 1 together."""
+
+    streams: tuple[TokenStream, ...]
+    shares: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.streams))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from roundround.data.batches import Mix
 from roundround.data.entry import FILES, SPLITS, Entry, dtype_of_ids, files_of
 from roundround.data.sampling import GROUP
 from roundround.data.shard_cache import ShardCache
-from roundround.data.stream import OpenShards, TokenStream
+from roundround.data.stream import Mix, OpenShards, TokenStream
 from roundround.data.token_bytes import BYTES
 from roundround.data.vocabulary import open_vocabulary
 from roundround.files import home_expanded

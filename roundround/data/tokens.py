@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from roundround.data.batches import Mix
 from roundround.data.corpora import Corpus, fingerprint, reading
 from roundround.data.disk import MOVE, claimed
 from roundround.data.entry import (
@@ -31,7 +30,7 @@ from roundround.data.entry import (
 from roundround.data.mixture import Mixture
 from roundround.data.places import Folder, Place
 from roundround.data.prepared import Prepared
-from roundround.data.stream import TokenStream
+from roundround.data.stream import Mix, TokenStream
 from roundround.data.token_data import TokenData, default_cache_dir, opened
 from roundround.data.tokenising import is_ours, is_unfinished, write_corpus
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe

@@ -272,9 +272,9 @@ def trainer_of(config: TrainConfig, run: Run, callback: TrainingCallback, n_step
     settings = config.trainer.copy()
     accelerator = settings.accelerator
     gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    settings.precision = settings.precision or precision_before(run) or default_precision(gpu)
     if settings.precision in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings.precision} needs a GPU; use trainer.precision=bf16-mixed")
-    settings.precision = settings.precision or precision_before(run) or default_precision(gpu)
     settings.devices, message = devices_that_divide(settings, config.batch_size)
     processes = who_starts_processes()
     launched = launched_from_outside()

@@ -133,7 +133,7 @@ def test_a_run_with_several_loggers_is_repeated_without_them_and_compared_with_t
 
 # -- a run that is stopped and goes on
 
-CONFIG = {"seed": 3, "remark": "the config"}
+CONFIG = {"seed": 3, "resume": None, "remark": "the config"}
 
 
 def start_again(directory: Path, logger: Logger, after: int, steps: range, stopped: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import numpy as np
 import torch
 import torch.nn.functional as F
 from conftest import FAST, Done, held_out_stream, typed
@@ -63,7 +64,7 @@ def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Don
     data = prepare(build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe), default_cache_dir())
     decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
     decoder.load_state_dict(load_file(run / "checkpoints" / "best" / "model.safetensors"))
-    stream = torch.from_numpy(data.held_out.astype("int64"))
+    stream = torch.from_numpy(np.asarray(data.held_out).astype("int64"))
     for length in (16, 32, 64):
         nats: dict[int, float] = {}
         for start in [*range(0, len(stream) - 1 - length, length), len(stream) - 1 - length]:

@@ -86,6 +86,7 @@ def test_one_process_that_shards_is_one_that_does_not_bit_for_bit(train: Callabl
     assert (sharded.directory / "exported" / "config.json").is_file()
 
 
+@pytest.mark.slow  # test_sharding.py has every pair of numbers of processes
 def test_two_processes_that_share_the_parameters_out_and_one_go_on_from_each_other(
     together: Callable[..., tuple[list[Ended], Path]],
     fast: list[str],

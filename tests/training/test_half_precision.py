@@ -33,6 +33,7 @@ def in_half(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return trainer
 
         monkeypatch.setattr(task, "trainer_of", in_16_bits)
+        monkeypatch.setattr(task, "precision_before", lambda run: None)  # the config is that of a CPU
 
     return switch_on
 
