@@ -79,7 +79,6 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/tasks.py
 	$(BIN)/python benchmarks/documents.py
 	$(BIN)/python benchmarks/scale.py speed
-	$(BIN)/python benchmarks/scale_corpora.py prepare
 
 mutants: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/training/recipe_mutants.py
