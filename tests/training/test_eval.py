@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from conftest import FAST, Done, held_out_stream, typed
