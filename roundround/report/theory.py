@@ -16,7 +16,9 @@ from roundround.files import write_atomically
 from roundround.report.figures import save, set_title, subplots
 from roundround.theory.claim import Answer, Comparison, Finding, Picture
 
-STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # told apart without colour
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (12, 2)))  # told apart without colour
+FEW = 8  # places of an axis that are all labelled
+NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 CAPTION = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
 MARKS = ("o", "s", "^", "x", "D", "+")
 
@@ -120,6 +122,21 @@ def draw(answer: Answer, folder: Path) -> None:
     save(figure, folder, "_".join(re.findall(r"[\w.-]+", answer.label)))
 
 
+def write_numbers_out(axis: Any, places: Sequence[float]) -> None:
+    """Label a narrow logarithmic axis with numbers: at its few places, or at round ones."""
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
+
+    low, high = axis.get_data_interval()
+    if high >= NARROW * low:
+        return
+    few = len(places) <= FEW
+    axis.set_major_locator(
+        FixedLocator(places) if few else LogLocator(subs=range(1, 9) if high < 4 * low else (1, 2, 5))
+    )
+    axis.set_minor_locator(NullLocator()) if few else axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter("{x:,g}")
+
+
 def plot(axis: Any, picture: Picture) -> None:
     """Its curves and points, told apart without colour."""
     for place, curve in enumerate(c for c in picture.curves if not c.points):
@@ -128,6 +145,9 @@ def plot(axis: Any, picture: Picture) -> None:
         axis.plot(curve.x, curve.y, MARKS[place % len(MARKS)], label=curve.name, color="black", fillstyle="none")
     for letter in picture.log:
         (axis.set_xscale if letter == "x" else axis.set_yscale)("log")
+        of_axis = axis.xaxis if letter == "x" else axis.yaxis
+        values = np.concatenate([np.ravel(curve.x if letter == "x" else curve.y) for curve in picture.curves])
+        write_numbers_out(of_axis, np.unique(values).tolist())
     axis.set(xlabel=picture.x_label, ylabel=picture.y_label)
     if any(curve.name for curve in picture.curves):
         axis.legend(fontsize=8)
