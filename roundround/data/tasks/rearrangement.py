@@ -1,4 +1,4 @@
-"""Tasks that say a sequence of symbols again, in another order or in the same."""
+"""Tasks of symbols that differ in nothing but their number, and those that say a sequence of them again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, numbered
 
 
-class Rearrangement(Task):
-    """<bos> x_1 .. x_n <sep> answer(x_1 .. x_n) <eos>, every x drawn evenly of `n_symbols`; length is n."""
+class OfSymbols(Task):
+    """Base of tasks whose `n_symbols` symbols are all alike."""
 
     def __init__(
         self, *, n_symbols: int, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
@@ -23,6 +23,10 @@ class Rearrangement(Task):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
+
+
+class Rearrangement(OfSymbols):
+    """<bos> x_1 .. x_n <sep> answer(x_1 .. x_n) <eos>, every x drawn evenly; length is n."""
 
     @abstractmethod
     def answer(self, x: Ids) -> Ids:
