@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forkserver import ROOT, Forkserver
 from originals import Originals
-from stopping import Bench
+from stopping import AssertNoFaults, Bench
 
 
 @pytest.fixture(scope="session")
@@ -53,16 +53,16 @@ def streams(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def judge(record_property: Callable[[str, object], None]) -> Callable[[str, Mapping[str, Sequence[str]]], None]:
-    """Judges many cases of one test: their kind, and what is wrong with each by its name."""
+def assert_no_faults(record_property: Callable[[str, object], None]) -> AssertNoFaults:
+    """Asserts for many cases of one test: their kind, and what is wrong with each by its name."""
 
-    def judged(kind: str, faults: Mapping[str, Sequence[str]]) -> None:
+    def assert_all(kind: str, faults: Mapping[str, Sequence[str]]) -> None:
         short = {name: found for name, found in faults.items() if found}
         record_property("tally", [kind, len(faults), len(short)])
         assert faults, "no case was tried"
         assert not short, "\n".join(f"{name}: {'; '.join(found)}" for name, found in short.items())
 
-    return judged
+    return assert_all
 
 
 @dataclass

@@ -8,7 +8,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from originals import SMALL
 
 from roundround.runs.leftovers import SECONDS_TO_BEGIN
 
+AssertNoFaults = Callable[[str, Mapping[str, Sequence[str]]], None]  # a kind of fault; what is wrong, by case
 RUNS = "outputs/*/*/*"  # run directories, from the folder that a command works in
 TRAIN = ["train", *SMALL]
 EVAL = ["length=32", "max_tokens=64", "logger=none"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from forkserver import Forkserver
-from stopping import RESTLESS, RUNS, TRAIN, Bench, next_command, text_in
+from stopping import RESTLESS, RUNS, TRAIN, AssertNoFaults, Bench, next_command, text_in
 from whole_process import COMMAND, in_a_process
 
 MOMENTS = [0.1, 0.4, 0.8, 1.3, 2.0, 3.0, 4.5]  # seconds after the start
@@ -18,10 +18,13 @@ CODES = {signal.SIGINT: {130, -signal.SIGINT}, signal.SIGTERM: {143, -signal.SIG
 @pytest.mark.faults
 @pytest.mark.parametrize("signum", CODES, ids=lambda signum: signum.name)
 def test_a_signal_while_python_imports_prints_no_traceback(
-    signum: signal.Signals, env: Mapping[str, str], tmp_path: Path, judge: Callable[[str, Mapping[str, object]], None]
+    signum: signal.Signals,
+    env: Mapping[str, str],
+    tmp_path: Path,
+    assert_no_faults: AssertNoFaults,
 ) -> None:
     args = [*TRAIN, *RESTLESS, "trainer.max_steps=100000", *text_in(tmp_path)]
-    judge(
+    assert_no_faults(
         "signals in the first seconds",
         {f"{signum.name} after {s} s": stopped(args, signum, s, env, tmp_path) for s in MOMENTS},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from stopping import (
     MAX_RETRIEVAL,
     RESTLESS,
     TRAIN,
+    AssertNoFaults,
     Bench,
     Reference,
     contents,
@@ -23,7 +24,6 @@ from stopping import (
     text_in,
 )
 
-Judge = Callable[[str, Mapping[str, Sequence[str]]], None]
 VERBS = ["train", "max-retrieval"]
 PARTS = 16  # tests that share the changes of a run, every 16th each, so that workers can share them
 SECOND_KILLS = 7  # every so manieth change of the resumed run
@@ -76,7 +76,12 @@ def test_a_run_killed_between_its_best_checkpoint_and_the_link_is_the_run_never_
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_run_killed_before_any_change_and_resumed_is_the_run_never_stopped(
-    verb: str, part: int, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
+    verb: str,
+    part: int,
+    bench: Bench,
+    references: Callable[[str], Reference],
+    tmp_path: Path,
+    assert_no_faults: AssertNoFaults,
 ) -> None:
     reference = references(verb)
     kills = range(part + 1, len(reference.changes) + 1, PARTS)
@@ -86,7 +91,7 @@ def test_a_run_killed_before_any_change_and_resumed_is_the_run_never_stopped(
         )
         for kill in kills
     }
-    judge(f"killed before each change: {verb}", faults)
+    assert_no_faults(f"killed before each change: {verb}", faults)
 
 
 @pytest.mark.faults
@@ -102,7 +107,12 @@ def test_a_run_killed_before_any_change_and_resumed_is_the_run_never_stopped(
 )
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_resume_that_is_killed_too_changes_nothing(
-    verb: str, change: str, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
+    verb: str,
+    change: str,
+    bench: Bench,
+    references: Callable[[str], Reference],
+    tmp_path: Path,
+    assert_no_faults: AssertNoFaults,
 ) -> None:
     reference = references(verb)
     first = reference.number_of(change) + 1
@@ -116,13 +126,13 @@ def test_a_resume_that_is_killed_too_changes_nothing(
         )
         for second in range(2, n_changes + 1, SECOND_KILLS)
     }
-    judge(f"killed twice: {verb}", faults)
+    assert_no_faults(f"killed twice: {verb}", faults)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("part", range(4))
 def test_eval_of_a_run_that_was_killed_scores_the_best_step_so_far(
-    part: int, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, judge: Judge
+    part: int, bench: Bench, references: Callable[[str], Reference], tmp_path: Path, assert_no_faults: AssertNoFaults
 ) -> None:
     reference = references("train")
     renames = [
@@ -134,7 +144,7 @@ def test_eval_of_a_run_that_was_killed_scores_the_best_step_so_far(
         folder = fresh(tmp_path, kill)
         bench.run(reference.args, folder, kill_before=kill)
         faults[place_of(reference.changes[kill - 1], reference.folder)] = wrong_score(bench, folder)
-    judge("eval of a killed run", faults)
+    assert_no_faults("eval of a killed run", faults)
 
 
 def wrong_score(bench: Bench, folder: Path) -> list[str]:

@@ -7,16 +7,13 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from case import STATUS
-from stopping import Bench
+from stopping import AssertNoFaults, Bench
 from whole_process import COMMAND
 
-Judge = Callable[[str, Mapping[str, Any]], None]
 N_SECONDS = 20  # until a process that nobody needs has ended
 
 
@@ -89,19 +86,29 @@ def test_a_preparation_that_is_killed_goes_on(
 @pytest.mark.faults
 @pytest.mark.parametrize("part", range(4))
 def test_killed_before_any_change_to_the_disk(
-    part: int, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path, judge: Judge
+    part: int,
+    bench: Bench,
+    args: list[str],
+    whole: tuple[dict[str, bytes], list[str]],
+    tmp_path: Path,
+    assert_no_faults: AssertNoFaults,
 ) -> None:
     faults = {}
     for kill in range(1 + part, len(whole[1]) + 1, 4):
         kills = [kill, *([kill + 9] if kill % 3 == 0 else [])]
         faults[f"prepare, changes {kills}"] = killed_before(kills, bench, args, tmp_path / f"{kill}", whole[0])
-    judge("prepare killed before each change", faults)
+    assert_no_faults("prepare killed before each change", faults)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_several_processes_stop_together(
-    signum: int, bench: Bench, args: list[str], whole: tuple[dict[str, bytes], list[str]], tmp_path: Path, judge: Judge
+    signum: int,
+    bench: Bench,
+    args: list[str],
+    whole: tuple[dict[str, bytes], list[str]],
+    tmp_path: Path,
+    assert_no_faults: AssertNoFaults,
 ) -> None:
     draw, faults = random.Random(signum), {}
     for trial in range(4):
@@ -109,7 +116,7 @@ def test_several_processes_stop_together(
         folder.mkdir()
         faults[f"trial {trial}"] = stopped(bench, [*args, "n_processes=2"], folder, signum, draw.uniform(0, 3))
         faults[f"trial {trial}"] += finished(bench, args, folder, whole[0])
-    judge("prepare with two processes stopped", faults)
+    assert_no_faults("prepare with two processes stopped", faults)
 
 
 def stopped(bench: Bench, args: list[str], folder: Path, signum: int, seconds: float) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from stopping import (
     MAX_RETRIEVAL,
     RESTLESS,
     TRAIN,
+    AssertNoFaults,
     Bench,
     Reference,
     contents,
@@ -54,7 +55,11 @@ def reference(request: pytest.FixtureRequest, bench: Bench, tmp_path_factory: py
 @pytest.mark.faults
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_run_stopped_at_random_moments_and_resumed_is_the_run_never_stopped(
-    group: int, bench: Bench, reference: Reference, tmp_path: Path, judge: Callable[[str, Mapping[str, Any]], None]
+    group: int,
+    bench: Bench,
+    reference: Reference,
+    tmp_path: Path,
+    assert_no_faults: AssertNoFaults,
 ) -> None:
     faults, stops = {}, Stops(reference.seconds)
     for trial in range(group, TRIALS, GROUPS):
@@ -63,7 +68,7 @@ def test_a_run_stopped_at_random_moments_and_resumed_is_the_run_never_stopped(
         faults[f"trial {trial}"] = stopped_at_random(bench, reference, folder, random.Random(trial), stops)
     in_time, n = sum(stops.in_time), len(stops.in_time)
     assert in_time >= LEAST_STOPPED * n, f"{in_time} of {n} signals came before the end"
-    judge(f"stopped at random moments: {reference.args[0]}", faults)
+    assert_no_faults(f"stopped at random moments: {reference.args[0]}", faults)
 
 
 @dataclass
