@@ -62,34 +62,46 @@ def opened(
         run = Run(directory, manifest | dict(known or {}), writes=writes)
         if writes:
             record_start(run, patch, before if earlier is None else None)
-        try:
+        with its_end(run, invocation, before, earlier, memory):
             if writes:
                 start_logger(run, logger)
             with invocation.peers.naming_who_left():
                 yield run
-            end(run, "done", 0, memory)
-        except UserError as error:
-            if run.has_logged:
-                end(run, f"failed: {one_line(error)}", 2, memory)
-            elif earlier is None:
-                withdraw(run, before)
-            else:
-                restore(run, earlier)
-            raise
-        except (Interrupted, KeyboardInterrupt) as stop:
-            end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
-            raise
-        except PeerLost as error:
-            status = f"failed: {one_line(error)}"
-            if not writes and invocation.peers.speaks:  # the first process is the one that is lost
-                end_for_another(Path(invocation.peers.answer["directory"]), status)
-            end(run, status, 1, memory)
-            raise
-        except BaseException as error:
-            end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
-            raise
     if writes:
         tell(str(directory))
+
+
+@contextmanager
+def its_end(
+    run: Run, invocation: Invocation, before: set[str], earlier: str | None, memory: PeakMemory
+) -> Iterator[None]:
+    """Records how the run ends, or takes back that it began.
+
+    before: what lay in its directory; earlier: the manifest of a run that is gone on with, as text.
+    """
+    try:
+        yield
+        end(run, "done", 0, memory)
+    except UserError as error:
+        if run.has_logged:
+            end(run, f"failed: {one_line(error)}", 2, memory)
+        elif earlier is None:
+            withdraw(run, before)
+        else:
+            restore(run, earlier)
+        raise
+    except (Interrupted, KeyboardInterrupt) as stop:
+        end(run, "interrupted", 128 + (stop.signum if isinstance(stop, Interrupted) else signal.SIGINT), memory)
+        raise
+    except PeerLost as error:
+        status = f"failed: {one_line(error)}"
+        if not run.writes and invocation.peers.speaks:  # the first process is the one that is lost
+            end_for_another(Path(invocation.peers.answer["directory"]), status)
+        end(run, status, 1, memory)
+        raise
+    except BaseException as error:
+        end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
+        raise
 
 
 def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:

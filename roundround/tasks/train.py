@@ -111,26 +111,9 @@ def fit(
     peers: Peers,
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
-    n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
-
-    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
-        decoder = build_decoder(config.model, config.pe, config.softmax, material.n_vocab, shard_layer=shard_layer)
-        decoder.activation_checkpointing = config.activation_checkpointing
-        return decoder
-
-    def shard(mesh: DeviceMesh) -> Decoder:
-        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
-        start.load_into(decoder, past)
-        return decoder
-
-    past = start.past(sharded=sharded)
+    n_steps, past = config.trainer.max_steps, start.past(sharded=shards(config.trainer))
     first_step = past.state["step"] if past else 0
-    if sharded:
-        decoder = planned(make)
-    else:
-        torch.manual_seed(config.seed)
-        decoder = make()
-        start.load_into(decoder, past)
+    decoder, shard = decoder_of(config, material.n_vocab, start, past)
     callback = callback_of(run, config, material, past)
     trainer = trainer_of(config, run, callback, n_steps - first_step)
     batches = Timed(batches_of(config, material, trainer, first_step))
@@ -142,11 +125,11 @@ def fit(
         schedule=schedule,
         first_step=first_step,
         n_steps=n_steps,
-        shard=shard if sharded else None,
+        shard=shard,
     )
     announce(run, material, decoder, trainer, config.trainer.strategy, first_step, start)
     give_notes(run, config, material, decoder, schedule)
-    if config.compile and not sharded:
+    if config.compile and shard is None:
         decoder.compile()
     try:
         if first_step < n_steps:
@@ -159,6 +142,29 @@ def fit(
             print_status(f"resume with: roundround train resume={run.directory}")
         raise
     run.note(seconds_of_training=callback.training_seconds)
+
+
+def decoder_of(
+    config: TrainConfig, n_vocab: int, start: Start, past: checkpoints.Checkpoint | None
+) -> tuple[Decoder, Callable[[DeviceMesh], Decoder] | None]:
+    """The decoder with its weights; where they are shared out, a plan of it, and what makes it once processes meet."""
+
+    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+        decoder = build_decoder(config.model, config.pe, config.softmax, n_vocab, shard_layer=shard_layer)
+        decoder.activation_checkpointing = config.activation_checkpointing
+        return decoder
+
+    def shard(mesh: DeviceMesh) -> Decoder:
+        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
+        start.load_into(decoder, past)
+        return decoder
+
+    if shards(config.trainer):
+        return planned(make), shard
+    torch.manual_seed(config.seed)
+    decoder = make()
+    start.load_into(decoder, past)
+    return decoder, None
 
 
 def callback_of(
