@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import literal
 from roundround.errors import UserError
+
+ITS_OWN = "its own"  # of a pretrained model: no option of a group
 
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:
@@ -65,6 +67,17 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 def overridden(overrides: list[str]) -> set[str]:
     """The dotted keys that overrides of the command line name, groups included."""
     return {override.split("=", 1)[0].lstrip("+~").split("@")[-1].replace("/", ".") for override in overrides}
+
+
+def own_options(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The options that a run's own config took. Its other choices say what is measured, which another run chose."""
+    typed = overridden(manifest["overrides"])
+    looks_at_another = bool(manifest.get("run"))
+    return {
+        group: option
+        for group, option in manifest.get("choices", {}).items()
+        if option is not None and (group.replace("/", ".") in typed or not (looks_at_another or option == ITS_OWN))
+    }
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.composition import usual_config
-from roundround.config.recorded import flat, overridden
+from roundround.config.recorded import flat, own_options
 from roundround.lab_book.past_run import PastRun
 
-ITS_OWN = "its own"  # of a pretrained model: no option of a group
 NOT_SETTINGS = ("outputs", "resume")
 
 
@@ -30,7 +29,7 @@ def changed_settings(run: PastRun) -> list[Change] | None:
     usual = usual_config(run.verb, {})
     if usual is None:
         return None
-    options = [Change(group, option, usual[1].get(group)) for group, option in own_options(run).items()]
+    options = [Change(group, option, usual[1].get(group)) for group, option in own_options(run.manifest).items()]
     options = [change for change in options if change.value != change.default and not change.key.startswith("hydra/")]
     chosen = usual_config(run.verb, {change.key: change.value for change in options})
     if chosen is None:
@@ -38,14 +37,3 @@ def changed_settings(run: PastRun) -> list[Change] | None:
     own, default = flat(run.manifest["config"]), flat(chosen[0])
     values = [Change(key, value, default.get(key)) for key, value in own.items() if key not in NOT_SETTINGS]
     return options + [change for change in values if change.value != change.default]
-
-
-def own_options(run: PastRun) -> dict[str, str]:
-    """The options that the run's own config took. Its other choices say what is measured, which another run chose."""
-    typed = overridden(run.manifest["overrides"])
-    looks_at_another = bool(run.manifest.get("run"))
-    return {
-        group: option
-        for group, option in run.choices.items()
-        if group.replace("/", ".") in typed or not (looks_at_another or option == ITS_OWN)
-    }

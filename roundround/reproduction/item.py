@@ -14,7 +14,7 @@ from roundround.theory.claim import Comparison, Picture
 
 
 class RunVerb(Protocol):
-    """Runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same config; returns its directory."""
+    """Runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory."""
 
     def __call__(self, verb: str, *overrides: str) -> Path: ...
 

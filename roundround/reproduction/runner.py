@@ -1,4 +1,4 @@
-"""Running the verbs that an item needs, each in a process of its own, and taking finished runs of the same config."""
+"""Running the verbs that an item needs, each in a process of its own, and taking finished runs of the same numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from roundround.console import print_status
 from roundround.runs.child import start
 from roundround.runs.directories import all_runs, runs_of
-from roundround.runs.planned import hash_of_numbers, planned_config
+from roundround.runs.planned import has_same_numbers, planned_config
 
 RESUMABLE = {"train", "max-retrieval"}
 
@@ -41,11 +41,11 @@ class Runner:
         command = shlex.join(["roundround", verb, *overrides])
         of_all = ["logger=none", f"trust={str(self.trust).lower()}"]
         words = [*overrides, *of_all, *(self.data if verb == "train" else [f"device={self.device}"])]
-        wanted = hash_of_numbers(planned_config(verb, words, self.outputs, self.config_dir))
+        planned = planned_config(verb, words, self.outputs, self.config_dir)
         same = [
             (path, manifest["status"])
             for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
-            if hash_of_numbers(manifest["config"]) == wanted
+            if has_same_numbers(manifest, planned)
         ]
         done = [path for path, status in same if status == "done"]
         if done:

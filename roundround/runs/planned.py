@@ -1,18 +1,18 @@
-"""The config that a verb would record, before it runs: so that a finished run of the same config is found."""
+"""The config that a verb would record, before it runs: so that a finished run of the same numbers is found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.composition import compose
+from roundround.config.composition import compose, usual_config
 from roundround.config.models import give_default_data
 from roundround.config.options import config_name
-from roundround.config.recorded import as_dict
-from roundround.runs.provenance import config_hash
+from roundround.config.recorded import as_dict, flat, own_options
 from roundround.runs.run import Invocation
 from roundround.runs.start import starting_point
 from roundround.runs.subject import settle_model_and_data
@@ -48,6 +48,20 @@ def planned_config(
     return as_dict(cfg)
 
 
-def hash_of_numbers(config: dict[str, Any]) -> str:
-    """The hash of what a config's numbers depend on."""
-    return config_hash({key: value for key, value in config.items() if key not in NO_RESULT})
+def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether a run was made from the config that is planned, as far as its numbers depend on it.
+
+    A key that the program did not have yet when the run was made stood at what is its default today.
+    """
+    then, now = of_numbers(manifest["config"]), of_numbers(planned)
+    new = now.keys() - then.keys()
+    if then != {key: now[key] for key in now.keys() - new}:
+        return False
+    usual = usual_config(manifest["verb"], own_options(manifest)) if new else None
+    defaults = {} if usual is None else of_numbers(usual[0])
+    return all(key in defaults and now[key] == defaults[key] for key in new)
+
+
+def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that numbers depend on, by dotted key, as they are read again from a manifest."""
+    return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
