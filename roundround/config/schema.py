@@ -246,7 +246,7 @@ class MaxRetrievalConfig:
     run: str | None = MISSING
     resume: str | None = MISSING
     trust: bool = MISSING
-    bfloat16: bool = False  # runs from before they were there have none
+    bfloat16: str = "false"  # runs from before they were there have none
     one_temperature: bool = False
 
     def check(self) -> None:
@@ -263,6 +263,9 @@ class MaxRetrievalConfig:
         for name, n in (("test_sets", self.test_sets), ("fit_inputs", self.fit_inputs)):
             if n > MOST_INPUTS:
                 raise UserError(f"{name}={n} must be at most {MOST_INPUTS:,}, from which a share is known to 0.02 %")
+        self.bfloat16 = self.bfloat16.lower()  # true and false come as True and False
+        if self.bfloat16 not in ("false", "true", "factors"):
+            raise UserError(f"bfloat16={self.bfloat16} must be false, true or factors")
         check_seed(seed=self.seed)
         check_seed(**{"seed + seeds - 1": self.seed + self.seeds - 1})
         for name, node in self.normalisers.items():

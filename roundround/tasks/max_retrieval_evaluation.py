@@ -32,6 +32,7 @@ from roundround.softmax.softmax import Softmax
 from roundround.training.display import Display
 
 Models = Mapping[int, MaxRetrieval | InBfloat16]  # by seed
+ROUNDED = {"true": "weights, items and every result in between", "factors": "the factors of matrix products"}
 HEAT_MAP = {"n_sets": 32, "n_items": 16}  # rows and columns of the paper's figures 2 and 6
 
 
@@ -45,7 +46,10 @@ def report_on(
 ) -> None:
     """Fit a temperature where one is asked for, evaluate, tabulate and draw; `seeds` are those of this process."""
     alone = {seed: model.only(place) for place, seed in enumerate(seeds)}
-    models: Models = {seed: InBfloat16(model) for seed, model in alone.items()} if config.bfloat16 else alone
+    models: Models = alone
+    if config.bfloat16 != "false":
+        factors_alone = config.bfloat16 == "factors"
+        models = {seed: InBfloat16(model, factors_alone=factors_alone) for seed, model in alone.items()}
     points = None
     if "fitted" in softmaxes:
         try:
@@ -168,10 +172,8 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
 def how_evaluated(config: MaxRetrievalConfig) -> list[str]:
     """What is not as usual, a line each."""
     lines = []
-    if config.bfloat16:
-        lines.append(
-            "bfloat16=true: weights, items and every result in between rounded to bfloat16, in evaluation alone"
-        )
+    if config.bfloat16 != "false":
+        lines.append(f"bfloat16={config.bfloat16}: {ROUNDED[config.bfloat16]} rounded to bfloat16, in evaluation alone")
     if config.one_temperature:
         lines.append(
             f"one_temperature=true: adaptive temperatures follow the mean entropy of {config.test_sets:,} sets, those "

@@ -199,6 +199,9 @@ def test_a_run_from_before_the_options_is_evaluated_in_bfloat16_and_at_one_tempe
     plain = {"softmax": "softmax", "seed": 1, "n": 32}
     assert done.value("entropy", **plain) == pytest.approx(first.value("entropy", **plain), rel=0.01)
     assert done.value("entropy", **plain) != first.value("entropy", **plain)
+    done = roundround("maxkey", f"run={first.directory}", "logger=none", "bfloat16=factors")
+    assert done.code == 0, done.err
+    assert "bfloat16=factors: the factors of matrix products rounded" in done.err
     resumed = roundround("maxkey", f"resume={first.directory}", "logger=none", *both)
     assert resumed.code == 2
     assert "bfloat16 (None -> True), one_temperature (None -> True)" in resumed.err
@@ -274,6 +277,7 @@ def test_an_interrupt_saves_the_step_it_comes_at(
         (["fit_sizes=9,8"], ["fit_sizes=[9, 8]"]),
         (["model.n_classes=1000"], ["n_classes=1000 must lie between 2 and 256"]),
         (["seeds=0"], ["seeds=0 must be at least 1"]),
+        (["bfloat16=half"], ["bfloat16=half must be false, true or factors"]),
         (["seed=-1"], ["seed=-1"]),
         (["test_sizes=16,10000000000"], ["test_sizes=10000000000", "GiB"]),
         (["min_items=9", "max_items=8"], ["max_items=8 must be at least min_items=9"]),

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize
+from torch import Tensor
+from torch.nn.functional import gelu, one_hot
 
 from roundround.retrieval import fitting
 from roundround.retrieval.bfloat16 import InBfloat16
@@ -70,7 +72,7 @@ def test_the_heat_map_has_the_highest_priority_on_the_right(model: MaxRetrieval)
 
 def test_bfloat16_is_the_definition_to_eight_bits(model: MaxRetrieval) -> None:
     (sets,) = blocks(40, 200)
-    rounded, softmax = InBfloat16(model), Softmax(SHAPE)
+    rounded, softmax = InBfloat16(model, factors_alone=False), Softmax(SHAPE)
     e_SBN, v_SBND = rounded.attended(sets)
     with torch.no_grad():
         exact_e_SBN, exact_v_SBND = model.logits_and_values(sets)
@@ -84,10 +86,40 @@ def test_bfloat16_is_the_definition_to_eight_bits(model: MaxRetrieval) -> None:
     assert model.item_in.weight.dtype == torch.float32, "the model itself is left as it was"
 
 
-def test_priorities_that_bfloat16_cannot_tell_apart_are_one_item(model: MaxRetrieval) -> None:
+def test_rounded_factors_are_the_definition_with_every_operand_rounded(model: MaxRetrieval) -> None:
+    (sets,) = blocks(40, 200)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def half(x: Tensor) -> Tensor:
+        return x.to(torch.bfloat16).double()
+
+    def layer(name: str, x: Tensor) -> Tensor:
+        return half(x) @ half(weights[f"{name}.weight"][0]) + weights[f"{name}.bias"][0].double()
+
+    def encoded(name: str, x: Tensor) -> Tensor:
+        return layer(f"{name}_out", gelu(layer(f"{name}_in", x)))
+
+    class_BNK = one_hot(sets.classes_SBN[0], model.n_classes)
+    h_BND = encoded("item", torch.cat([sets.priorities_SBN[0, ..., None], class_BNK], -1).double())
+    g_BD = layer("to_query", encoded("query", sets.queries_SB[0, :, None].double()))
+    e_BN = (half(layer("to_key", h_BND)) @ half(g_BD)[..., None])[..., 0] * model.scale
+    z_BD = (half(e_BN.softmax(-1))[:, None] @ half(layer("to_value", h_BND)))[:, 0]
+    rounded = InBfloat16(model, factors_alone=True)
+    found, _ = evaluate(rounded, {"softmax": Softmax(SHAPE)}, [sets])
+    is_right_B = encoded("answer", z_BD).argmax(-1) == sets.answers_SB[0]
+    assert found["softmax"]["accuracy"] == pytest.approx(float(is_right_B.double().mean()), abs=0.01)
+    error, error_of_float32 = (
+        float((m.attended(sets)[0][0].double() - e_BN).square().mean().sqrt()) for m in (rounded, model)
+    )
+    assert error < 0.1 * error_of_float32, "sums in another order may round a factor to its neighbour, and rarely do"
+
+
+@pytest.mark.parametrize("factors_alone", [False, True])
+def test_priorities_that_bfloat16_cannot_tell_apart_are_one_item(model: MaxRetrieval, factors_alone: bool) -> None:
     priorities = torch.tensor([[[0.9985, 0.9995, 0.5]]])  # the numbers of bfloat16 are 1/256 apart here
     sets = Sets(priorities, torch.zeros(1, 1, 3, dtype=torch.long), torch.full((1, 1), 0.25))
-    exact, rounded = model.attended(sets)[0][0, 0], InBfloat16(model).attended(sets)[0][0, 0]
+    in_bfloat16 = InBfloat16(model, factors_alone=factors_alone)
+    exact, rounded = model.attended(sets)[0][0, 0], in_bfloat16.attended(sets)[0][0, 0]
     assert exact[0] != exact[1]
     assert rounded[0] == rounded[1] != rounded[2]
 

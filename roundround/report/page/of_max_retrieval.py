@@ -142,7 +142,9 @@ def scope(files: RunFiles) -> list[str]:
         if isinstance(config.get("test_sets"), int)
         else ""
     ]
-    if config.get("bfloat16"):
+    if config.get("bfloat16") == "factors":
+        lines.append("Evaluated with the factors of matrix products rounded to bfloat16.")
+    elif config.get("bfloat16"):
         lines.append("Evaluated with weights, items and every result in between rounded to bfloat16.")
     if config.get("one_temperature"):
         lines.append("Adaptive temperatures follow the mean entropy of all sets of a seed and size.")
