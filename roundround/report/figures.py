@@ -53,8 +53,12 @@ def widen(axis: Any, least: float = 0.1) -> None:
 
 
 def write(figure: Any, path: Path) -> None:
-    """One file, in the format that its name says."""
-    figure.savefig(path, dpi=150)
+    """One file, in the format that its name says: the same picture gives the same bytes."""
+    import matplotlib
+
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}):  # else its identifiers are random
+        figure.savefig(path, dpi=150, metadata=undated.get(path.suffix))
 
 
 def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> list[Path]:

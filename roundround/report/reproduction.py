@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from roundround.errors import UserError
 from roundround.files import write_atomically
 from roundround.report.figures import colour_map, save, set_title, subplots
 from roundround.report.theory import interval, number, plot
+from roundround.reproduction import ledger
 from roundround.reproduction.item import HeatMap, Item
 from roundround.reproduction.ledger import Entry
 from roundround.theory.claim import Comparison, Picture
@@ -164,29 +166,51 @@ def docs_folder() -> Path:
 
 
 def write_docs(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> Path:
-    """The page of all items and its figures; returns its path."""
+    """The page of all items and its figures; returns its path.
+
+    The outcomes lie beside the figures: what this machine has not made again stays on the page as it was found before.
+    """
     docs = docs_folder()
-    figures = docs / "reproduction"
-    shutil.rmtree(figures, ignore_errors=True)
-    figures.mkdir()
-    for entry, directory in found.values():
-        if entry.figure is not None:
-            shutil.copyfile(directory / "figures" / f"{entry.figure}.svg", figures / f"{entry.figure}.svg")
-    parts = [HEAD, f"\nWritten by version {__version__}.\n"]
-    for paper, title in PAPERS.items():
-        of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
-        parts += [f"\n## {title}\n\n", overview(of_paper, found)]
-        parts += [section(name, item, found[name][0] if name in found else None) for name, item in of_paper.items()]
+    folder = docs / "reproduction"
+    folder.mkdir(exist_ok=True)
+    every = ledger.newest_of([*((entry, folder) for entry in kept_in(folder)), *found.values()])
+    every = {name: every[name] for name in items if name in every}
+    for entry, figures in every.values():
+        if entry.figure is not None and figures != folder:
+            shutil.copyfile(figures / f"{entry.figure}.svg", folder / f"{entry.figure}.svg")
+    for path in folder.glob("*.svg"):
+        if path.stem not in {entry.figure for entry, _ in every.values()}:
+            path.unlink()
+    entries = {name: replace(entry, runs=[]) for name, (entry, _) in every.items()}  # of this machine
+    ledger.write(list(entries.values()), folder)
     path = docs / "reproduction.md"
-    write_atomically(path, "".join(parts))
+    write_atomically(path, page_of(items, entries))
     return path
 
 
-def overview(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> str:
+def kept_in(folder: Path) -> list[Entry]:
+    """What the page shows now. Raises UserError for a damaged file, which would forget it."""
+    kept = ledger.read(folder)
+    if not kept and (folder / ledger.FILE).exists():
+        raise UserError(f"{folder / ledger.FILE} is damaged; take it from git again, or delete it to forget the page")
+    return kept
+
+
+def page_of(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
+    """The page of all items, in Markdown."""
+    parts = [HEAD, f"\nWritten by version {__version__}.\n"]
+    for paper, title in PAPERS.items():
+        of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
+        parts += [f"\n## {title}\n\n", overview(of_paper, entries)]
+        parts += [section(name, item, entries.get(name)) for name, item in of_paper.items()]
+    return "".join(parts)
+
+
+def overview(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
     """The table at the top of a paper's half."""
     rows = []
     for name, item in items.items():
-        entry = found[name][0] if name in found else None
+        entry = entries.get(name)
         ours, verdict = ("", "not run") if entry is None else (told(entry), entry.verdict)
         rows.append(f"| `{name}` | {item.shows} | {needs(item)} | {item.published} | {ours} | {verdict} |\n")
     return "| item | shows | needs | published | ours | verdict |\n|---|---|---|---|---|---|\n" + "".join(rows)
@@ -206,8 +230,13 @@ def section(name: str, item: Item, entry: Entry | None) -> str:
     command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
     parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
-        rows = "".join(f"| {c.what} | {number(c.ours)} | {allowed(c)} |\n" for c in entry.comparisons)
+        rows = "".join(f"| {cell(c.what)} | {number(c.ours)} | {allowed(c)} |\n" for c in entry.comparisons)
         parts.append("\n| number | ours | allowed |\n|---|---|---|\n" + rows)
     if entry.figure is not None:
         parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
     return "".join(parts)
+
+
+def cell(text: str) -> str:
+    """A text in a table of Markdown: |psi| would be three cells."""
+    return text.replace("|", "\\|")

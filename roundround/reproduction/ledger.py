@@ -1,9 +1,9 @@
-"""What came of each item, as it lies in the run directories of `roundround reproduce`."""
+"""What came of each item, as it lies in the run directories of `roundround reproduce` and beside the page in docs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Entry:
 
 
 def write(entries: Sequence[Entry], directory: Path) -> None:
-    """Into a run directory; infinite ends of intervals as null, which every reader of json knows."""
+    """Into a folder; infinite ends of intervals as null, which every reader of json knows."""
     write_json(directory / FILE, [without_infinities(asdict(entry)) for entry in entries])
 
 
@@ -53,7 +53,7 @@ def without_infinities(value: Any) -> Any:
 
 
 def read(directory: Path) -> list[Entry]:
-    """The entries of a run; none where there is no such file, or a damaged one."""
+    """The entries of a folder; none where there is no such file, or a damaged one."""
     try:
         return [entry_of(recorded) for recorded in parse_json(read_text(directory / FILE, LARGEST))]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -67,7 +67,8 @@ def entry_of(recorded: Mapping[str, Any]) -> Entry:
         for c in recorded["comparisons"]
     ]  # fmt: skip
     runs = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]
-    return Entry(**{**recorded, "comparisons": comparisons, "runs": runs})
+    ended = time_of(recorded["ended"]).isoformat()
+    return Entry(**{**recorded, "comparisons": comparisons, "runs": runs, "ended": ended})
 
 
 def number(value: float | None, otherwise: float) -> float:
@@ -75,14 +76,15 @@ def number(value: float | None, otherwise: float) -> float:
 
 
 def newest(outputs: str) -> dict[str, tuple[Entry, Path]]:
-    """What was found last of every item, and the run directory in which it stands.
-
-    What was made of the paper's own model comes before what was made of another one.
-    """
+    """What was found last of every item under `outputs`, and the folder of its figure."""
     runs = all_runs(runs_of(outputs, "reproduce"), "reproduce", done=False)
+    return newest_of((entry, directory / "figures") for directory, _ in runs for entry in read(directory))
+
+
+def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:
+    """The last entry of every item. What was made of the paper's own model comes before what was made of another."""
     found: dict[str, tuple[Entry, Path]] = {}
-    for directory, _ in sorted(runs, key=lambda run: time_of(run[1]["started"])):
-        for entry in read(directory):
-            if entry.name not in found or entry.is_the_papers >= found[entry.name][0].is_the_papers:
-                found[entry.name] = entry, directory
+    for entry, figures in sorted(entries, key=lambda pair: time_of(pair[0].ended)):
+        if entry.name not in found or entry.is_the_papers >= found[entry.name][0].is_the_papers:
+            found[entry.name] = entry, figures
     return found

@@ -64,10 +64,13 @@ def test_what_was_recorded_is_read_again(roundround: Callable[..., Done]) -> Non
     (entry,) = ledger.read(done.directory)
     assert entry.verdict == "pass"
     assert {(c.low, c.high) for c in entry.comparisons} == {(0.99, np.inf)}
-    assert ledger.newest("outputs")["rope.fig1"] == (entry, done.directory)
+    assert ledger.newest("outputs")["rope.fig1"] == (entry, done.directory / "figures")
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '[{"name": "rope.fig1"}]', "[" * 9999])
+DAMAGED = ["", "[1]", '{"a": 1}', '[{"name": "rope.fig1"}]', "[" * 9999]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_record_is_passed_over(tmp_path: Path, text: str) -> None:
     (tmp_path / "outcomes.json").write_text(text)
     assert ledger.read(tmp_path) == []
@@ -78,7 +81,30 @@ def test_the_papers_own_model_comes_before_another_one(roundround: Callable[...,
     (recorded,) = json.loads((done.directory / "outcomes.json").read_text())
     other = roundround("reproduce", "rope.fig1")
     (other.directory / "outcomes.json").write_text(json.dumps([{**recorded, "is_the_papers": False}]))
-    assert ledger.newest("outputs")["rope.fig1"][1] == done.directory
+    assert ledger.newest("outputs")["rope.fig1"][1] == done.directory / "figures"
+
+
+def test_what_this_machine_has_not_made_stays_on_the_page(
+    roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "docs_folder", lambda: tmp_path / "docs")
+    folder = tmp_path / "docs" / "reproduction"
+    folder.mkdir(parents=True)
+    roundround("reproduce", "rope.fig1")
+    roundround("reproduce", "--write-docs", "outputs=outputs")
+    (folder / "gone.svg").touch()
+    roundround("reproduce", "softmax.fig4", "outputs=another")
+    written = roundround("reproduce", "--write-docs", "outputs=another")
+    page = Path(written.out.strip()).read_text()
+    assert "### rope.fig1: pass" in page
+    assert "### softmax.fig4: pass" in page
+    assert {path.name for path in folder.glob("*.svg")} == {"rope.fig1.svg", "softmax.fig4.svg"}
+    assert str(tmp_path) not in (folder / "outcomes.json").read_text()
+    (folder / "outcomes.json").write_text(DAMAGED[0])
+    refused = roundround("reproduce", "--write-docs")
+    assert refused.code == 2
+    assert "outcomes.json is damaged" in refused.err
+    assert "### rope.fig1: pass" in Path(written.out.strip()).read_text()
 
 
 def test_an_item_that_fails_is_named_and_the_exit_code_is_1(
@@ -127,10 +153,10 @@ def test_the_published_maps_have_the_paper_s_shape() -> None:
 
 
 def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
+    entries = {entry.name: entry for entry in ledger.read(ROOT / "docs" / "reproduction")}
+    assert entries
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    assert page.startswith(report.HEAD)
-    for name, item in in_order().items():
-        assert f"| `{name}` | {item.shows} |" in page, f"{name} is not on the page: roundround reproduce --write-docs"
+    assert page == report.page_of(in_order(), entries), "roundround reproduce --write-docs writes it"
 
 
 def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(here: Path) -> None:
