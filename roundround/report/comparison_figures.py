@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 AXES = {"length": "context length (tokens)", "n": "items"}
 LINES = 8  # of a panel
-PANELS = 4
+PANELS = 6  # as many as there are normalisers in the grids that ship, and one
 FEW_PANELS = 2  # where there are more than PANELS
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 CELLS = 8  # of a side of a matrix
@@ -230,7 +230,7 @@ def finish(figure: Any, n_more: int, title: str, folder: Path, name: str) -> lis
 
 
 def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> list[Path]:
-    """The first setting that varies against the others: a matrix for each of up to four places."""
+    """The first setting that varies against the others: a matrix for each of a few places."""
     keys = list(rows[0].settings)
     if len(keys) < 2:
         return []
