@@ -191,9 +191,9 @@ def content(path: Path) -> Any:
         return without_speeds([{**record, "run": None} for record in json.loads(path.read_text())])
     if path.suffix == ".json":
         return without_speeds(json.loads(path.read_text()))
-    if path.suffix in (".safetensors", ".bin", ".md", ".png"):
+    if path.suffix in (".safetensors", ".bin", ".md", ".png", ".svg", ".pdf"):
         return digest(path)
-    return path.stat().st_size > 0  # logs, and figures that keep their date
+    return path.stat().st_size > 0  # logs and pages
 
 
 def without_speeds(value: Any) -> Any:

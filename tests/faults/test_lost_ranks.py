@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_process import process_of
 
 ROUNDROUND = ["-m", "roundround"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ROUNDROUND]
@@ -35,7 +36,7 @@ def test_a_killed_process_is_named_by_the_other(name: str, rank: str, here: Path
         )
         try:
             checkpoint = wait_for_a_checkpoint(here, process)
-            os.kill(process_of(rank, variable, here), signal.SIGKILL)
+            os.kill(pid_of(rank, variable, here), signal.SIGKILL)
             killed = time.monotonic()
             process.wait(MINUTE)
             line = wait_for_the_line(here, rank, killed + MINUTE)
@@ -86,15 +87,7 @@ def wait_for_the_line(here: Path, rank: str, deadline: float) -> str:
     return said
 
 
-def process_of(rank: str, variable: str, here: Path) -> int:
-    """The process that works in `here` and has this rank; without the variable it is the first."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
-            inside = (folder / "cwd").readlink() == here
-        except OSError:
-            continue
-        own = dict(line.partition("=")[::2] for line in environment.decode(errors="replace").split("\0"))
-        if inside and b"roundround" in words and b"distributed" not in words and own.get(variable, "0") == rank:
-            return int(folder.name)
-    raise AssertionError(f"no process of rank {rank}")
+def pid_of(rank: str, variable: str, here: Path) -> int:
+    pid = process_of(rank, variable, here)
+    assert pid is not None, f"no process of rank {rank}"
+    return pid

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from forkserver import Ended
 from stopping import (
     MAX_RETRIEVAL,
     RESTLESS,
+    RUNS,
     TRAIN,
     AssertNoFaults,
     Bench,
@@ -26,6 +29,7 @@ from stopping import (
     text_in,
     unexpected_lines,
 )
+from whole_process import COMMAND, in_a_process, process_of
 
 TRIALS, GROUPS = 20, 5  # of each verb; tests that share them
 MOST_STOPS = 3  # of one run, before it is left to finish
@@ -69,6 +73,67 @@ def test_a_run_stopped_at_random_moments_and_resumed_is_the_run_never_stopped(
     in_time, n = sum(stops.in_time), len(stops.in_time)
     assert in_time >= LEAST_STOPPED * n, f"{in_time} of {n} signals came before the end"
     assert_no_faults(f"stopped at random moments: {reference.args[0]}", faults)
+
+
+TWO_PROCESSES = [*ARGS["train"], "trainer.max_steps=300", "trainer.devices=2", "batch_size=2"]
+MINUTE = 60.0
+
+
+@pytest.fixture(scope="module")
+def of_two(env: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """A run of two processes that was never stopped, and how long it takes."""
+    folder, args = tmp_path_factory.mktemp("two"), [*TWO_PROCESSES, *text_in(tmp_path_factory.mktemp("corpus"))]
+    began = time.monotonic()
+    ended = in_a_process([*COMMAND, *args], folder, env=env, timeout=4 * MINUTE)
+    assert ended.code == 0, ended.err
+    return Reference(args, folder, contents(folder), [], time.monotonic() - began)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_of_two_processes_either_is_killed_at_random_moments_and_nothing_is_lost(
+    group: int, env: Mapping[str, str], of_two: Reference, tmp_path: Path, assert_no_faults: AssertNoFaults
+) -> None:
+    faults = {}
+    for trial in range(group, TRIALS, GROUPS):
+        folder, draw = tmp_path / str(trial), random.Random(trial)
+        folder.mkdir()
+        found = []
+        for _ in range(draw.randint(1, MOST_STOPS)):
+            rank, moment = draw.choice("01"), draw.uniform(0.3, 1.0) * of_two.seconds
+            found += killed_of_two(next_command(of_two.args, folder), folder, env, rank, moment)
+        ended = in_a_process([*COMMAND, *next_command(of_two.args, folder)], folder, env=env, timeout=4 * MINUTE)
+        if ended.code == 0:
+            found += differences(named_checkpoints(of_two.contents), named_checkpoints(contents(folder)))
+        else:
+            found.append(f"the last resume ends with {ended.code}: {ended.err[-300:]!r}")
+        faults[f"trial {trial}"] = found
+    assert_no_faults("one of two processes killed at random moments", faults)
+
+
+def killed_of_two(args: list[str], folder: Path, env: Mapping[str, str], rank: str, moment: float) -> list[str]:
+    """Kill -9 the process of this rank after so many seconds, the first where it is not there; what is wrong then."""
+    process = subprocess.Popen(
+        [*COMMAND, *args], cwd=folder, env=dict(env), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        process.wait(moment)
+        return []  # it had done its work
+    except subprocess.TimeoutExpired:
+        os.kill(process_of(rank, "LOCAL_RANK", folder) or process.pid, signal.SIGKILL)
+    try:
+        process.wait(MINUTE)
+        deadline = time.monotonic() + MINUTE
+        while (other := process_of("1", "LOCAL_RANK", folder)) is not None:
+            if time.monotonic() > deadline:
+                os.kill(other, signal.SIGKILL)
+                return ["the second process is still there after a minute"]
+            time.sleep(0.1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return ["the first process is still there after a minute"]
+    torn = [path for path in folder.glob(f"{RUNS}/run.json") if not path.read_text().strip()]
+    return [f"{path} is empty" for path in torn]
 
 
 @dataclass

@@ -52,3 +52,17 @@ def output_after(
     except subprocess.TimeoutExpired:
         process.send_signal(signum)
         return process.communicate(timeout=timeout)
+
+
+def process_of(rank: str, variable: str, folder: Path) -> int | None:
+    """The process that works in a folder and has this rank in this variable, by its number; rank 0 may lack it."""
+    for of_process in Path("/proc").glob("[0-9]*"):
+        try:
+            words, environment = (of_process / "cmdline").read_bytes(), (of_process / "environ").read_bytes()
+            inside = (of_process / "cwd").readlink() == folder
+        except OSError:
+            continue
+        own = dict(line.partition("=")[::2] for line in environment.decode(errors="replace").split("\0"))
+        if inside and b"roundround" in words and b"distributed" not in words and own.get(variable, "0") == rank:
+            return int(of_process.name)
+    return None
