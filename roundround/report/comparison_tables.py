@@ -17,6 +17,7 @@ from roundround.errors import escaped
 from roundround.lab_book.comparison import Comparison, Row
 from roundround.lab_book.groups import shown
 from roundround.lab_book.quality import direction
+from roundround.markdown import markdown_table
 from roundround.report.numbers import decimals_of, shown_bytes, shown_p
 
 MOST_ROWS = 120  # of all tables together; the files have all
@@ -127,9 +128,7 @@ def rich_tables(found: Iterable[Sheet]) -> list[Table]:
 def markdown(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
     parts = []
     for one in found:
-        lines = [one.header, ["---"] * len(one.header), *one.rows]
-        cells = [[escaped(text).replace("\\", "\\\\").replace("|", "\\|") for text in line] for line in lines]
-        parts.append(f"### {escaped(one.title)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n")
+        parts.append(f"### {escaped(one.title)}\n\n{markdown_table(one.header, one.rows)}")
     listed = "".join(f"- {escaped(remark)}\n" for remark in remarks)
     return "\n".join([*parts, *([listed] if listed else [])])
 

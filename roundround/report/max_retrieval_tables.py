@@ -16,6 +16,7 @@ from rich.table import Table
 from scipy import stats
 
 from roundround.intervals import half_width, paired_p
+from roundround.markdown import markdown_table
 from roundround.report.numbers import shown_p
 from roundround.retrieval.published import PAPER, SECOND_HAND
 
@@ -188,8 +189,7 @@ def tables(measured: Measured, *, title: str, width: int) -> list[Table]:
 def markdown(measured: Measured) -> str:
     """`rows`, for a page."""
     head, *others = rows(measured)
-    lines = [head, ["---", *["---:"] * len(measured.sizes)], *others]
-    return "".join("| " + " | ".join(cell.strip() for cell in line) + " |\n" for line in lines)
+    return markdown_table(head, others, right_from=1)
 
 
 def notes(measured: Measured, fit_sizes: Sequence[int]) -> list[str]:

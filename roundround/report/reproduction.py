@@ -16,6 +16,7 @@ from roundround.config.options import conf_dir
 from roundround.console import print_status, print_table
 from roundround.errors import UserError
 from roundround.files import write_atomically
+from roundround.markdown import markdown_table
 from roundround.report.figures import colour_map, save, set_title, subplots
 from roundround.report.theory import interval, number, plot
 from roundround.reproduction import ledger
@@ -212,8 +213,8 @@ def overview(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
     for name, item in items.items():
         entry = entries.get(name)
         ours, verdict = ("", "not run") if entry is None else (told(entry), entry.verdict)
-        rows.append(f"| `{name}` | {item.shows} | {needs(item)} | {item.published} | {ours} | {verdict} |\n")
-    return "| item | shows | needs | published | ours | verdict |\n|---|---|---|---|---|---|\n" + "".join(rows)
+        rows.append((f"`{name}`", item.shows, needs(item), item.published, ours, verdict))
+    return markdown_table(("item", "shows", "needs", "published", "ours", "verdict"), rows)
 
 
 def section(name: str, item: Item, entry: Entry | None) -> str:
@@ -230,13 +231,8 @@ def section(name: str, item: Item, entry: Entry | None) -> str:
     command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
     parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
-        rows = "".join(f"| {cell(c.what)} | {number(c.ours)} | {allowed(c)} |\n" for c in entry.comparisons)
-        parts.append("\n| number | ours | allowed |\n|---|---|---|\n" + rows)
+        rows = ((c.what, number(c.ours), allowed(c)) for c in entry.comparisons)
+        parts += ["\n", markdown_table(("number", "ours", "allowed"), rows)]
     if entry.figure is not None:
         parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
     return "".join(parts)
-
-
-def cell(text: str) -> str:
-    """A text in a table of Markdown: |psi| would be three cells."""
-    return text.replace("|", "\\|")

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from roundround.console import print_table
 from roundround.files import write_atomically
+from roundround.markdown import markdown_table
 from roundround.report.figures import save, set_title, subplots
 from roundround.theory.claim import Answer, Comparison, Finding, Picture
 
@@ -99,14 +100,15 @@ def write(answers: Sequence[Answer], path: Path) -> None:
         finding = answer.finding
         statement, formula, source = answer.claim.words()
         rows = [
-            f"| {c.what} | {number(c.ours)} | {interval(c)} | {'' if c.published is None else number(c.published)} "
-            f"| {'yes' if c.holds else '**no**'} |"
+            (c.what, number(c.ours), interval(c), "" if c.published is None else number(c.published),
+             "yes" if c.holds else "**no**")
             for c in finding.comparisons
-        ]
+        ]  # fmt: skip
         parts += [
             f"\n## {answer.label}: {verdict(finding)}\n\n{statement}\n\n    {formula}\n\n{source}\n",
             *([f"\n{finding.remark}\n"] if finding.remark else []),
-            "\n| number | ours | allowed | published | holds |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n",
+            "\n",
+            markdown_table(("number", "ours", "allowed", "published", "holds"), rows),
         ]
     write_atomically(path, "".join(parts))
 

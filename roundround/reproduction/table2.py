@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.intervals import half_width
+from roundround.markdown import markdown_table
 
 BASELINE = "rope"
 
@@ -136,7 +137,7 @@ def perplexity_table(sweep: Sweep) -> str:
         name, *published = PAPER.get(encoding, (encoding, math.nan, math.nan))
         means = [f"{sweep.seeds_of(encoding, length).mean():.2f}" for length in sweep.lengths]
         rows.append([str(name), *means, *("" if encoding not in PAPER else f"{value:.4f}" for value in published)])
-    return markdown(["encoding", *map("{:,}".format, sweep.lengths), "paper: Wikipedia", "paper: FLAN v2"], rows)
+    return markdown_table(["encoding", *columns(sweep)], rows)
 
 
 def difference_table(sweep: Sweep, pairs: Sequence[tuple[str, str]] | None = None) -> str:
@@ -151,7 +152,11 @@ def difference_table(sweep: Sweep, pairs: Sequence[tuple[str, str]] | None = Non
         published = paper_difference(encoding, baseline)
         theirs = ["", ""] if published is None else [f"{nats:+.4f}" for nats in published]
         rows.append([f"{shown(encoding)} - {shown(baseline)}", *cells, *theirs])
-    return markdown(["nats per token", *map("{:,}".format, sweep.lengths), "paper: Wikipedia", "paper: FLAN v2"], rows)
+    return markdown_table(["nats per token", *columns(sweep)], rows)
+
+
+def columns(sweep: Sweep) -> list[str]:
+    return [*map("{:,}".format, sweep.lengths), "paper: Wikipedia", "paper: FLAN v2"]
 
 
 def difference_cell(found: Difference) -> str:
@@ -161,7 +166,3 @@ def difference_cell(found: Difference) -> str:
 
 def shown(encoding: str) -> str:
     return PAPER[encoding][0] if encoding in PAPER else encoding
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))

@@ -55,7 +55,7 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
     """
     then, now = of_numbers(manifest["config"]), of_numbers(planned)
     new = now.keys() - then.keys()
-    if then != {key: now[key] for key in now.keys() - new}:
+    if then != {key: now[key] for key in now.keys() & then.keys()}:
         return False
     usual = usual_config(manifest["verb"], own_options(manifest)) if new else None
     defaults = {} if usual is None else of_numbers(usual[0])

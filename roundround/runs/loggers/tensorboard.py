@@ -10,6 +10,7 @@ from typing import Any, final
 
 from roundround.config.recorded import flat
 from roundround.errors import UserError
+from roundround.markdown import markdown_table
 from roundround.runs.loggers.base import Logger
 
 FOLDER = "tensorboard"  # of the run directory
@@ -88,12 +89,7 @@ def in_block(config: Mapping[str, Any]) -> str:
 def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
     """Records as a table in Markdown, the first thousand of them."""
     columns = list(dict.fromkeys(name for record in records for name in record))
-    rows = [[cell(record.get(name)) for name in columns] for record in records[:MOST_ROWS]]
-    lines = [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
+    found = [[record.get(name) for name in columns] for record in records[:MOST_ROWS]]
+    rows = [["" if value is None else str(value) for value in row] for row in found]
     left_out = len(records) - len(rows)
-    return "\n".join([*lines, *([f"\n{left_out:,} more are in results.json"] if left_out else [])])
-
-
-def cell(value: Any) -> str:
-    """A value in a table of Markdown."""
-    return "" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    return markdown_table(columns, rows) + (f"\n{left_out:,} more are in results.json" if left_out else "")
