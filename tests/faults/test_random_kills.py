@@ -17,15 +17,16 @@ from forkserver import Ended
 from stopping import (
     MAX_RETRIEVAL,
     RESTLESS,
-    RUNS,
     TRAIN,
     AssertNoFaults,
     Bench,
     Reference,
     contents,
     differences,
+    inconsistencies,
     never_stopped,
     next_command,
+    runs_in,
     text_in,
     unexpected_lines,
 )
@@ -130,10 +131,11 @@ def killed_of_two(args: list[str], folder: Path, env: Mapping[str, str], rank: s
                 return ["the second process is still there after a minute"]
             time.sleep(0.1)
     except subprocess.TimeoutExpired:
-        process.kill()
+        for pid in (process.pid, process_of("1", "LOCAL_RANK", folder)):
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
         return ["the first process is still there after a minute"]
-    torn = [path for path in folder.glob(f"{RUNS}/run.json") if not path.read_text().strip()]
-    return [f"{path} is empty" for path in torn]
+    return [fault for run in runs_in(folder) for fault in inconsistencies(run)]
 
 
 @dataclass

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers_compare import write_results, write_train
 from helpers_runs import write_run
@@ -105,6 +106,20 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     assert (low < 0, high > 1, high < 1.1) == (True, True, True)
     (shaded,) = axis.patches
     assert [shaded.get_x(), shaded.get_x() + shaded.get_width()] == TRAIN_LENGTHS
+
+
+def test_a_grid_of_two_encodings_and_five_normalisers_is_drawn_whole() -> None:
+    def line(pe: str, softmax: str) -> comparison_figures.Line:
+        x = np.array([20.0, 40.0])
+        return comparison_figures.Line({"pe": pe, "softmax": softmax}, x, 1 / x, 0 * x)
+
+    normalisers = ["softmax", "ssmax", "adaptive_temperature", "entmax15", "as_entmax", "log_n", "sigmoid"]
+    lines = [line(pe, softmax) for softmax in normalisers for pe in ("rope", "nope")]
+    panels, n_more = comparison_figures.panels_of(lines[:10])
+    assert [panel.title for panel in panels] == [f"softmax={name}" for name in normalisers[:5]]
+    assert ([len(panel.lines) for panel in panels], n_more) == ([2] * 5, 0)
+    panels, n_more = comparison_figures.panels_of(lines)
+    assert (len(panels), n_more) == (2, 10), "of too many the first are drawn"
 
 
 def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> None:
