@@ -56,7 +56,7 @@ def strategy(value: Any) -> str | None:
     if isinstance(value, str) and value not in STRATEGIES:
         return (
             "is not supported: checkpoints, resuming and clipping are written for whole copies of the model, and for "
-            f"the shards of {SHARDS}; choose from {', '.join(STRATEGIES)}"
+            f"the shards of {SHARDS}{nearest(value, STRATEGIES)}"
         )
     return one_of(*STRATEGIES)(value)
 

@@ -114,7 +114,7 @@ def test_clipping_by_value_needs_the_value() -> None:
         ("+trainer.limit_train_batches=4", "trainer.limit_train_batches is not supported"),
         ("+trainer.fast_dev_run=true", "trainer.fast_dev_run is not supported"),
         ("trainer.gradient_clip_val=nan", "trainer.gradient_clip_val=nan must be a finite number above 0"),
-        ("trainer.strategy=deepspeed", "choose from auto, ddp"),
+        ("trainer.strategy=deepspeed", "(choices: auto, ddp"),
         ("trainer.precision=16-mixed", "needs a GPU"),
         ("+trainer.plugins=[]", "trainer.plugins is not supported"),
     ],
