@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -84,7 +85,7 @@ class Job:
         """Run the task; the exit code, which its peers get to know. What went wrong is printed as one line."""
         peers = None
         try:
-            peers = Peers()
+            peers = Peers(give_up=partial(give_up, self.verb))
             code, line = self.end_of(cfg, peers, handlers)
         except UserError as error:  # variables of a launcher that contradict
             code, line = 2, one_line(error)
@@ -219,6 +220,13 @@ def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
     if line and not speaks and not heard:
         complain(verb, line, code)
     return code
+
+
+def give_up(verb: str, line: str) -> None:
+    """End at once, with this line where there is one, from another thread than the first, which hears nothing."""
+    if line:
+        complain(verb, line, 1, speaks=True)
+    os._exit(1)
 
 
 def refused_before_joining(verb: str, line: str) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from roundround.errors import AlreadySaid, UserError
 
 TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
+STARTED_BY = "ROUNDROUND_STARTED_BY"  # variable: the process that made Lightning start this one, by its number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,11 @@ def together() -> Launch | None:
     if launched is None or launched.n_processes == 1 or without_srun(launched):
         return None  # the script of sbatch is one process
     return launched
+
+
+def first_is_gone() -> bool:
+    """Whether the process that started this one has ended, as far as one knows: the system then gives a new parent."""
+    return STARTED_BY in os.environ and os.getppid() != int_of(STARTED_BY)
 
 
 def launched_from_outside() -> Launch | None:

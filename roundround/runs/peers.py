@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from roundround.errors import Interrupted, PeerLost, UserError, one_line, printable
 from roundround.interruption import deaf
-from roundround.runs.launcher import address, together
+from roundround.runs.launcher import address, first_is_gone, together
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
@@ -43,11 +44,14 @@ class Store(Protocol):
 class Peers:
     """This process among those of its run; alone until `join`, and then every method does what one process needs.
 
-    said: what this process was asked to do, by name, which must be the same everywhere.
+    said: what this process was asked to do, by name, which must be the same everywhere. give_up: ends the process from
+    another thread, with this line, where the first one waits inside a library for somebody who is gone.
     """
 
-    def __init__(self, said: Mapping[str, Any] | None = None) -> None:
-        self.said = dict(said or {})
+    def __init__(
+        self, said: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.said, self.give_up = dict(said or {}), give_up
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
         if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
@@ -56,6 +60,7 @@ class Peers:
         self.holds_store = False
         self.answer: dict[str, Any] = {}
         self.left = threading.Event()
+        self.gone: set[int] = set()  # processes that another thread has seen end
         self.named_lost: dict[int, dict[str, Any]] = {}
 
     # -- coming
@@ -83,10 +88,14 @@ class Peers:
         self.answer = found["answer"]
         if found["refused"] is not None:
             raise UserError(found["refused"])
-        threading.Thread(target=self.answer_roll_calls, name="roll-calls", daemon=True).start()
+        threading.Thread(target=self.look_around, name="peers", daemon=True).start()
 
     def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
-        """Open the store, in short attempts between which a signal is heard. UserError where it cannot be."""
+        """Open the store, in short attempts between which a signal is heard.
+
+        A port that does not answer yet is not shown to torch, which tells of each attempt in twenty lines. UserError
+        where the store cannot be opened, PeerLost where the first process was killed before it held one.
+        """
         from torch._C._distributed_c10d import PrefixStore, TCPStore  # of torch.distributed; seconds
 
         launched = together()
@@ -99,13 +108,18 @@ class Peers:
         deadline = time.monotonic() + seconds
         while True:
             try:
+                if not self.holds_store:
+                    socket.create_connection((host, port), timeout=5).close()
                 store = TCPStore(host, port, self.n, timeout=timedelta(seconds=5), **options)
                 break
-            except RuntimeError as error:
+            except (OSError, RuntimeError) as error:
+                if first_is_gone():
+                    raise self.killed(0) from error
                 if self.holds_store or time.monotonic() > deadline:
                     why = f"{self.name(self.rank)} does not reach the first at {host}:{port}"
                     why = f"nobody can be met at {host}:{port}" if self.holds_store else why
                     raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
+                time.sleep(0.1)
         return PrefixStore("roundround", store)
 
     def refusal(self) -> str | None:
@@ -131,6 +145,8 @@ class Peers:
             leaving = self.how_left(rank)
             if leaving is not None:
                 raise self.error_of(rank, leaving)
+            if rank in self.gone:
+                raise self.killed(rank)
             if time.monotonic() > deadline:
                 raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
             time.sleep(0.05)
@@ -165,7 +181,7 @@ class Peers:
         heard = False
         try:
             if self.store is None:  # refused before it has met the others
-                if not 0 < code < 128:
+                if not 0 < code < 128 or 0 in self.named_lost:
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
             self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
@@ -226,14 +242,27 @@ class Peers:
             waiting = {0}
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
-    def answer_roll_calls(self) -> None:
-        """While this process lives."""
+    def look_around(self) -> None:
+        """While this process lives: answer roll calls, and see whether the one that holds the store still lives."""
         assert self.store is not None
-        with suppress(RuntimeError):
+        try:
             while not self.left.wait(SECONDS_BETWEEN_LOOKS):
                 if self.present("roll call"):
                     self.store.set(f"here/{self.rank}", "")
-                    return
+        except RuntimeError:
+            self.gone.add(0)
+            if not self.left.wait(SECONDS_TO_LEAVE):
+                self.give_up_on(0)
+
+    def give_up_on(self, rank: int) -> None:
+        """End this process, which has had its time to see by itself that another one is gone."""
+        line = "" if self.left.is_set() else one_line(self.killed(rank))
+        self.give_up(line if self.speaks else "")
+
+    def killed(self, rank: int) -> Exception | Interrupted:
+        """How this process ends because another one is gone that has said nothing."""
+        self.named_lost = {rank: KILLED}
+        return self.error_of(rank, KILLED)
 
     def error_of(self, rank: int, leaving: Mapping[str, Any]) -> Exception | Interrupted:
         """How this process ends because another did."""

@@ -12,10 +12,8 @@ from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch.strategies.launchers import subprocess_script
 
-from roundround.runs.launcher import Launch, address
-from roundround.runs.peers import Peers
-
-SECONDS_TO_SAY_WHO = 30  # for the others, after one of the processes has died
+from roundround.runs.launcher import STARTED_BY, Launch, address
+from roundround.runs.peers import SECONDS_TO_LEAVE, Peers
 
 
 class Launched(ClusterEnvironment):
@@ -71,9 +69,17 @@ class PatientObserver(_ChildProcessObserver):
     that hang.
     """
 
+    def __init__(self, children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
+        super().__init__(child_processes=children, main_pid=os.getpid())
+        self.peers = peers
+
     def _terminate_all(self) -> None:
-        time.sleep(SECONDS_TO_SAY_WHO)
-        super()._terminate_all()
+        gone = next(rank for rank, child in enumerate(self._child_processes, 1) if child.returncode)
+        self.peers.gone.add(gone)
+        time.sleep(SECONDS_TO_LEAVE)
+        for child in self._child_processes:
+            child.kill()
+        self.peers.give_up_on(gone)
 
 
 @contextmanager
@@ -82,11 +88,13 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
     theirs = subprocess_script._launch_process_observer
 
     def watch(children: list[subprocess.Popen[bytes]]) -> None:
-        PatientObserver(child_processes=children, main_pid=os.getpid()).start()
+        PatientObserver(children, peers).start()
         peers.join()
 
     subprocess_script._launch_process_observer = watch
+    os.environ[STARTED_BY] = str(os.getpid())
     try:
         yield
     finally:
         subprocess_script._launch_process_observer = theirs
+        del os.environ[STARTED_BY]

@@ -48,6 +48,33 @@ def test_a_killed_process_is_named_by_the_other(name: str, rank: str, here: Path
     goes_on(run, here)
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("seconds", [0, 2, 4, 5, 6])
+def test_one_that_is_killed_while_they_start_is_named_too(
+    rank: str, seconds: float, here: Path, fast: list[str]
+) -> None:
+    command = [sys.executable, *ROUNDROUND, "train", *fast, *ENDLESS, "trainer.devices=2"]
+    with open(here / "err.txt", "w") as err:
+        process = subprocess.Popen(
+            command, cwd=here, stderr=err, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        try:
+            deadline = time.monotonic() + MINUTE
+            while process_of("1", "LOCAL_RANK", here) is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            time.sleep(seconds)
+            os.kill(process.pid if rank == "0" else pid_of("1", "LOCAL_RANK", here), signal.SIGKILL)
+            killed = time.monotonic()
+            process.wait(MINUTE)
+            line = wait_for_the_line(here, rank, killed + MINUTE)
+        finally:
+            process.kill()
+    assert line.count("roundround train: ") == 1
+    assert "Traceback" not in line
+
+
 def goes_on(run: Path, here: Path) -> None:
     """Resume a run, and stop it when it has got further than it was."""
     before = last_step(run)

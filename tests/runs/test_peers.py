@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -152,3 +153,33 @@ def test_alone_nothing_is_waited_for() -> None:
     one.join({"directory": "here"})
     assert (one.gather(3), one.leave(1, "failed"), one.speaks) == ([3], False, True)
     assert one.answer == {"directory": "here"}
+
+
+def test_who_waits_for_a_process_that_was_seen_to_end_names_it() -> None:
+    first, _ = processes({}, {})
+    first.gone.add(1)
+    with pytest.raises(PeerLost, match="^rank 1 of 2 was killed"):
+        first.meet(HashStore())
+    assert first.speaks
+
+
+class Lost(HashStore):
+    """A store that goes after the processes have met."""
+
+    lost = False
+
+    def check(self, keys: list[str]) -> bool:
+        if self.lost:
+            raise RuntimeError("Connection reset by peer")
+        return bool(super().check(keys))
+
+
+def test_a_process_that_waits_for_one_that_is_gone_and_hears_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_LEAVE", 0.1)
+    lines: Queue[str] = Queue()
+    first, second = processes({}, {})
+    store, second.give_up = Lost(), lines.put
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: one.meet(store), (first, second)))
+    store.lost = True
+    assert lines.get(timeout=10) == "rank 0 of 2 was killed, or its machine is gone"
