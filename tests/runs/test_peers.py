@@ -158,7 +158,7 @@ def test_alone_nothing_is_waited_for() -> None:
 def test_who_waits_for_a_process_that_was_seen_to_end_names_it() -> None:
     first, _ = processes({}, {})
     first.gone.add(1)
-    with pytest.raises(PeerLost, match="^rank 1 of 2 was killed"):
+    with pytest.raises(PeerLost, match=r"^rank 1 of 2 was killed"):
         first.meet(HashStore())
     assert first.speaks
 
