@@ -32,6 +32,7 @@ FEW_PANELS = 2  # where there are more than PANELS
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 CELLS = 8  # of a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
+NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
 MARKS, DASHES = (
     "osD^vPX*",
     ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)), (0, (3, 3)), (0, (8, 2)), (0, (1, 3))),
@@ -117,7 +118,7 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str, *, 
     everywhere = {run.train_lengths for row in rows for run in row.group.sources}
     trained = next(iter(everywhere)) if axis_key == "length" and len(everywhere) == 1 else None
     for axis in axes:
-        axis.set_xscale("log")
+        axis.set_xscale("linear" if ticks[-1] <= NARROW * ticks[0] else "log")
         shown_ticks = ticks[:: 1 + len(ticks) // 10]
         axis.set_xticks(shown_ticks, [f"{tick:,}" for tick in shown_ticks], rotation=45, fontsize="small")
         axis.minorticks_off()
@@ -140,7 +141,9 @@ def mark_training(axis: Any, lengths: tuple[int, int]) -> None:
     if lengths[0] == lengths[1]:
         axis.axvline(lengths[0], color=GREY, linestyle=":", linewidth=1, zorder=0)
     else:
+        limits = axis.get_xlim()  # of what was measured: of the lengths in training their end matters
         axis.axvspan(*lengths, color=SHADE, zorder=0)
+        axis.set_xlim(limits)
 
 
 def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:

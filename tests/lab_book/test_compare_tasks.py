@@ -106,6 +106,8 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     assert (low < 0, high > 1, high < 1.1) == (True, True, True)
     (shaded,) = axis.patches
     assert [shaded.get_x(), shaded.get_x() + shaded.get_width()] == TRAIN_LENGTHS
+    left, right = axis.get_xlim()
+    assert (10 < left < 20, 40 < right < 50) == (True, True), "what was measured fills the figure"
 
 
 def test_a_grid_of_two_encodings_and_five_normalisers_is_drawn_whole() -> None:
