@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, Done
@@ -72,6 +73,26 @@ def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], n
     runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("**/run.json"))]
     assert {run["status"] for run in runs} == {"done"}
     assert {run["choices"]["data"] for run in runs} == {name.removeprefix("length/").removesuffix("_paper")}
+
+
+def test_two_steps_of_algorithms_from_scratch_with_and_without_adaptive_temperature(
+    roundround: Callable[..., Done], here: Path
+) -> None:
+    """With rows from a file, as where dm-clrs is not installed."""
+    rows = [
+        {"question": f"{name}:\n{i}\n", "answer": f"{i % 7}\n\n", "algo_name": name, "length": 4 + i % 5}
+        for i in range(100)
+        for name in ("binary_search", "find_maximum_subarray_kadane", "minimum")
+    ]
+    (here / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    small = ["data=clrs_text_files", "data.path=rows.jsonl", "seed=1", "model=tiny", "model.d_model=16", "logger=none"]
+    small += ["trainer.max_steps=2", "trainer.accelerator=cpu", "batch_size=4", "data.validation_examples=4"]
+    done = roundround("train", "experiment=softmax/clrs_text_small", *small)
+    assert done.code == 0, done.err
+    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
+    assert [(run["status"], run["choices"]["softmax"]) for run in runs] == [
+        ("done", "softmax"), ("done", "adaptive_temperature_trained")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
