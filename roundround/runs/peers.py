@@ -59,7 +59,7 @@ class Peers:
         self.store: Store | None = None
         self.holds_store = False
         self.answer: dict[str, Any] = {}
-        self.left = threading.Event()
+        self.is_leaving, self.left = False, threading.Event()
         self.gone: set[int] = set()  # processes that another thread has seen end
         self.named_lost: dict[int, dict[str, Any]] = {}
 
@@ -178,7 +178,7 @@ class Peers:
         """
         if self.n == 1:
             return False
-        heard = False
+        heard, self.is_leaving = False, True
         try:
             if self.store is None:  # refused before it has met the others
                 if not 0 < code < 128 or 0 in self.named_lost:
@@ -256,8 +256,8 @@ class Peers:
 
     def give_up_on(self, rank: int) -> None:
         """End this process, which has had its time to see by itself that another one is gone."""
-        line = "" if self.left.is_set() else one_line(self.killed(rank))
-        self.give_up(line if self.speaks else "")
+        line = one_line(self.killed(rank))
+        self.give_up(line if self.speaks and not self.is_leaving else "")
 
     def killed(self, rank: int) -> Exception | Interrupted:
         """How this process ends because another one is gone that has said nothing."""

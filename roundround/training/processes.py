@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -76,10 +75,11 @@ class PatientObserver(_ChildProcessObserver):
     def _terminate_all(self) -> None:
         gone = next(rank for rank, child in enumerate(self._child_processes, 1) if child.returncode)
         self.peers.gone.add(gone)
-        time.sleep(SECONDS_TO_LEAVE)
+        has_left = self.peers.left.wait(SECONDS_TO_LEAVE)
         for child in self._child_processes:
             child.kill()
-        self.peers.give_up_on(gone)
+        if not has_left:  # one that has may be at the next job of a sweep
+            self.peers.give_up_on(gone)
 
 
 @contextmanager
@@ -92,9 +92,11 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
         peers.join()
 
     subprocess_script._launch_process_observer = watch
-    os.environ[STARTED_BY] = str(os.getpid())
+    is_first = STARTED_BY not in os.environ
+    os.environ.setdefault(STARTED_BY, str(os.getpid()))
     try:
         yield
     finally:
         subprocess_script._launch_process_observer = theirs
-        del os.environ[STARTED_BY]
+        if is_first:
+            del os.environ[STARTED_BY]

@@ -186,7 +186,8 @@ def test_shards_start_from_a_checkpoint_of_hugging_face(
 def test_four_processes_and_two_go_on_from_each_other_with_a_task(
     together: Callable[..., tuple[list[Ended], Path]], fast: list[str]
 ) -> None:
-    words = [word for word in fast if not word.startswith(("data", "tokenizer", "validation_tokens", "model.train_length"))]
+    of_text = ("data", "tokenizer", "validation_tokens", "model.train_length")
+    words = [word for word in fast if not word.startswith(of_text)]
     task = [*words, "data=copy", "optim.eps=1e-3"]
     (end,), plain = together(1, "train", *task)
     assert end.code == 0, end.err
