@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +31,9 @@ MINUTE = 60.0
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_killed_process_is_named_by_the_other(name: str, rank: str, here: Path, fast: list[str]) -> None:
     (launcher, variable), command = LAUNCHERS[name], ["train", *fast, *ENDLESS, "trainer.devices=2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(here)}
-    with open(here / "err.txt", "w") as err:
-        process = subprocess.Popen(
-            [sys.executable, *launcher, *command], cwd=here, stderr=err, stdout=subprocess.DEVNULL, env=environment
-        )
-        try:
-            checkpoint = wait_for_a_checkpoint(here, process)
-            os.kill(pid_of(rank, variable, here), signal.SIGKILL)
-            killed = time.monotonic()
-            process.wait(MINUTE)
-            line = wait_for_the_line(here, rank, killed + MINUTE)
-        finally:
-            process.kill()
+    with started([*launcher, *command], here) as process:
+        checkpoint = wait_for_a_checkpoint(here, process)
+        line = said_of_killed(rank, pid_of(rank, variable, here), process, here)
     run = checkpoint.parent.parent
     assert line.count("roundround train: ") == 1
     assert json.loads((run / "run.json").read_text())["status"].startswith(f"failed: rank {rank} of 2 was killed")
@@ -54,25 +46,37 @@ def test_a_killed_process_is_named_by_the_other(name: str, rank: str, here: Path
 def test_one_that_is_killed_while_they_start_is_named_too(
     rank: str, seconds: float, here: Path, fast: list[str]
 ) -> None:
-    command = [sys.executable, *ROUNDROUND, "train", *fast, *ENDLESS, "trainer.devices=2"]
-    with open(here / "err.txt", "w") as err:
-        process = subprocess.Popen(
-            command, cwd=here, stderr=err, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
-        try:
-            deadline = time.monotonic() + MINUTE
-            while process_of("1", "LOCAL_RANK", here) is None:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            time.sleep(seconds)
-            os.kill(process.pid if rank == "0" else pid_of("1", "LOCAL_RANK", here), signal.SIGKILL)
-            killed = time.monotonic()
-            process.wait(MINUTE)
-            line = wait_for_the_line(here, rank, killed + MINUTE)
-        finally:
-            process.kill()
+    with started([*ROUNDROUND, "train", *fast, *ENDLESS, "trainer.devices=2"], here) as process:
+        deadline = time.monotonic() + MINUTE
+        while process_of("1", "LOCAL_RANK", here) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(seconds)
+        line = said_of_killed(rank, process.pid if rank == "0" else pid_of(rank, "LOCAL_RANK", here), process, here)
     assert line.count("roundround train: ") == 1
     assert "Traceback" not in line
+
+
+@contextmanager
+def started(words: list[str], here: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Python with these words, its standard error in err.txt; killed at the end."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(here)}
+    with open(here / "err.txt", "w") as err:
+        process = subprocess.Popen(
+            [sys.executable, *words], cwd=here, stderr=err, stdout=subprocess.DEVNULL, env=environment
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def said_of_killed(rank: str, pid: int, first: subprocess.Popen[bytes], here: Path) -> str:
+    """Standard error after the process of a rank was killed, once all have ended and one has named it, in a minute."""
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    first.wait(MINUTE)
+    return wait_for_the_line(here, rank, killed + MINUTE)
 
 
 def goes_on(run: Path, here: Path) -> None:
