@@ -14,7 +14,7 @@ from scipy import special
 
 Array = NDArray[np.float64]
 
-ROUNDING = 1e-11  # of the values: differences that are equal differ by no more
+ROUNDING = 8  # units in the last place: two ways to compute a number differ by no more
 
 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
@@ -31,32 +31,39 @@ def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
     return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
 
-def paired_p(values: Array, baseline: Array) -> Array:
+def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     """p of the paired t-test over the first axis, [S, N] and [S, N] -> [N], as of `scipy.stats.ttest_rel`.
 
-    NaN for one seed, and where all differences are equal: there is nothing to measure them by.
+    A t-test has nothing to measure by where the difference is the same in every seed, but for rounding. Where it is 0
+    then p is 1; else 2^(1 - S), of the test by signs: of the 2^S ways to give S differences their signs, two have all
+    alike. That knows nothing of their size and is an upper bound; the second array says where. NaN for one seed.
     """
-    p, difference = np.full(values.shape[1], np.nan), values - baseline
-    scale = np.maximum(np.abs(values), np.abs(baseline)).max(0)
-    varies = np.ptp(difference, 0) > ROUNDING * scale
-    if len(values) > 1 and varies.any():
-        some = difference[:, varies]
-        t = some.mean(0) / (some.std(0, ddof=1) / np.sqrt(len(some)))
-        p[varies] = 2 * special.stdtr(len(some) - 1, -np.abs(t))
-    return p
+    n_seeds, difference = len(values), values - baseline
+    if n_seeds < 2:
+        return np.full(values.shape[1], np.nan), np.zeros(values.shape[1], dtype=bool)
+    rounding = ROUNDING * np.spacing(np.maximum(np.abs(values), np.abs(baseline)))
+    low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # of one number that all could be
+    same = low <= high
+    is_bound = same & ((low > 0) | (high < 0))
+    p = np.where(is_bound, 2.0 ** (1 - n_seeds), 1.0)
+    some = difference[:, ~same]
+    t = some.mean(0) / (some.std(0, ddof=1) / np.sqrt(n_seeds))
+    p[~same] = 2 * special.stdtr(n_seeds - 1, -np.abs(t))
+    return p, is_bound
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values corrected for being a family, in the order given; NaN stays NaN and is no member.
+    """p-values corrected for being a family, in the order given; NaN, a test that could not be made, stays NaN.
 
-    The k-th smallest of m is multiplied by m - k + 1; none is smaller than the one before it, nor larger than 1.
-    Holm 1979, Scandinavian Journal of Statistics 6:65.
+    The k-th smallest of m is multiplied by m - k + 1; none is smaller than the one before it, nor larger than 1. All
+    are members, those with NaN too: m is how many comparisons were asked for, whatever the data were. Holm 1979,
+    Scandinavian Journal of Statistics 6:65.
     """
     corrected = list(p)
     order = sorted((value, place) for place, value in enumerate(p) if not math.isnan(value))
     so_far = 0.0
     for rank, (value, place) in enumerate(order):
-        so_far = max(so_far, min(1.0, (len(order) - rank) * value))
+        so_far = max(so_far, min(1.0, (len(p) - rank) * value))
         corrected[place] = so_far
     return corrected
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from roundround.lab_book.quality import rank
 from roundround.lab_book.trials import Cell, LongTable, Trial
 
 STATISTICS = ("mean", "low", "high")
-OF_THE_DIFFERENCE = ("difference", "difference_low", "difference_high", "p", "p_holm")
+OF_THE_DIFFERENCE = ("difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound")
 
 
 @dataclass(eq=False)
@@ -42,6 +43,7 @@ class Row:
     difference_high: float | None = None
     p: float | None = None
     p_holm: float | None = None
+    p_is_bound: bool = False  # of both
 
     @property
     def verb(self) -> str | None:
@@ -128,6 +130,7 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
     chosen = baseline_of(baseline, groups)
     rows = [row for some in groups.values() for row in rows_of(some, chosen, metrics)]
     fill(rows)
+    correct(rows, groups, table.not_finite)
     return Comparison(values_of(everyone), everyone, rows, chosen, skipped=table.skipped)
 
 
@@ -170,14 +173,27 @@ def fill(rows: Sequence[Row]) -> None:
     for some in alike([row for row in rows if row.pairs], lambda row: len(row.pairs)):
         pairs_SR2 = np.array([row.pairs for row in some]).transpose(1, 0, 2)
         mine_SR, theirs_SR = pairs_SR2[..., 0], pairs_SR2[..., 1]
-        difference_SR, p_R = mine_SR - theirs_SR, paired_p(mine_SR, theirs_SR)
-        for row, mean, half, p in zip(some, difference_SR.mean(0), half_width(difference_SR), p_R, strict=True):
+        difference_SR, tests = mine_SR - theirs_SR, zip(*paired_p(mine_SR, theirs_SR), strict=True)
+        halves = half_width(difference_SR)
+        for row, mean, half, (p, is_bound) in zip(some, difference_SR.mean(0), halves, tests, strict=True):
             row.difference = float(mean)
             row.difference_low, row.difference_high = bounds(mean, half)
-            row.p = None if np.isnan(p) else float(p)
-    for some in alike(rows, lambda row: (row.verb, row.metric, *row.place.items())):
-        corrected = holm([np.nan if row.p is None else row.p for row in some])
-        for row, p in zip(some, corrected, strict=True):
+            row.p, row.p_is_bound = None if np.isnan(p) else float(p), bool(is_bound)
+
+
+def correct(rows: Sequence[Row], groups: Mapping[str | None, Sequence[Group]], not_finite: Mapping[str, Sequence[Path]]) -> None:
+    """Holm's correction over a family: all settings that are compared with a baseline at one metric and place.
+
+    Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
+    no row therefore (not_finite: the runs with such a number, by metric): what came out does not make a family smaller.
+    """
+    for some in alike([row for row in rows if row.baseline], lambda row: (row.verb, row.metric, *row.place.items())):
+        cell = some[0].metric, tuple(some[0].place.items())
+        odd = {str(directory) for directory in not_finite.get(some[0].metric, ())}
+        lost = [group for group in groups[some[0].verb] if cell not in group.numbers]
+        n_lost = sum(any(trial.origin in odd for trial in group.trials) for group in lost)
+        corrected = holm([np.nan if row.p is None else row.p for row in some] + [np.nan] * n_lost)
+        for row, p in zip(some, corrected, strict=False):
             row.p_holm = None if np.isnan(p) else p
 
 

@@ -11,7 +11,10 @@
     baseline                    the settings that this record is compared with; null where with none, or with itself
     n_pairs                     the seeds that both have, whose differences are taken
     difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
-    p, p_holm                   of the paired t-test; the same corrected over the settings at this metric and place
+    p, p_holm                   of the paired t-test; the same corrected over all settings that are compared with a
+                                baseline at this metric and place, those without a p (one seed) included
+    p_is_bound                  true where both are upper bounds: the difference is the same in every seed and not 0,
+                                and p is 2^(1 - n_pairs), of the signs alone (where it is 0 in every seed, p is 1)
     value                       the mean again: every record of a results.json has a value
     tokens_per_second           of training, the mean over the seeds; null where it is not known
     peak_resident_bytes, peak_device_bytes    the largest over the seeds of the training run; null where not recorded

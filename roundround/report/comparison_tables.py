@@ -83,8 +83,8 @@ def sheet(title: str, rows: Sequence[Row]) -> Sheet:
         ("seeds", lambda row: str(row.n_seeds)),
         ("difference", lambda row: "" if row.difference is None else f"{row.difference:+.{of_differences}f}"),
         ("95 % interval", lambda row: interval(row.difference_low, row.difference_high, f"+.{of_differences}f")),
-        ("p", lambda row: "" if row.p is None else shown_p(row.p)),
-        ("p (Holm)", lambda row: "" if row.p_holm is None else shown_p(row.p_holm)),
+        ("p", lambda row: shown_p(row.p, row.p_is_bound)),
+        ("p (Holm)", lambda row: shown_p(row.p_holm, row.p_is_bound)),
         ("tokens/s", lambda row: "" if row.group.tokens_per_second is None else f"{row.group.tokens_per_second:,.0f}"),
         ("memory", lambda row: memory(row)),
     ]

@@ -151,7 +151,7 @@ def rows(measured: Measured) -> list[list[str]]:
         if len(measured.seeds) > 1:
             found.append(["", *(f"±{x:.1f}" for x in half_width(accuracy))])
             if name != BASELINE:
-                found.append(["  p", *map(shown_p, paired_p(accuracy, baseline))])
+                found.append(["  p", *map(shown_p, *paired_p(accuracy, baseline))])
     return found
 
 

@@ -9,10 +9,14 @@ MOST_DECIMALS = 8
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def shown_p(p: float) -> str:
+def shown_p(p: float | None, is_bound: bool = False) -> str:
+    """As 0.012, 3e-5, <= 0.25; nothing for None, - for NaN."""
+    if p is None:
+        return ""
     if math.isnan(p):
         return "-"
-    return f"{p:.0e}".replace("e-0", "e-") if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
+    text = f"{p:.0e}".replace("e-0", "e-") if p < 0.001 else f"{p:.3f}".rstrip("0").rstrip(".")
+    return f"<= {text}" if is_bound else text
 
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:

@@ -15,7 +15,7 @@ from scipy import stats
 
 FIELDS = {
     *("metric", "length", "settings", "mean", "low", "high", "n_seeds"),
-    *("difference", "difference_low", "difference_high", "p", "p_holm"),
+    *("difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound"),
 }
 
 

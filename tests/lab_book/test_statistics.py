@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import ROOT
+from helpers_compare import write_eval, write_train
 from scipy import stats
 
 from roundround.intervals import half_width, holm, paired_p
+from roundround.lab_book.compare import compare
 from roundround.lab_book.comparison import Comparison, Row, comparison_of
 from roundround.lab_book.trials import LongTable, Trial
+from roundround.report.comparison_tables import sheets
+
+COPY = ROOT / "docs" / "length" / "copy.csv"
 
 
 def trials(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
@@ -67,7 +74,7 @@ def test_seeds_are_paired_and_not_taken_in_order() -> None:
     found = comparison_of(trials({"rope": {1: 10, 2: 20, 3: 31}, "nope": {3: 32, 2: 21, 5: 99}}), ["pe=rope"])
     nope = row_of(found, "nope")
     assert (nope.n_seeds, len(nope.pairs), nope.difference) == (3, 2, 1)
-    assert nope.p is None, "both differences are 1: nothing to measure them by"
+    assert (nope.p, nope.p_is_bound) == (0.5, True), "both differences are 1: of four pairs of signs two are alike"
 
 
 def test_one_seed_has_a_mean_and_a_difference_and_nothing_else() -> None:
@@ -92,10 +99,49 @@ def test_holms_correction_rejects_what_holms_procedure_does() -> None:
     assert max(corrected) == 1
 
 
-def test_a_test_that_could_not_be_made_is_no_member_of_the_family() -> None:
+def test_a_test_that_could_not_be_made_is_a_member_of_the_family() -> None:
+    """The size of a family does not depend on what was measured: else whoever has fewer p-values has smaller ones."""
     corrected = holm([0.03, math.nan, 0.04])
-    assert corrected[0] == corrected[2] == pytest.approx(0.06)
+    assert corrected[0] == corrected[2] == pytest.approx(0.09)
     assert math.isnan(corrected[1])
+
+
+def test_comparisons_without_a_difference_count_in_the_family() -> None:
+    """Copying at 30 symbols, four normalisers against the softmax with six encodings: 15 of 24 are 0 in every seed.
+
+    Dropped, they would leave 9 comparisons, and four with p below 0.05 where there are two.
+    """
+    rows = compare(COPY, baseline="softmax=softmax", metric="exact_match", where={"length": "30"}).table
+    family = [row for row in rows if row.baseline is not None]
+    assert sum(row.p == 1 for row in family) == 15
+    pairs = {row.group.name: np.array(row.pairs).T for row in family if row.p != 1}
+    p = {name: stats.ttest_rel(*pair).pvalue for name, pair in pairs.items()}
+    first, second, third, fourth = sorted(p, key=p.__getitem__)[:4]
+    corrected = {row.group.name: row.p_holm for row in family}
+    assert (first, second) == ("pe=alibi, softmax=as_entmax", "pe=alibi, softmax=entmax15")
+    assert (third, fourth) == ("pe=nape, softmax=as_entmax", "pe=nape, softmax=adaptive_temperature")
+    expected = {first: 24 * p[first], second: 23 * p[second], third: 22 * p[third], fourth: 21 * p[fourth]}
+    assert {name: corrected[name] for name in expected} == pytest.approx(expected)
+    assert [f"{corrected[name]:.1g}" for name in (first, second)] == ["0.0006", "0.05"]
+    assert sum(value is not None and value < 0.05 for value in corrected.values()) == 2
+
+
+def test_a_setting_with_one_seed_or_without_the_baseline_counts_in_the_family() -> None:
+    table = trials({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3}, "fire": {9: 1, 8: 2}})
+    found = comparison_of(table, ["pe=rope"])
+    nope, alibi, fire = (row_of(found, pe) for pe in ("nope", "alibi", "fire"))
+    assert nope.p_holm == pytest.approx(3 * (nope.p or 0))
+    assert (alibi.p, alibi.p_holm, fire.p, fire.p_holm) == (None, None, None, None)
+
+
+def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        for pe, value in {"rope": seed**2, "nope": seed**3, "alibi": math.inf}.items():
+            trained = write_train(tmp_path / f"{pe}-{seed}", pe, seed, 3.0)
+            write_eval(tmp_path / f"eval-{pe}-{seed}", trained, {16: value, 32: seed})
+    rows = compare(tmp_path, baseline="pe=rope", metric="perplexity", where={"verb": "eval"}).table
+    (nope,) = [row for row in rows if row.settings == {"pe": "nope"} and row.place == {"length": 16}]
+    assert nope.p_holm == pytest.approx(2 * (nope.p or 0))
 
 
 def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
@@ -108,9 +154,48 @@ def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
         assert [q for _, q in ps] == pytest.approx([2 * ps[0][0], max(2 * ps[0][0], ps[1][0])])
 
 
-def test_no_p_where_all_differences_are_equal_or_there_is_one_seed() -> None:
-    values = np.array([[0.1 + 0.2, 5.0], [1.3, 7.0], [2.3, 8.5]])
-    baseline = np.array([[0.3, 1.0], [1.3, 2.0], [2.3, 3.0]])
-    assert np.isnan(paired_p(values, baseline)).tolist() == [True, False]
-    assert np.isnan(paired_p(values[:1], baseline[:1])).all()
+def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
+    """Of the 2^n ways to give n differences their signs, two have all alike; a t-test has nothing to measure by."""
+    same = {"rope": {1: 0.0, 2: 0.0, 3: 0.0}, "nope": {1: 1.0, 2: 1.0, 3: 1.0}, "alibi": {1: 0.0, 2: 0.0, 3: 0.0}}
+    found = comparison_of(trials(same, "exact_match"), ["pe=rope"])
+    nope, alibi, rope = (row_of(found, pe) for pe in ("nope", "alibi", "rope"))
+    assert (nope.p, nope.p_holm, nope.p_is_bound) == (0.25, 0.5, True)
+    assert (alibi.p, alibi.p_holm, alibi.p_is_bound) == (1, 1, False)
+    assert (rope.p, rope.p_holm, rope.p_is_bound) == (None, None, False)
+    header, *cells = [(one.header, *one.rows) for one in sheets(found)[0]][0]
+    places = [header.index(name) for name in ("pe", "p", "p (Holm)")]
+    assert [[row[n] for n in places] for row in cells] == [
+        ["alibi", "1", "1"], ["nope", "<= 0.25", "<= 0.5"], ["rope", "", ""]
+    ]  # fmt: skip
+    assert {record["p"] for record in found.records()} == {None, 1.0, 0.25}
+
+
+def test_no_p_of_one_seed() -> None:
+    values = np.array([[0.1, 5.0], [1.3, 7.0]])
+    p, is_bound = paired_p(values[:1], values[1:])
+    assert np.isnan(p).all()
+    assert not is_bound.any()
     assert np.isnan(half_width(values[:1])).all()
+
+
+def test_equal_but_for_rounding_is_equal() -> None:
+    """Three sums whose order differs: 0.1 + 0.2 is not 0.3, and 4 is the difference of three pairs but for its end."""
+    values = np.array([[0.1 + 0.2, 0.1 + 0.2 + 4, 5.0], [1.3, 5.3, 7.0], [2.3, 6.3, 8.5]])
+    baseline = np.array([[0.3, 0.3, 1.0], [1.3, 1.3, 2.0], [2.3, 2.3, 3.0]])
+    p, is_bound = paired_p(values, baseline)
+    assert p.tolist() == [1, 0.25, pytest.approx(stats.ttest_rel(values[:, 2], baseline[:, 2]).pvalue)]
+    assert is_bound.tolist() == [False, True, False]
+
+
+def test_small_differences_of_large_values_are_tested() -> None:
+    """Of a million, float64 tells apart 1e-10: differences of 1e-6 are no rounding, nor those of 1 beside 1e12."""
+    for scale in (1e-6, 1.0, 1e6):
+        baseline = np.array([[1e6], [1.2e6], [1.1e6]]) * scale
+        values = baseline + np.array([[1e-6], [2e-6], [4e-6]]) * scale
+        p, is_bound = paired_p(values, baseline)
+        assert p == pytest.approx(stats.ttest_rel(values, baseline).pvalue)
+        assert p == pytest.approx(stats.ttest_1samp([1, 2, 4], 0).pvalue, rel=1e-3), "of the differences as they are"
+        assert not is_bound.any()
+    large = np.array([[1e12], [2.0], [1.0]])
+    p, _ = paired_p(large + np.array([[0], [1e-6], [2e-6]]), large)
+    assert p < 1, "each seed has its own rounding: a large value beside small ones hides nothing of theirs"

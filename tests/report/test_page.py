@@ -253,6 +253,8 @@ def test_a_comparison_shows_its_remarks_differences_and_what_was_left_out(tmp_pa
     assert [cell and float(cell) for cell in page.column("mean")] == [20.0, 20.0, math.pi, math.pi]
     assert page.column("difference") == ["", "", "-1.25", "-1.25"]
     assert page.column("p (Holm)") == ["", "", "0.0625", "0.0625"]
+    (run / "results.json").write_text(json.dumps([record | {"p_is_bound": True} for record in records]))
+    assert Page(page_of(run)).column("p (Holm)") == ["", "", "<= 0.062", "<= 0.062"]
     assert len([a for a in page.all("path") if a.get("class") == "line" and str(a["d"]).count("L") == 1]) == 5
     (run / "comparison.json").write_text('{"remarks": 1, "groups": [1], "curves": [{"settings": {}}], "skipped": [')
     assert "comparison.json cannot be read" in Page(page_of(run)).text

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roundround.lab_book.quality import is_share
+from roundround.report.numbers import shown_p
 from roundround.report.page.charts import N_STYLES, Chart, Series
 from roundround.report.page.figures import figures_of
 from roundround.report.page.numbers import text_of
@@ -20,7 +21,8 @@ COLUMNS = {  # field: what the table calls it
     "tokens_per_second": "tokens per second", "peak_resident_bytes": "peak memory (bytes)",
     "peak_device_bytes": "peak device memory (bytes)",
 }  # fmt: skip
-NOT_PLACES = {*COLUMNS, "metric", "verb", "settings", "seeds", "values", "baseline", "value"}
+P_VALUES = ("p", "p_holm")
+NOT_PLACES = {*COLUMNS, "p_is_bound", "metric", "verb", "settings", "seeds", "values", "baseline", "value"}
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
@@ -150,7 +152,8 @@ def table_of(metric: str, records: Sequence[Record]) -> Table:
     rows = [
         [
             *(None if record["settings"].get(key) is None else text_of(record["settings"][key]) for key in keys),
-            *(record.get(name) for name in (*places, *numbers)),
+            *(record.get(name) for name in places),
+            *(bounded(record, name) for name in numbers),
         ]
         for record in records
     ]
@@ -162,6 +165,12 @@ def table_of(metric: str, records: Sequence[Record]) -> Table:
         else ""
     )
     return Table(in_words(metric), [*keys, *places, *(COLUMNS[name] for name in numbers)], rows, note=note)
+
+
+def bounded(record: Record, name: str) -> Any:
+    """A number of a record; a p-value that is an upper bound as it is read."""
+    value, is_bound = record.get(name), name in P_VALUES and record.get("p_is_bound") is True
+    return shown_p(number(value), is_bound) if is_bound else value
 
 
 def baselines(names: Sequence[str]) -> str:
