@@ -125,3 +125,14 @@ def test_table2_is_seven_encodings_times_five_seeds_seed_by_seed() -> None:
     assert len(params.pe.split(",")) == 7
     assert params.seed == "1,2,3,4,5"
     assert list(params) == ["seed", "pe"]  # the last one changes fastest
+
+
+def test_copying_at_published_scale_has_the_symbols_of_the_paper(roundround: Callable[..., Done]) -> None:
+    from omegaconf import OmegaConf
+
+    symbols = {}
+    for name in ("copy_paper", "repeat_paper", "copy", "repeat"):
+        done = roundround("train", f"experiment=length/{name}", "--cfg", "job")
+        assert done.code == 0, done.err
+        symbols[name] = OmegaConf.create(done.out).data.n_symbols
+    assert symbols == {"copy_paper": 100, "repeat_paper": 5750, "copy": 32, "repeat": 1024}
