@@ -181,7 +181,9 @@ def fill(rows: Sequence[Row]) -> None:
             row.p, row.p_is_bound = None if np.isnan(p) else float(p), bool(is_bound)
 
 
-def correct(rows: Sequence[Row], groups: Mapping[str | None, Sequence[Group]], not_finite: Mapping[str, Sequence[Path]]) -> None:
+def correct(
+    rows: Sequence[Row], groups: Mapping[str | None, Sequence[Group]], not_finite: Mapping[str, Sequence[Path]]
+) -> None:
     """Holm's correction over a family: all settings that are compared with a baseline at one metric and place.
 
     Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have

@@ -162,9 +162,9 @@ def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() ->
     assert (nope.p, nope.p_holm, nope.p_is_bound) == (0.25, 0.5, True)
     assert (alibi.p, alibi.p_holm, alibi.p_is_bound) == (1, 1, False)
     assert (rope.p, rope.p_holm, rope.p_is_bound) == (None, None, False)
-    header, *cells = [(one.header, *one.rows) for one in sheets(found)[0]][0]
-    places = [header.index(name) for name in ("pe", "p", "p (Holm)")]
-    assert [[row[n] for n in places] for row in cells] == [
+    (table,), _ = sheets(found)
+    places = [table.header.index(name) for name in ("pe", "p", "p (Holm)")]
+    assert [[row[n] for n in places] for row in table.rows] == [
         ["alibi", "1", "1"], ["nope", "<= 0.25", "<= 0.5"], ["rope", "", ""]
     ]  # fmt: skip
     assert {record["p"] for record in found.records()} == {None, 1.0, 0.25}

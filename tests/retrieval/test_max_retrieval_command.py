@@ -352,7 +352,7 @@ def test_intervals_and_p_values_are_scipys() -> None:
 
 def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
     baseline = np.array([[50.0, 40.0], [51.0, 42.0], [53.0, 41.0]])
-    *_, p = report.rows(measured({"softmax": baseline, "hard": baseline + [0, 25]}, [16, 32]))
+    *_, p = report.rows(measured({"softmax": baseline, "hard": baseline + np.array([0, 25])}, [16, 32]))
     assert p == ["  p", "1", "<= 0.25"]
 
 

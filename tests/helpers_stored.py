@@ -1,0 +1,75 @@
+"""The values of each seed that are stored beside a page, as the page prints them, and the claims that it makes of them.
+
+A claim is a paragraph or a bullet with words in bold and a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from conftest import ROOT
+from numpy.typing import NDArray
+
+from roundround.intervals import half_width
+from roundround.lab_book.measurement_files import rows_of
+
+DOCS = ROOT / "docs"
+Array = NDArray[np.float64]
+Values = dict[tuple[str | int, ...], Array]  # by the settings, the metric (and the task) and the length: [S]
+# by the first bold words: the numbers that follow from stored values; None for a heading, and for what is not stored
+Claims = Mapping[str, Callable[[], list[str]] | None]
+
+
+def stored(name: str, *settings: str) -> Values:
+    """A csv of settings, seed, metric, length, value as arrays over the seeds in order."""
+    found: dict[tuple[str | int, ...], dict[int, float]] = defaultdict(dict)
+    for _, row in rows_of(DOCS / f"{name}.csv"):
+        found[*(str(row[key]) for key in settings), row["metric"], row["length"]][row["seed"]] = row["value"]
+    return {place: np.array([by_seed[seed] for seed in sorted(by_seed)]) for place, by_seed in found.items()}
+
+
+def text_of(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text()
+
+
+def seeds(values: Array) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def share(values: Array) -> str:
+    """A mean of shares and half of its interval; the seeds where that would reach beyond 0 or 1."""
+    mean, half = values.mean(), float(half_width(values))
+    if half < 0.005:
+        return f"{mean:.2f}"
+    return f"{mean:.2f} ±{half:.2f}" if mean - half >= 0 and mean + half <= 1 else seeds(values)
+
+
+def difference(values: Array, baseline: Array, digits: int = 2) -> str:
+    mean, half = (values - baseline).mean(), float(half_width(values - baseline))
+    return f"{mean:+.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
+
+
+def claims_of(page: str) -> dict[str, str]:
+    """Paragraphs and bullets with bold words and a number, in one line each, by their first bold words."""
+    text = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
+    blocks = [" ".join(block.split()) for block in re.split(r"\n\n|\n(?=- )", text)]
+    bold = {block: re.search(r"\*\*(.+?)\*\*", block) for block in blocks if re.search(r"^[^|#].*\d", block)}
+    return {found[1]: block for block, found in bold.items() if found}
+
+
+def check_listed(page: str, claims: Claims) -> None:
+    """Every claim of the page is among these, in order."""
+    found = list(claims_of(page))
+    assert len(found) == len(claims), found
+    for bold, start in zip(found, claims, strict=True):
+        assert bold.startswith(start)
+
+
+def check_claim(page: str, start: str, claim: Callable[[], list[str]]) -> None:
+    """The paragraph that starts so has all the numbers."""
+    (block,) = [block for bold, block in claims_of(page).items() if bold.startswith(start)]
+    for number in claim():
+        assert number in block

@@ -1,0 +1,277 @@
+"""The tables and claims of docs/encodings_by_normalisers.md and docs/table2.md, from the values of each seed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from helpers_stored import DOCS, Claims, Values, check_claim, check_listed, text_of
+from scipy import stats
+
+from roundround.intervals import half_width, holm, paired_p
+from roundround.lab_book.measurement_files import rows_of
+from roundround.reproduction import table2
+
+NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
+CROSSED: Values = {}
+with open(DOCS / "encodings_by_normalisers" / "comparison.csv") as file:
+    for row in csv.DictReader(file):
+        pe, softmax = (setting.partition("=")[2] for setting in row["settings"].split(", "))
+        CROSSED[pe, softmax, int(row["length"])] = np.array(row["values"].split(), dtype=np.float64)
+COLUMNS = ("adaptive_temperature", "adaptive_temperature_trained", "ssmax", "entmax15")
+LENGTHS = (256, 512, 1024, 2048)
+
+
+def crossed(softmax: str, length: int) -> list[tuple[float, float, float, float]]:
+    """Of each encoding the difference from its softmax, the ends of the interval, p after Holm over the 16."""
+    every = [(pe, name) for pe in NAMES for name in COLUMNS]
+    mine, theirs = (np.array([CROSSED[pe, s or name, length] for pe, name in every]).T for s in ("", "softmax"))
+    p = holm(paired_p(mine, theirs)[0].tolist())
+    mean, half = (mine - theirs).mean(0), half_width(mine - theirs)
+    return [(mean[n], mean[n] - half[n], mean[n] + half[n], p[n]) for n, (_, s) in enumerate(every) if s == softmax]
+
+
+def test_tables_of_encodings_by_normalisers() -> None:
+    for length in LENGTHS:
+        _, _, table = text_of("encodings_by_normalisers").partition(f"\n{length:,} tokens:\n")
+        for k, (pe, name) in enumerate(NAMES.items()):
+            cells = []
+            for softmax in COLUMNS:
+                mean, low, high, p = crossed(softmax, length)[k]
+                cell = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+                cells.append((f"**{cell}**" if low > 0 or high < 0 else cell) + " *" * (p < 0.05))
+            row = f"| {name} | {CROSSED[pe, 'softmax', length].mean():.3f} | {' | '.join(cells)} |"
+            assert row in table.partition("tokens:")[0]
+
+
+def adaptive_temperature_at_inference() -> list[str]:
+    cells = [cell for length in LENGTHS for cell in crossed("adaptive_temperature", length)]
+    assert all(low > 0 for _, low, _, _ in cells)
+    means = [mean for mean, *_ in cells]
+    n_after_holm = sum(p < 0.05 for *_, p in cells)
+    return [f"{min(means):.2f} to {max(means):.2f} nats", f"all {len(cells)} cells, and in {n_after_holm} of them"]
+
+
+def adaptive_temperature_in_training() -> list[str]:
+    cells = crossed("adaptive_temperature_trained", 2048)
+    assert min(p for *_, p in cells) > 0.05
+    return ["{:.2f} nats ({:.2f} to {:.2f})".format(*cells[1]), "{:.2f} ({:.2f} to {:.2f})".format(*cells[2])]
+
+
+def gains_within_the_training_context() -> list[str]:
+    found = []
+    for softmax in ("entmax15", "adaptive_temperature_trained"):
+        cells = crossed(softmax, 256)
+        assert all(mean < 0 and p > 0.05 for mean, _, _, p in cells)
+        n_apart = sum(high < 0 for _, _, high, _ in cells)
+        found.append(f"{-max(c[0] for c in cells):.2f} to {-min(c[0] for c in cells):.2f}")
+        found.append(f"with {'one' if n_apart == 1 else 'two encodings'}")
+    for softmax in ("ssmax", "adaptive_temperature"):
+        assert max(mean for mean, *_ in crossed(softmax, 256)) > 0
+    assert all(crossed("entmax15", length)[3][0] < 0 for length in LENGTHS)
+    assert all(mean > 0 for length in (1024, 2048) for mean, *_ in crossed("entmax15", length)[:3])
+    return found
+
+
+def encodings_decide_more() -> list[str]:
+    apart = (CROSSED["nope", "softmax", 256] - CROSSED["rope", "softmax", 256]).mean()
+    assert apart > max(abs(mean) for softmax in COLUMNS for mean, *_ in crossed(softmax, 256))
+    return [f"{apart:.2f} nats"]
+
+
+def test_what_the_crossing_does_not_show() -> None:
+    assert all(low < 0 < high for length in LENGTHS for _, low, high, _ in crossed("ssmax", length))
+    _, low, high, _ = crossed("ssmax", 2048)[1]
+    beyond = [c for s in ("ssmax", "adaptive_temperature_trained") for n in LENGTHS[1:] for c in crossed(s, n)]
+    assert all(high > 0 for _, _, high, _ in beyond)
+    above, below = (sum(sign * mean > 0 for mean, *_ in beyond) for sign in (1, -1))
+    assert (len(beyond), above, below) == (24, 18, 6)
+    text = " ".join(text_of("encodings_by_normalisers").split())
+    assert f"from {low:.2f} to {high:+.2f}" in text
+    assert "of their 24 means beyond it" in text
+    assert f"{above} lie above the softmax's, and none of the six others" in text
+
+
+# -- table2.md
+
+UNFINISHED = pytest.mark.xfail(strict=True, reason="the values of seeds 1 to 5 are being measured again")
+MARGIN = 0.0048  # nats per token, 0.75-RoPE before RoPE on Wikipedia
+
+
+def sweep(corpus: str) -> table2.Sweep:
+    rows = (row for _, row in rows_of(DOCS / "table2" / f"{corpus}.csv"))
+    found = table2.sweep_of({**row, "verb": "eval"} for row in rows)
+    assert (found.seeds, found.lengths, len(found.encodings)) == ([1, 2, 3, 4, 5], [*LENGTHS], 7)
+    return found
+
+
+def apart(corpus: str, encoding: str, *lengths: int, baseline: str = "rope") -> list[table2.Difference]:
+    return [table2.difference(sweep(corpus), encoding, baseline, length) for length in lengths or LENGTHS]
+
+
+def ends(found: list[table2.Difference], digits: int = 2) -> str:
+    sizes = sorted(abs(one.nats) for one in found)
+    return f"{sizes[0]:.{digits}f} to {sizes[-1]:.{digits}f}"
+
+
+@UNFINISHED
+@pytest.mark.parametrize("corpus", ["tinystories", "wikitext2"])
+def test_tables_of_table2(corpus: str) -> None:
+    found, text = sweep(corpus), text_of("table2")
+    for table in (
+        table2.perplexity_table(found),
+        *(table2.difference_table(found, p) for p in (None, table2.CONTROLS)),
+    ):
+        assert table in text
+
+
+def outside(corpus: str) -> set[str]:
+    """The encodings whose published difference from RoPE on Wikipedia lies outside the interval at 256 tokens."""
+    found = {pe: apart(corpus, pe, 256)[0] for pe in table2.PAPER if pe != "rope"}
+    published = {pe: (table2.paper_difference(pe, "rope") or (np.nan,))[0] for pe in found}
+    return {pe for pe, one in found.items() if not one.low <= published[pe] <= one.high}
+
+
+def pairs_needed(corpus: str, power: float) -> str:
+    values = sweep(corpus)
+    nats = np.log(values.seeds_of("p_rope", 256)) - np.log(values.seeds_of("rope", 256))
+    return f"{((stats.norm.ppf(0.975) + stats.norm.ppf(power)) * nats.std(ddof=1) / MARGIN) ** 2:.0f}"
+
+
+def nope_and_a_quarter_are_worse() -> list[str]:
+    nope, quarter = (apart("tinystories", pe) for pe in ("nope", "p_rope_25"))
+    assert nope[0].low > 0 < quarter[0].low
+    assert not quarter[3].excludes_zero
+    values = sweep("tinystories")
+    rise = [np.log(values.seeds_of(pe, 2048) / values.seeds_of(pe, 256)).mean() for pe in ("nope", "rope")]
+    return [
+        f"by {nope[0].nats:.2f} and {quarter[0].nats:.2f} nats",
+        f"loses {rise[0]:.2f} nats from 256 to 2,048 tokens and RoPE {rise[1]:.2f}",
+    ]
+
+
+def fast_pairs_count() -> list[str]:
+    found = apart("tinystories", "p_rope_reversed", 256, 2048)
+    assert all(one.low > 0 for one in found)
+    return [f"costs {found[0].nats:.2f} nats in the training context and {found[1].nats:.2f} at"]
+
+
+def slower_frequencies() -> list[str]:
+    within, *beyond = apart("tinystories", "rope_500k")
+    assert not within.excludes_zero
+    assert all(one.low > 0 for one in beyond)
+    return [f"{ends(beyond)} nats"]
+
+
+def partial_ladder_loses() -> list[str]:
+    rope, mine = (apart("tinystories", "partial_rope", baseline=other) for other in ("rope", "p_rope"))
+    assert rope[2].low > 0 < mine[2].low
+    assert not rope[3].excludes_zero
+    assert mine[3].excludes_zero
+    assert not any(one.excludes_zero for one in (rope[0], mine[0]))
+    assert outside("tinystories") == {"nope", "p_rope_25", "p_rope_reversed", "rope_500k"}
+    return [
+        f"by {rope[2].nats:.2f} and {mine[2].nats:.2f} nats",
+        f"at 2,048 by {rope[3].nats:.2f} and {mine[3].nats:.2f}",
+    ]
+
+
+def nope_is_worse_again() -> list[str]:
+    there, here = (apart(corpus, "nope", 256, 2048) for corpus in ("wikitext2", "tinystories"))
+    assert all(one.low > 0 for one in (*there, *here))
+    return [
+        f"by {there[0].nats:.2f} nats in the training context and by {there[1].nats:.2f} at",
+        f"it is {here[0].nats:.2f} and {here[1].nats:.2f}",
+    ]
+
+
+def fast_pairs_count_again() -> list[str]:
+    beyond = apart("wikitext2", "p_rope_reversed", 512, 1024, 2048)
+    mine = apart("wikitext2", "p_rope_reversed", baseline="p_rope")
+    assert all(one.low > 0 for one in (*beyond, *mine))
+    return [f"{ends(beyond)} nats to RoPE", f"{ends(mine)} to 0.75-RoPE at every length"]
+
+
+def not_confirmed() -> list[str]:
+    quarter, partial, slow = (apart("wikitext2", pe) for pe in ("p_rope_25", "partial_rope", "rope_500k"))
+    assert not any(one.excludes_zero for one in (*quarter, *partial, *slow))
+    assert all(one.nats > 0 for one in (*quarter, *partial[1:], *slow[1:]))
+    assert outside("wikitext2") == set()
+    ends_of = [(min(one.nats for one in some), max(one.nats for one in some)) for some in (partial[1:], slow[1:])]
+    return [
+        "+{:.2f} to +{:.2f} nats for 0.25-RoPE".format(*(float(end) for end in ends(quarter).split(" to "))),
+        "{:.2f} to +{:.2f} for the partial one".format(*ends_of[0]),
+        "{:.2f} to +{:.2f} for theta 500,000".format(*ends_of[1]),
+    ]
+
+
+def three_quarters_and_rope() -> list[str]:
+    assert not any(one.excludes_zero for corpus in ("tinystories", "wikitext2") for one in apart(corpus, "p_rope"))
+    (one,) = apart("wikitext2", "p_rope", 256)
+    return [
+        f"{one.nats:.3f} ({one.low:.3f} to {one.high:+.3f})",
+        "{} pairs of runs on TinyStories and {} on WikiText-2".format(
+            *(pairs_needed(corpus, 0.8) for corpus in ("tinystories", "wikitext2"))
+        ),
+        "({} and {} for a power of one half)".format(
+            *(pairs_needed(corpus, 0.5) for corpus in ("tinystories", "wikitext2"))
+        ),
+    ]
+
+
+def four_slow_pairs_hardly_turn() -> list[str]:
+    """Of 16 pairs with the frequencies 10,000^(-k/16), the last four over 256 and 2,048 tokens, in radians."""
+    fastest, slowest = 10_000 ** (-12 / 16), 10_000 ** (-15 / 16)
+    return [f"{256 * fastest:.2f} radians", f"by {256 * slowest:.2f}", f"up to {2048 * fastest:.0f} radians"]
+
+
+# -- every claim
+
+CLAIMS: dict[str, Claims] = {
+    "encodings_by_normalisers": {
+        "from the softmax of the same encoding": None,
+        "The adaptive temperature at inference": adaptive_temperature_at_inference,
+        "Trained with it": adaptive_temperature_in_training,
+        "Two normalisers have means below": gains_within_the_training_context,
+        "Within the training context the encoding decides": encodings_decide_more,
+    },
+    "table2": {
+        "What 0.75-RoPE leaves out": four_slow_pairs_hardly_turn,
+        "A missing difference between": None,
+        "The hard cut or the number": None,
+        "NoPE and 0.25-RoPE are worse": nope_and_a_quarter_are_worse,
+        "The fast pairs are what counts": fast_pairs_count,
+        "On TinyStories slower frequencies": slower_frequencies,
+        "The partial ladder loses": partial_ladder_loses,
+        "WikiText-2, five seeds": None,
+        "NoPE is worse than RoPE again": nope_is_worse_again,
+        "Cutting the fastest pairs costs again": fast_pairs_count_again,
+        "That 0.25-RoPE, the partial ladder": not_confirmed,
+        "0.75-RoPE and RoPE are not told apart": three_quarters_and_rope,
+    },
+}
+
+
+@pytest.mark.parametrize("page", CLAIMS)
+def test_every_bold_sentence_with_a_number_is_checked_here(page: str) -> None:
+    check_listed(page, CLAIMS[page])
+
+
+@pytest.mark.parametrize(
+    ("page", "start", "claim"),
+    [
+        pytest.param(
+            page,
+            start,
+            claim,
+            marks=UNFINISHED if page == "table2" and claim is not four_slow_pairs_hardly_turn else (),
+        )
+        for page in CLAIMS
+        for start, claim in CLAIMS[page].items()
+        if claim
+    ],
+)
+def test_a_bold_sentence_says_what_its_stored_values_say(page: str, start: str, claim: Callable[[], list[str]]) -> None:
+    check_claim(page, start, claim)
