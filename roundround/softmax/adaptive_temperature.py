@@ -25,6 +25,7 @@ class AdaptiveTemperature(RowScale):
 
     `coefficients` come highest power first, H in nats. The published ones exceed 1 only for 0.849 < H < 5.945, that is
     up to 381 keys that are equally attended: longer dispersed rows are left alone, and so are rows that are sharp.
+    `entropy_range`: the entropies to which a polynomial was fitted; rows beyond it get the beta of its nearer end.
     `in_training` false leaves training to the plain softmax, as in the paper's main experiment; with it,
     `gradient_through_beta` says whether beta is differentiated or held constant.
     """
@@ -38,13 +39,19 @@ class AdaptiveTemperature(RowScale):
         min_beta: float,
         in_training: bool,
         gradient_through_beta: bool,
+        entropy_range: Sequence[float] | None = None,
     ) -> None:
         super().__init__(shape)
         check_coefficients(coefficients)
         checked_finite(min_entropy=min_entropy, min_beta=min_beta)
         if min_beta < 1:
             raise ValueError(f"min_beta={min_beta} must be 1 or above: the temperature never flattens a row")
+        if entropy_range is not None and not (
+            len(entropy_range) == 2 and -float("inf") < entropy_range[0] <= entropy_range[1] < float("inf")
+        ):
+            raise ValueError(f"entropy_range={list(entropy_range)} must be two finite numbers, the lower one first")
         self.coefficients = tuple(coefficients)
+        self.entropy_range = entropy_range
         self.min_entropy = min_entropy
         self.min_beta = min_beta
         self.in_training = in_training
@@ -62,14 +69,22 @@ class AdaptiveTemperature(RowScale):
 
     def beta_at(self, entropy: Tensor) -> Tensor:
         """Inverse temperature of rows with this entropy in nats."""
-        return inverse_temperature(entropy, self.coefficients, self.min_entropy, self.min_beta)
+        return inverse_temperature(entropy, self.coefficients, self.min_entropy, self.min_beta, self.entropy_range)
 
 
 def inverse_temperature(
-    entropy: Tensor, coefficients: Sequence[float] = PUBLISHED, min_entropy: float = 0.5, min_beta: float = 1.0
+    entropy: Tensor,
+    coefficients: Sequence[float] = PUBLISHED,
+    min_entropy: float = 0.5,
+    min_beta: float = 1.0,
+    entropy_range: Sequence[float] | None = None,
 ) -> Tensor:
-    """The paper's beta(H), H in nats: the polynomial, but never below `min_beta`, and 1 up to `min_entropy`."""
-    value = polynomial(coefficients, entropy).clamp_min(min_beta)
+    """The paper's beta(H), H in nats: the polynomial, but never below `min_beta`, and 1 up to `min_entropy`.
+
+    Beyond `entropy_range`, where there is one, the polynomial is read at its nearer end.
+    """
+    inside = entropy if entropy_range is None else entropy.clamp(*entropy_range)
+    value = polynomial(coefficients, inside).clamp_min(min_beta)
     return torch.where(entropy > min_entropy, value, torch.ones_like(value))
 
 

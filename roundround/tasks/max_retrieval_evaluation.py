@@ -91,19 +91,24 @@ def fit_temperature(
 ) -> tuple[torch.Tensor, AttentionSoftmax]:
     """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the polynomial found.
 
+    It holds at the entropies of the points: what a quartic does beyond its last points is an accident of its sign.
     Raises ValueError where there are too few points.
     """
-    found: list[torch.Tensor] = []
+    every: list[torch.Tensor] = []
     for n in config.fit_sizes:
         own = []
         for seed, model in models.items():
             sets = sets_of_size(seed, n=n, n_sets=fitting.most_sets(n), n_classes=model.n_classes, stream=FITTING)
             own.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
-        found += [points for theirs in peers.gather(own) for points in theirs]
-    points = torch.cat(found)
-    coefficients = [float(f"{c:.6g}") for c in fitting.fit(points[:, 0].numpy(), points[:, 1].numpy())]
-    shown = ",".join(map(str, coefficients))
-    node = OmegaConf.merge(config.normalisers.fitted, {"coefficients": coefficients})
+        every += [points for theirs in peers.gather(own) for points in theirs]
+    points = torch.cat(every)
+    entropies = points[:, 0].numpy()
+    coefficients = [float(f"{c:.6g}") for c in fitting.fit(entropies, points[:, 1].numpy())]
+    found = {
+        "coefficients": coefficients,
+        "entropy_range": [float(f"{x:.6g}") for x in (entropies.min(), entropies.max())],
+    }
+    node = OmegaConf.merge(config.normalisers.fitted, found)
     path = run.directory / "conf" / "softmax" / "fitted.yaml"
     if run.writes:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,9 +116,10 @@ def fit_temperature(
         write_atomically(
             path, f"{head}# Adaptive temperature fitted to {len(points):,} inputs.\n{OmegaConf.to_yaml(node)}"
         )
-        run.note(fit={"coefficients": coefficients, "inputs": len(points), "sizes": config.fit_sizes})
-        print_status(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature softmax.coefficients=[{shown}]")
-    return points, softmax_of(config, "fitted", coefficients=coefficients)
+        run.note(fit={**found, "inputs": len(points), "sizes": config.fit_sizes})
+        typed = " ".join(f"softmax.{key}=[{','.join(map(str, numbers))}]" for key, numbers in found.items())
+        print_status(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature {typed}")
+    return points, softmax_of(config, "fitted", **found)
 
 
 def measure(

@@ -99,11 +99,16 @@ def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], f
     node = OmegaConf.load(done.directory / "conf" / "softmax" / "fitted.yaml")
     assert done.manifest["fit"]["coefficients"] == list(node.coefficients)
     assert f"softmax.coefficients=[{','.join(map(str, node.coefficients))}]" in done.err
+    low, high = done.manifest["fit"]["entropy_range"]
+    assert 0 < low < high <= np.log(64), "of the points; 64 items are the most"
+    assert list(node.entropy_range) == [low, high]
+    assert f"softmax.entropy_range=[{low},{high}]" in done.err
     assert "on sizes not fitted on (16): fitted" in done.err
     conf = str(done.directory / "conf")
     trained = roundround("train", *fast, "--config-dir", conf, "softmax=fitted", "softmax.in_training=true")
     assert trained.code == 0, trained.err
-    assert trained.manifest["config"]["softmax"]["coefficients"] == list(node.coefficients)
+    for key in ("coefficients", "entropy_range"):
+        assert trained.manifest["config"]["softmax"][key] == list(node[key])
 
 
 def test_fitted_brings_the_published_polynomial_along(roundround: Callable[..., Done]) -> None:

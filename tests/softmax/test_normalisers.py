@@ -109,6 +109,13 @@ def test_min_beta_and_min_entropy_bound_beta() -> None:
     ]
 
 
+def test_beyond_the_entropies_of_its_fit_a_polynomial_is_read_at_their_ends() -> None:
+    """What a quartic does beyond its points is an accident of its leading sign."""
+    line = build("adaptive_temperature", coefficients=[1.0, 0.0], entropy_range=[1.5, 3.0])
+    entropy = torch.tensor([0.4, 0.6, 1.5, 2.0, 3.0, 9.0], dtype=torch.float64)
+    assert line.beta_at(entropy).tolist() == [1, 1.5, 1.5, 2, 3, 3]
+
+
 def papers_function(logits: np.ndarray) -> np.ndarray:
     """Figure 4 of arXiv:2410.01104, in numpy."""
     p = scipy.special.softmax(logits, -1)
@@ -551,6 +558,7 @@ REJECTED: list[tuple[str, str, Any, dict[str, Any]]] = [
     *(("adaptive_temperature", "coefficients", bad, {}) for bad in ([], [NAN], [1.0, INF], [-INF, 1.0])),
     *(("adaptive_temperature", "min_beta", bad, {}) for bad in (0.999, -1.0, NAN, INF)),
     *(("adaptive_temperature", "min_entropy", bad, {}) for bad in (NAN, INF)),
+    *(("adaptive_temperature", "entropy_range", bad, {}) for bad in ([1.0], [2.0, 1.0], [0.0, NAN], [0.0, INF])),
     *((name, "temperature", bad, {}) for name in ("temperature", "learned_temperature") for bad in (0, -1.0, NAN, INF)),
     *((name, "alpha", bad, {}) for name in ("alpha_entmax", "as_entmax") for bad in (0.99, -1.0, NAN, INF)),
     *(("alpha_entmax_learned", "alpha", bad, {"learned": True}) for bad in (1.0, 2.0, 2.5, NAN)),
