@@ -51,7 +51,7 @@ class AdaptiveTemperature(RowScale):
         ):
             raise ValueError(f"entropy_range={list(entropy_range)} must be two finite numbers, the lower one first")
         self.coefficients = tuple(coefficients)
-        self.entropy_range = entropy_range
+        self.entropy_range = None if entropy_range is None else tuple(entropy_range)
         self.min_entropy = min_entropy
         self.min_beta = min_beta
         self.in_training = in_training
