@@ -96,8 +96,8 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
     axis.axvspan(active[0], active[-1], color=SHADE, zorder=0, label="the published one sharpens")
     axis.plot(entropy, beta, ".", color=GREY, markersize=2, alpha=0.35, rasterized=True, label="best for one input")
     axis.plot(grid, np.polyval(PUBLISHED, grid), color=RED, label="published polynomial")
-    inside = grid[(grid >= entropy.min()) & (grid <= entropy.max())]
-    axis.plot(inside, np.polyval(coefficients, inside), color=BLUE, label="fitted here")
+    held = np.polyval(coefficients, grid.clip(entropy.min(), entropy.max()))  # at its ends beyond the points
+    axis.plot(grid, held, color=BLUE, label="fitted here")
     axis.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axis.set(xlabel="entropy at temperature 1 (nats)", ylabel="inverse temperature", ylim=(0, np.quantile(beta, 0.98)))
     axis.set_title(f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items", fontsize="medium")
