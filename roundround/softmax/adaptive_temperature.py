@@ -37,9 +37,9 @@ class AdaptiveTemperature(RowScale):
         coefficients: Sequence[float],
         min_entropy: float,
         min_beta: float,
+        entropy_range: Sequence[float] | None,
         in_training: bool,
         gradient_through_beta: bool,
-        entropy_range: Sequence[float] | None = None,
     ) -> None:
         super().__init__(shape)
         check_coefficients(coefficients)

@@ -203,6 +203,7 @@ MAKERS: dict[str, Callable[[], AttentionSoftmax]] = {
         coefficients=PUBLISHED,
         min_entropy=0.5,
         min_beta=1.0,
+        entropy_range=None,
         in_training=True,
         gradient_through_beta=True,
     ),

@@ -32,7 +32,7 @@ def test_a_node_with_an_earlier_name_is_the_class_it_is_now(old: str, new: str) 
     assert target_class(node, Logger) is get_class(new)
 
 
-@pytest.mark.parametrize("name", ["ssmax", "ssmax_bias", "as_entmax"])
+@pytest.mark.parametrize("name", ["ssmax", "ssmax_bias", "as_entmax", "adaptive_temperature"])
 def test_a_node_from_before_a_parameter_was_there_is_the_class_as_its_yaml_has_it(name: str) -> None:
     now = load_option("softmax", name)
     then = {key: value for key, value in now.items() if key not in GAINED[str(now["_target_"])]}

@@ -34,7 +34,7 @@ def normaliser(name: str) -> AttentionSoftmax:
     shape = shape_of(2)
     if name == "adaptive":
         always = {"min_entropy": 0.5, "min_beta": 1.0, "in_training": True, "gradient_through_beta": True}
-        return AdaptiveTemperature(shape, coefficients=PUBLISHED, **always)
+        return AdaptiveTemperature(shape, coefficients=PUBLISHED, entropy_range=None, **always)
     if name == "ssmax":
         ssmax = SSMax(shape, s=0.6, bias=True, scaled_heads=None).double()
         with torch.no_grad():

@@ -125,7 +125,13 @@ def remedies(strength: float = 1 / math.log(TRAINED)) -> dict[str, RowScale]:
     return {
         "softmax": Softmax(SHAPE),
         "adaptive temperature": AdaptiveTemperature(
-            SHAPE, coefficients=PUBLISHED, min_entropy=0.5, min_beta=1.0, in_training=True, gradient_through_beta=False
+            SHAPE,
+            coefficients=PUBLISHED,
+            min_entropy=0.5,
+            min_beta=1.0,
+            entropy_range=None,
+            in_training=True,
+            gradient_through_beta=False,
         ),
         "SSMax": SSMax(SHAPE, s=strength, bias=False, scaled_heads=None).requires_grad_(False),
         "log-n": LogN(SHAPE, n_train=max(2, round(math.exp(1 / strength)))),

@@ -116,7 +116,13 @@ REMARK = "The gate at 0.5 nats never decides: the polynomial is below 1 there an
 def adaptive() -> AdaptiveTemperature:
     """The published one."""
     return AdaptiveTemperature(
-        SHAPE, coefficients=PUBLISHED, min_entropy=GATE, min_beta=1.0, in_training=True, gradient_through_beta=False
+        SHAPE,
+        coefficients=PUBLISHED,
+        min_entropy=GATE,
+        min_beta=1.0,
+        entropy_range=None,
+        in_training=True,
+        gradient_through_beta=False,
     )
 
 
