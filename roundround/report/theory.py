@@ -22,7 +22,7 @@ STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (12, 2
 FEW = 8  # places of an axis that are all labelled
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 MARGIN = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
-SHOWN = "shown: an identity, or a measurement; no model could fail it"
+SHOWN = "shown: an identity or a measurement, which nothing could fail here"
 MARKS = ("o", "s", "^", "x", "D", "+")
 
 

@@ -101,8 +101,8 @@ class Picture:
 class Finding:
     """What a check found. remark: a sentence beside the numbers, where they need one.
 
-    can_fail: False where the numbers follow from algebra whatever the model, or are measured and stored: such a finding
-    is shown. An interval is then there for faults of this program alone.
+    can_fail: False where the numbers follow from algebra whatever the model, or are measurements: such a finding is
+    shown. An interval is then there for faults of this program alone.
     """
 
     comparisons: Sequence[Comparison]
