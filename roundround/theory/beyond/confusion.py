@@ -72,7 +72,7 @@ class Confusion(Claim):
         return Finding(comparisons, Picture("context in tokens", "probability of confusion", curves, log="x"), remark)
 
     def trade(self, places: dict[str, list[float]], tokens: dict[str, list[float]]) -> list[Comparison]:
-        """What the paper says of a larger base: it keeps tokens apart better, and places worse, within a short context."""
+        """The paper's trade: within a short context a larger base keeps tokens apart better, and places worse."""
         usual, large = list(KINDS)[:2]
         return [
             at_least("tokens, context of 256: theta = 10,000 less 500,000", tokens[usual][0] - tokens[large][0], 0.0),

@@ -25,8 +25,8 @@ class GemmaDeltas(Claim):
     """A row whose logits are spread as widely as Gemma's are on average holds no tenth of its weight on one key from
     2,665 keys on (2B), or 3,034 (7B).
 
-    best case: alpha = exp(delta) / (exp(delta) + n - 1), one key at the top and all others at the bottom; delta of Gemma
-    2B: 2.28 to 14.78, mean 5.69 +- 2.05; of 7B: 0.09 to 32.74, mean 5.82 +- 2.61
+    best case: alpha = exp(delta) / (exp(delta) + n - 1), one key at the top and all others at the bottom; delta of
+    Gemma 2B: 2.28 to 14.78, mean 5.69 +- 2.05; of 7B: 0.09 to 32.74, mean 5.82 +- 2.61
 
     Derived here from Lemma 2.1 of Velickovic et al. 2024, arXiv:2410.01104, and from the deltas of its section 2, which
     were seen second-hand. The paper prints the deltas and no lengths.

@@ -46,8 +46,12 @@ class Figure6(Claim):
             near("the same over the formula's", of_a_pair / by_formula, 1.0, 1e-4),
             at_least("weight on itself of token 8,192 with norms of 10", of_last_row(fast_N, TEN), 0.99),
             at_least(f"least weight on itself of {EVERY_ROW:,} tokens with norms of 10", float(of_rows.min()), 0.99),
-            at_most("weight on itself of token 8,192, norms of 10 in the 8 slowest pairs", of_last_row(slow_N, TEN), 0.01),
-            shown("the same, the six norms of figure 6, 8.9 to 6.8, those between on a line", of_last_row(drawn_N, 1.0)),
+            at_most(
+                "weight on itself of token 8,192, norms of 10 in the 8 slowest pairs", of_last_row(slow_N, TEN), 0.01
+            ),
+            shown(
+                "the same, the six norms of figure 6, 8.9 to 6.8, those between on a line", of_last_row(drawn_N, 1.0)
+            ),
         ]
         norms = torch.linspace(0.5, 15, 59).tolist()
         curves = [

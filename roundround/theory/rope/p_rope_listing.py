@@ -57,7 +57,12 @@ class PRopeListing(Claim):
             comparisons += [
                 near(f"pairs that rest here and rotate there, or the reverse, head_dim = {head_dim}", wrong, 0, 0),
                 near(f"largest difference of a frequency, head_dim = {head_dim}", max(errors), 0.0, 8 * EPS),
-                near(f"largest difference of a rotated coordinate up to token 8,191, head_dim = {head_dim}", widest, 0.0, bound),
+                near(
+                    f"largest difference of a rotated coordinate up to token 8,191, head_dim = {head_dim}",
+                    widest,
+                    0.0,
+                    bound,
+                ),
             ]
         comparisons += [
             near(f"pairs that rotate, head_dim = {head_dim}, p = {p:g}",

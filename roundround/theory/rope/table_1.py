@@ -7,10 +7,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
-from roundround.pe.base import PositionalEncoding
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
 from roundround.theory.heads import HEAD_DIM, THETA, on_pair, shape
 from roundround.theory.rope.thm_5_3 import equal_norms
@@ -60,9 +60,9 @@ class Table1(Claim):
 
 
 REMARK = (
-    "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE's keeps its "
-    "target Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the weight still falls "
-    "as 1/n, by Lemma 2.1 of arXiv:2410.01104."
+    "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE keeps its "
+    "target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the weight still "
+    "falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
 )
 
 
@@ -74,7 +74,9 @@ def least_weight(encoding: PositionalEncoding, place: int) -> float:
     """On the token `place` before, over the rows that have one; the key is the query as it stands there."""
     psi, pos = NORM**0.5 * equal_norms(range(8)), torch.arange(ROWS)
     key = encoded(encoding, psi[None], torch.tensor([place]))[0]
-    alpha_NN = causal_weights(encoded(encoding, psi.expand(ROWS, -1), pos), encoded(encoding, key.expand(ROWS, -1), pos))
+    alpha_NN = causal_weights(
+        encoded(encoding, psi.expand(ROWS, -1), pos), encoded(encoding, key.expand(ROWS, -1), pos)
+    )
     return float(alpha_NN.diagonal(-place)[1:].min())
 
 

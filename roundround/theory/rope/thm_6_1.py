@@ -49,7 +49,7 @@ class Thm61(Claim):
         still = [swaps_to_lose(draw, 0.0) for draw in range(DRAWS)]
         least = min(weight_of_target(*drawn(draw, g), g) for g in (0.0, TURN / TOKENS) for draw in range(DRAWS))
         comparisons = [
-            near(f"of {DRAWS} draws those whose target loses, N g from 1 to 8 turns", DRAWS - found.count(None), DRAWS, 0),
+            near("draws whose target the swaps make lose, N g from 1 to 8 turns", DRAWS - found.count(None), DRAWS, 0),
             at_least("draws that needed the first swap alone", found.count(1), 1),
             at_least("draws that needed both", found.count(2), 1),
             at_least("least weight of a target to begin with, N g = 0 and one turn", least, 0.99),
@@ -111,10 +111,10 @@ class Thm61(Claim):
 
 
 REMARK = (
-    f"Each draw has {TOKENS} keys of random phases and norms, and a target with 0.99 of the weight at its best place, "
-    "where it begins. In every second draw the others are longer, and turned away from the query where they stand. Then "
-    "come the proof's swaps: the target to where its logit is negative, and if it still has more than half, the longest "
-    "other key to where its own is largest."
+    f"{DRAWS} draws of {TOKENS} keys of random phases and norms, and of a target with 0.99 of the weight at its best "
+    "place, where it begins. In every second draw the others are longer, and turned away from the query where they "
+    "stand. Then come the proof's swaps: the target to where its logit is negative, and if it still has more than "
+    "half, the longest other key to where its own is largest."
 )
 
 

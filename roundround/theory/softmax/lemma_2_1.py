@@ -121,7 +121,7 @@ def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
 
 
 def of_this_program() -> list[Comparison]:
-    """The bounds that its tables print: against the formula, and against a row with one logit delta above the others."""
+    """The bounds that its tables print, against the formula and a row with one logit delta above the others."""
     comparisons = []
     for n, delta in ((1000, 3.0), (10, 0.5), (100, 40.0)):
         spread, ln_n = torch.tensor(delta, dtype=torch.float64), math.log(n)
@@ -133,7 +133,9 @@ def of_this_program() -> list[Comparison]:
         comparisons += [
             near(f"this program's bound on the entropy, {where}", least, max(0.0, ln_n - delta), 1e-12),
             near(f"its bound on the largest weight, {where}", most, min(1.0, bounds(n, delta, 1.0)[1]), 1e-12),
-            at_least(f"entropy of a row less the bound on it, {where}", float(entropy_of_weights(alpha_1N)) - least, 0.0),
+            at_least(
+                f"entropy of a row less the bound on it, {where}", float(entropy_of_weights(alpha_1N)) - least, 0.0
+            ),
             at_most(f"largest weight of the row over the bound, {where}", float(alpha_1N.max()) / most, 1 + ROUNDING),
         ]
     return comparisons

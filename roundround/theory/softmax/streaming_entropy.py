@@ -22,8 +22,8 @@ STEEPEST = 2.6  # d beta / dH where the polynomial exceeds 1, at its upper end
 
 @final
 class StreamingEntropy(Claim):
-    """The entropy of a row comes from one pass over tiles of its keys, with three numbers kept for a row; a second pass,
-    ordinary attention with the logits times beta, gives the adaptive temperature.
+    """The entropy of a row comes from one pass over tiles of its keys, with three numbers kept for a row; a second
+    pass, ordinary attention with the logits times beta, gives the adaptive temperature.
 
     kept: m = max e, Z = sum exp(e - m), S = sum e exp(e - m), both times exp(m_old - m) where m rises; H = m + ln Z -
     S / Z
@@ -41,13 +41,19 @@ class StreamingEntropy(Claim):
             heads = [Head.drawn(1, n, spread) for n in LENGTHS]
             (rows,) = zip(*(head.logits() for head in heads), strict=True)
             expected = np.array([entropy(row) for row in rows])
-            ours = np.array([float(head.entropy()) for head in heads]), np.array([entropy_in_tiles(row) for row in rows])
+            ours = (
+                np.array([float(head.entropy()) for head in heads]),
+                np.array([entropy_in_tiles(row) for row in rows]),
+            )
             for (name, errors), entropies in zip(found.items(), ours, strict=True):
                 errors.append(float(np.abs(entropies - expected).max()))
                 what = f"largest error in nats, 17 to 16,384 keys, logits of deviation {spread:g}: {name}"
                 comparisons.append(near(what, errors[-1], 0.0, rounding(rows)))
         for window in WINDOWS:
-            head, name = Head.drawn(CAUSAL, CAUSAL, 3.0, window), "causal" if window is None else f"a window of {window}"
+            head, name = (
+                Head.drawn(CAUSAL, CAUSAL, 3.0, window),
+                "causal" if window is None else f"a window of {window}",
+            )
             rows = head.logits()
             error = np.abs(head.entropy().numpy() - [entropy(row) for row in rows]).max()
             of_weights = rounding(rows) * (1 + STEEPEST * largest(rows))  # of beta times a logit

@@ -50,7 +50,6 @@ class SwappedIn(Claim):
 
 REMARK = (
     "Stored, not made again here: four encodings at four lengths, Student's intervals over three seeds, models of a "
-    "million parameters on TinyStories. `roundround train experiment=encodings_by_normalisers` and then `roundround eval "
-    "run=... softmax=adaptive_temperature` make them again in three hours of one core. The paper speaks of a task's "
-    "accuracy, these of the loss."
+    "million parameters on TinyStories. The commands stand in docs/encodings_by_normalisers.md. The paper speaks of a "
+    "task's accuracy, these numbers of the loss."
 )

@@ -15,7 +15,7 @@ from roundround.attention.blocks import logits_of_rows, query_blocks, rows_betwe
 from roundround.attention.row_measures import extreme_logits
 from roundround.model.decoder import Decoder
 from roundround.pe.p_rope import PRoPE
-from roundround.probing.probed_model import ProbedDecoder, watching
+from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
 from roundround.theory.claim import Claim, Curve, Finding, Picture, Trained, at_most, near, shown
@@ -54,7 +54,8 @@ class Thm22(Claim):
             ],
             at_most("largest spread of a row's logits over the delta of the weights", max(spread_L) / DELTA, 1.0),
             at_most("exp(delta) / n at n = 1,024, any head", float(delta_LH.exp().max()) / LONGEST, 0.5),
-            at_most("largest weight in a row of 1,024 keys, any head and text", float(largest_LBHN[..., -1].max()), 0.5),
+            at_most("largest weight of a row of 1,024 keys, any head and text", float(largest_LBHN[..., -1].max()),
+                    0.5),
             *[
                 near(f"weight of the odd token among {n:,} over exp(delta) / (exp(delta) + n - 1)",
                      float(largest_LBHN[0, text, 0, n]) * (1 + n * math.exp(-DELTA)), 1.0, 2 * NORM_EPS * DELTA)
@@ -63,7 +64,11 @@ class Thm22(Claim):
         ]  # fmt: skip
         some = torch.unique(torch.logspace(0, math.log2(LONGEST), 60, base=2).long())
         curves = [
-            Curve(f"layer {layer}, largest of {HEADS} heads and {len(texts_BN)} texts", some, of_BHN.amax((0, 1))[some - 1])
+            Curve(
+                f"layer {layer}, largest of {HEADS} heads and {len(texts_BN)} texts",
+                some,
+                of_BHN.amax((0, 1))[some - 1],
+            )
             for layer, of_BHN in enumerate(largest_LBHN)
         ]
         curves += [
