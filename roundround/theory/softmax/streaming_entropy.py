@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, NamedTuple, final
 
 import numpy as np
@@ -132,4 +133,4 @@ def largest(rows: list[np.ndarray] | tuple[np.ndarray, ...]) -> float:
 
 def rounding(rows: list[np.ndarray] | tuple[np.ndarray, ...]) -> float:
     """Of an entropy in nats: a difference of means of logits, each a sum of CHANNELS products, and of logarithms."""
-    return 4 * CHANNELS * EPS * (largest(rows) + np.log(max(map(len, rows))))
+    return 4 * CHANNELS * EPS * (largest(rows) + math.log(max(map(len, rows))))
