@@ -73,9 +73,11 @@ class PRopeListing(Claim):
         comparisons.append(near("slowest that rotates, head_dim = 256, p = 0.75, over 10,000^(-190/256)",
                                 float(slowest) / THETA ** (-190 / 256), 1.0, 8 * EPS * 10))  # fmt: skip
         pairs = np.arange(1, 129)
-        curves = [Curve(f"p = {p:g}", pairs, frequencies(256, p)) for p in (0.25, 0.75, 1.0)]
-        curves.append(Curve("listing, p = 0.75", pairs[::8], 1 / timescales(256, 0.75)[::8], points=True))
-        return Finding(comparisons, Picture("pair k", "radians per token", curves))
+        curves = [
+            Curve(f"p = {p:g}", pairs[: int(p * 128)], frequencies(256, p)[: int(p * 128)]) for p in (1.0, 0.75, 0.25)
+        ]
+        curves.append(Curve("listing, p = 0.75", pairs[:96:8], 1 / timescales(256, 0.75)[:96:8], points=True))
+        return Finding(comparisons, Picture("pair k, of those that rotate", "radians per token", curves, "y"))
 
     def largest_difference(self, head_dim: int, p: float) -> float:
         """Of a random query, and a key, as this program's encoding rotates them, against the listing."""

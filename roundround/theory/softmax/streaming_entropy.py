@@ -63,8 +63,8 @@ class StreamingEntropy(Claim):
                 near(f"largest error of the adaptive temperature's output by two passes, {name}",
                      head.error_of_adaptive(), 0.0, 8 * of_weights),
             ]  # fmt: skip
-        curves = [Curve(name, SPREADS, np.maximum(errors, EPS), points=True) for name, errors in found.items()]
-        return Finding(comparisons, Picture("deviation of the logits", "largest error in nats", curves, "xy"))
+        curves = [Curve(name, SPREADS, errors, points=True) for name, errors in found.items()]
+        return Finding(comparisons, Picture("deviation of the logits", "largest error in nats", curves, "x"))
 
 
 class Head(NamedTuple):

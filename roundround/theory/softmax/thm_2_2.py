@@ -63,17 +63,15 @@ class Thm22(Claim):
             ],
         ]  # fmt: skip
         some = torch.unique(torch.logspace(0, math.log2(LONGEST), 60, base=2).long())
+        odd = [float(largest_LBHN[0, text, 0, n]) for text, n in enumerate(ODD_AT)]
         curves = [
-            Curve(
-                f"layer {layer}, largest of {HEADS} heads and {len(texts_BN)} texts",
-                some,
-                of_BHN.amax((0, 1))[some - 1],
-            )
+            Curve(f"layer {layer}, random texts", some, of_BHN[len(ODD_AT) :].amax((0, 1))[some - 1])
             for layer, of_BHN in enumerate(largest_LBHN)
+        ] + [
+            Curve("the odd token's weight", [n + 1 for n in ODD_AT], odd, points=True),
+            Curve("exp(delta) / n", some, (math.exp(DELTA) / some).clamp(max=1)),
+            Curve("1 / n", some, 1 / some),
         ]
-        curves += [
-            Curve("exp(delta) / n", some, (math.exp(DELTA) / some).clamp(max=1)), Curve("1 / n", some, 1 / some)
-        ]  # fmt: skip
         return Finding(comparisons, Picture("visible tokens n", "largest weight", curves, log="xy"), REMARK)
 
     def check_model(self, trained: Trained) -> Finding | None:
