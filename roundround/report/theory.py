@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,35 @@ from roundround.console import print_table
 from roundround.files import write_atomically
 from roundround.markdown import markdown_table
 from roundround.report.figures import save, set_title, subplots
-from roundround.theory.claim import Answer, Comparison, Finding, Picture
+from roundround.theory.claim import Answer, Comparison, Picture
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (12, 2)))  # told apart without colour
 FEW = 8  # places of an axis that are all labelled
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
-CAPTION = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
+MARGIN = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
+SHOWN = "shown: an identity or a measurement, which nothing could fail here"
 MARKS = ("o", "s", "^", "x", "D", "+")
-
-
-def verdict(finding: Finding) -> str:
-    return "holds" if finding.holds else "FAILS"
 
 
 def line(answer: Answer) -> str:
     """The verdict with the number nearest to failing."""
-    return f"{verdict(answer.finding)}  {answer.label}: {answer.claim.title}; {sentence(answer.finding.closest)}"
+    return f"{answer.finding.verdict}  {answer.label}: {answer.claim.title}; {sentence(answer.finding.closest)}"
+
+
+def counts(answers: Sequence[Answer]) -> Counter[str]:
+    """How many answers have each verdict."""
+    return Counter(answer.finding.verdict for answer in answers)
+
+
+def counted(answers: Sequence[Answer]) -> str:
+    """The same as words."""
+    found = counts(answers)
+    return f"{found['holds']} hold, {found['shown']} shown, {found['FAILS']} fail"
 
 
 def sentence(comparison: Comparison) -> str:
-    return f"{comparison.what}: {number(comparison.ours)} ({interval(comparison)})"
+    allowed = f" ({interval(comparison)})" if comparison.is_judged else ""
+    return f"{comparison.what}: {number(comparison.ours)}{allowed}"
 
 
 def interval(comparison: Comparison) -> str:
@@ -60,7 +70,7 @@ def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """Every number of every check."""
     return [
         {"metric": "comparison", "claim": answer.label, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
-         "published": c.published, "margin": c.margin, "holds": c.holds}
+         "published": c.published, "margin": c.margin, "verdict": answer.finding.verdict_of(c)}
         for answer in answers for c in answer.finding.comparisons
     ]  # fmt: skip
 
@@ -87,28 +97,28 @@ def show(answers: Sequence[Answer]) -> None:
     table = Table("claim", "says", "numbers", "margin", "verdict", title="theory")
     for answer in answers:
         finding = answer.finding
-        margin = f"{finding.closest.margin:.2f}"
-        table.add_row(answer.label, answer.claim.title, str(len(finding.comparisons)), margin, verdict(finding))
-    table.caption = CAPTION
+        margin = "" if finding.verdict == "shown" else f"{finding.closest.margin:.2f}"
+        table.add_row(answer.label, answer.claim.title, str(len(finding.comparisons)), margin, finding.verdict)
+    table.caption = "\n".join([counted(answers), MARGIN, *([SHOWN] if counts(answers)["shown"] else [])])
     print_table(table)
 
 
 def write(answers: Sequence[Answer], path: Path) -> None:
     """A page with every statement, its formula, its source and all its numbers."""
-    parts = ["# Theory\n"]
+    parts = [f"# Theory\n\n{counted(answers)}. {SHOWN}.\n"]
     for answer in answers:
         finding = answer.finding
         statement, formula, source = answer.claim.words()
         rows = [
-            (c.what, number(c.ours), interval(c), "" if c.published is None else number(c.published),
-             "yes" if c.holds else "**no**")
+            (c.what, number(c.ours), interval(c) if c.is_judged else "",
+             "" if c.published is None else number(c.published), finding.verdict_of(c))
             for c in finding.comparisons
         ]  # fmt: skip
         parts += [
-            f"\n## {answer.label}: {verdict(finding)}\n\n{statement}\n\n    {formula}\n\n{source}\n",
+            f"\n## {answer.label}: {finding.verdict}\n\n{statement}\n\n    {formula}\n\n{source}\n",
             *([f"\n{finding.remark}\n"] if finding.remark else []),
             "\n",
-            markdown_table(("number", "ours", "allowed", "published", "holds"), rows),
+            markdown_table(("number", "ours", "allowed", "published", "verdict"), rows),
         ]
     write_atomically(path, "".join(parts))
 

@@ -60,22 +60,21 @@ ITEMS: dict[str, Item] = {
     "rope.table1": Statements(
         shows="what NoPE, RoPE and p-RoPE can do: patterns of position, of meaning",
         published="NoPE no, yes; RoPE yes, no; p-RoPE yes, yes",
-        command="roundround theory rope.prop_5_2 rope.thm_5_3 rope.thm_6_1 beyond.p_rope_guarantee",
+        command="roundround theory rope.prop_5_2 rope.thm_5_3 rope.thm_6_1 rope.table_1",
         claims={
             "rope.prop_5_2": "NoPE has no positions",
             "rope.thm_5_3": "RoPE has",
             "rope.thm_6_1": "its slow channels do not last",
-            "beyond.p_rope_guarantee": "p-RoPE's do",
+            "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
         },
-        remark="The table is about single heads. p-RoPE's patterns of position are RoPE's, on the pairs that it still "
-        "rotates. What it keeps for any distance is a share of the logit; the weight it does not guarantee.",
+        remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a weight "
+        "among many keys it does not guarantee (beyond.p_rope_guarantee).",
     ),
     "softmax.fig1": Statements(
         shows="every softmax head disperses as inputs grow (a sketch in the paper)",
         published="every weight tends to 0",
         command="roundround theory softmax.thm_2_2",
-        minutes=0.5,
-        claims={"softmax.thm_2_2": "largest weight falls as 1 / n"},
+        claims={"softmax.thm_2_2": "largest weight of every row below exp(delta) / n"},
     ),
     "softmax.fig4": Statements(
         shows="the adaptive temperature as code",

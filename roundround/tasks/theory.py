@@ -63,11 +63,13 @@ def tell(run: Run, answer: Answer) -> None:
 
 def conclude(run: Run, answers: list[Answer]) -> None:
     """Results and table of all; Refuted names those that do not hold."""
-    failed = [answer.label for answer in answers if not answer.finding.holds]
-    run.results(report.records(answers), hold=len(answers) - len(failed), checked=len(answers))
+    failed = [answer.label for answer in answers if answer.finding.verdict == "FAILS"]
+    counts = report.counts(answers)
+    run.results(report.records(answers), hold=counts["holds"], shown=counts["shown"], fail=counts["FAILS"])
     if run.writes:
         report.show(answers)
         report.write(answers, run.directory / "theory.md")
         write_json(run.directory / "curves.json", report.curves(answers))
     if failed:
-        raise Refuted(f"{len(failed)} of {len(answers)} do not hold: {', '.join(failed)}")
+        judged = len(answers) - counts["shown"]
+        raise Refuted(f"{len(failed)} of {judged} do not hold: {', '.join(failed)}")

@@ -1,4 +1,4 @@
-"""The statements of the papers, one file each: in words, as a formula, and as a numerical check that could fail."""
+"""The statements of the papers, one file each: in words, as a formula, and as a numerical check."""
 
 from __future__ import annotations
 

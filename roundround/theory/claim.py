@@ -35,6 +35,10 @@ class Comparison:
         return self.low <= self.ours <= self.high  # NaN does not
 
     @property
+    def is_judged(self) -> bool:
+        return math.isfinite(self.low) or math.isfinite(self.high)
+
+    @property
     def margin(self) -> float:
         """How far from failing: 1 in the middle of the interval, 0 at an end, negative outside.
 
@@ -95,15 +99,32 @@ class Picture:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. remark: a sentence beside the numbers, where they need one."""
+    """What a check found. remark: a sentence beside the numbers, where they need one.
+
+    can_fail: False where the numbers follow from algebra whatever the model, or are measurements: such a finding is
+    shown. An interval is then there for faults of this program alone.
+    """
 
     comparisons: Sequence[Comparison]
     picture: Picture | None = None
     remark: str = ""
+    can_fail: bool = True
 
     @property
     def holds(self) -> bool:
-        return bool(self.comparisons) and all(comparison.holds for comparison in self.comparisons)
+        """Whether no number speaks against it."""
+        return self.verdict != "FAILS"
+
+    @property
+    def verdict(self) -> str:
+        """holds; shown, where no number could have failed; FAILS."""
+        words = [self.verdict_of(comparison) for comparison in self.comparisons]
+        return "FAILS" if "FAILS" in words or not words else "holds" if "holds" in words else "shown"
+
+    def verdict_of(self, comparison: Comparison) -> str:
+        if not comparison.holds:
+            return "FAILS" if comparison.is_judged else "shown"
+        return "holds" if self.can_fail and comparison.is_judged else "shown"
 
     @property
     def closest(self) -> Comparison:
@@ -132,7 +153,11 @@ class Claim(ABC):
         """The statement on the paper's construction, in float64 where nothing else is said; seconds, no network."""
 
     def check_model(self, trained: Trained) -> Finding | None:
-        """The statement asked of a trained model; None where it is about no model."""
+        """The statement asked of a trained model; None where it is about no model.
+
+        What is true of every model by algebra, and what a theorem that such a thing exists does not promise of each, is
+        a finding that cannot fail.
+        """
         return None
 
     @classmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.kernels import repeated
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.row_measures import entropy_of_logits, extreme_logits, shannon_entropy
 from roundround.probing.probe import run
 from roundround.probing.probed_model import ProbedModel, watching
@@ -35,6 +35,14 @@ def weights(logits_RK: Tensor, softmax: AttentionSoftmax | None = None) -> Tenso
     n_visible = visible_RK.sum(-1)[None, None, :, None]
     softmax = Softmax(SHAPE) if softmax is None else softmax
     return softmax.weights(logits_RK[None, None], visible_RK, {"n_visible": n_visible})[0, 0].detach()
+
+
+def causal_weights(q_NC: Tensor, k_NC: Tensor) -> Tensor:
+    """Weights of a causal head with these queries and keys, rotated already, logits q . k: [N, N]."""
+    pos_1N = torch.arange(len(q_NC))[None]
+    keys = Keys(q_pos_BQ=pos_1N, k_pos_BK=pos_1N)
+    logits, visible = logits_of_rows(q_NC[None, None], k_NC[None, None], 1.0, keys, None, 0, len(q_NC))
+    return Softmax(SHAPE).weights(logits, visible, rows_between({}, visible, 0, len(q_NC)))[0, 0]
 
 
 def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +16,17 @@ from torch import Tensor
 
 from roundround.hf.patching.attention import installed
 from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.model.decoder import Decoder
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
 from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.softmax import Softmax
 from roundround.theory.claim import Trained, claim_of
 from roundround.theory.heads import frequencies, ladder_by_formula, turned
 from roundround.theory.real_heads import before_rotation, stories260k
-from roundround.theory.rope import thm_6_1
+from roundround.theory.rope import p_rope_listing, table_1, thm_5_3, thm_6_1
 from roundround.theory.rope.lemma_a_2 import angles
-from roundround.theory.rope.thm_5_3 import to_the_token_before
 from roundround.theory.rope.thm_6_1 import Channel, channels_of
 from roundround.theory.rows import weights
 
@@ -32,7 +35,13 @@ BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: the name in i
     "the key is turned the other way": ("prop_3_1.turned", lambda x, angle: turned(x, -angle)),
     "keys are the queries": ("prop_3_2.gaussians", lambda: tuple(QUERIES_AS_KEYS)),
     "the head has positions": ("prop_5_2.NoPE", lambda shape: RoPE(shape, theta=10_000.0)),
-    "the norm is for less weight": ("thm_5_3.WEIGHT", 0.9),
+    "the formula's norm is for less weight": ("thm_5_3.needed_by_formula", lambda f: 0.9 * NEEDED(f)),
+    "norms of 5 are taken for 10": ("figure_6.TEN", 5.0),
+    "the listing rounds to the nearest": ("p_rope_listing.timescales", lambda d, p: TIMESCALES(d, p + 0.5 / d)),
+    "p-RoPE has no patterns of meaning": (
+        "table_1.encodings",
+        lambda: {"0.75-RoPE": (ENCODINGS()["0.75-RoPE"][0], True, False)},
+    ),
     "the key for the token before is not turned": ("thm_5_3.turned", lambda x, angle: x),
     "a frequency is a fraction of pi": ("lemma_a_1.frequencies", lambda: torch.tensor([torch.pi / 100]).double()),
     "the angles are those of half the circle": ("lemma_a_2.angles", lambda pair, n: angles(pair, n) / 2),
@@ -42,7 +51,8 @@ BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: the name in i
     "the pair is the next one": ("apostrophe.PAIR", 119),
     "equation 3 has the other sign": ("equation_3.ladder_by_formula", lambda *sizes: -ladder_by_formula(*sizes)),
 }
-OF_MODELS = ["rope.equation_3", "rope.thm_5_3", "rope.thm_6_1"]
+NEEDED, TIMESCALES, ENCODINGS = thm_5_3.needed_by_formula, p_rope_listing.timescales, table_1.encodings
+OF_MODELS = {"rope.equation_3": "holds", "rope.thm_5_3": "shown", "rope.thm_6_1": "shown"}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +72,7 @@ def test_a_check_fails_where_its_formula_is_broken(what: str, monkeypatch: pytes
 def test_a_trained_model_answers(name: str, trained: Trained) -> None:
     finding = claim_of(name).check_model(trained)
     assert finding is not None
-    assert finding.holds
+    assert finding.verdict == OF_MODELS[name]
     assert finding.picture is not None
 
 
@@ -126,8 +136,42 @@ def test_a_channel_of_a_local_layer_has_its_window_for_a_context_however_short_t
 
 def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> None:
     """The drawing turns the query where the appendix turns the key."""
-    (drawn,) = [comparison for comparison in to_the_token_before() if "figure 1" in comparison.what]
+    drawn = thm_5_3.of_figure_1()
     assert (drawn.ours, drawn.published) == (-1, 1)
+
+
+def random_decoder(make_encoding: Any) -> Trained:
+    """A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly."""
+    torch.manual_seed(0)
+    decoder = Decoder(
+        n_vocab=16, make_encoding=make_encoding, make_softmax=Softmax, d_model=16, n_layers=2, n_heads=2, n_key_heads=1,
+        head_dim=None, d_mlp=16, train_length=64, tied_embeddings=True, geglu=False, scaled_embeddings=False,
+        norm_eps=1e-6, initializer_range=0.02,
+    ).requires_grad_(False)  # fmt: skip
+    texts = torch.randint(16, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
+    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
+@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
+def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
+    finding = claim_of(name).check_model(random_decoder(make_encoding))
+    assert finding is not None
+    assert finding.verdict == "shown"
+
+
+def test_both_swaps_are_needed_and_none_helps_without_rotation() -> None:
+    found = [thm_6_1.swaps_to_lose(draw, 4 * math.pi / thm_6_1.TOKENS) for draw in range(20)]
+    assert set(found) == {1, 2}
+    assert [thm_6_1.swaps_to_lose(draw, 0.0) for draw in range(20)] == [None] * 20
+
+
+def test_half_the_places_lose_by_the_formula_for_logits_of_no_size_beside_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """64 cos x <= ln n + ln I_0(0) = ln n: of 1,000 places 0.534."""
+    monkeypatch.setattr(thm_6_1, "OTHER", 0.0)
+    assert thm_6_1.share_by_formula(1000) == pytest.approx(1 - math.acos(math.log(1000) / 64) / math.pi)
 
 
 def test_the_ladder_by_formula_is_the_one_that_rotates() -> None:

@@ -51,7 +51,7 @@ class Confusion(Claim):
     def check(self) -> Finding:
         places = {name: [places_confused(n, *kind) for n in CONTEXTS] for name, kind in KINDS.items()}
         tokens = {name: [tokens_confused(n, *kind) for n in CONTEXTS] for name, kind in KINDS.items()}
-        comparisons: list[Comparison] = [*self.law(), *self.grows(places, tokens)]
+        comparisons: list[Comparison] = [*self.law(), *self.grows(places, tokens), *self.trade(places, tokens)]
         limit = math.acos(0.25) / math.pi  # the unrotated quarter of the pairs is all that is left of the correlation
         frozen = tokens["p-RoPE 0.75, theta = 10,000"][-1]
         comparisons.append(
@@ -70,6 +70,14 @@ class Confusion(Claim):
             "correlation left for tokens."
         )
         return Finding(comparisons, Picture("context in tokens", "probability of confusion", curves, log="x"), remark)
+
+    def trade(self, places: dict[str, list[float]], tokens: dict[str, list[float]]) -> list[Comparison]:
+        """The paper's trade: within a short context a larger base keeps tokens apart better, and places worse."""
+        usual, large = list(KINDS)[:2]
+        return [
+            at_least("tokens, context of 256: theta = 10,000 less 500,000", tokens[usual][0] - tokens[large][0], 0.0),
+            at_least("places, context of 256: theta = 500,000 less 10,000", places[large][0] - places[usual][0], 0.0),
+        ]
 
     def grows(self, places: dict[str, list[float]], tokens: dict[str, list[float]]) -> list[Comparison]:
         """From well below one half to one half, with RoPE."""

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from roundround.probing.layout import Layout
+from roundround.probing.probe import run
 from roundround.theory.claim import Claim, Curve, Finding, Picture, Trained, at_most
 from roundround.theory.heads import HEAD_DIM, THETA, frequencies, ladder_by_formula, random_vector, rotated
 from roundround.theory.real_heads import before_rotation, calls, layouts, stories260k
 
+SHIFT = 1000  # tokens; only the logits know of positions, and they of distances alone
 N_TOKENS = 24  # of a trained model's text: as many rows of as many tokens
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the layers below, relative to the logits
 ROUNDING_OF_HALF = 0.2  # of float16 and bfloat16: a wrong rotation is above 1
@@ -38,8 +40,10 @@ class Equation3(Claim):
         comparisons = [
             at_most("largest error of random vectors' logits, over their size", relative_error(ours, formula), 1e-9),
             *of_model(trained).comparisons,
+            at_most(f"largest change of its output where all tokens stand {SHIFT:,} places later, over its size",
+                    shifted(trained), ROUNDING[torch.float64]),
             at_most("loss of stories260k on its own story, nats per token", loss(trained), LOSS),
-        ]
+        ]  # fmt: skip
         return Finding(comparisons, of_one_query(ours, formula, 64))
 
     def check_model(self, trained: Trained) -> Finding:
@@ -87,6 +91,14 @@ def by_formula(q_HTC: Tensor, k_HTC: Tensor, layout: Layout) -> Tensor:
 def relative_error(ours: Tensor, formula: Tensor) -> float:
     """The largest difference as a share of the root mean square."""
     return float((ours - formula).abs().max() / formula.square().mean().sqrt())
+
+
+def shifted(trained: Trained) -> float:
+    """How far the output moves with all positions, as a share of its root mean square: values are not rotated."""
+    tokens = trained.texts[0]
+    with torch.no_grad():
+        here, there = run(trained.probed, [(tokens, 0), (tokens, SHIFT)])
+    return relative_error(there, here)
 
 
 def loss(trained: Trained) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.attention.row_measures import largest_weight_bound
+from roundround.attention.row_measures import entropy_bound, entropy_of_weights, largest_weight_bound
 from roundround.theory.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
 from roundround.theory.rows import FEWEST, rows_of_model, weights_at
 
@@ -66,7 +66,6 @@ class Lemma21(Claim):
             ]
             curves.append(Curve(f"largest weight of random rows, theta = {theta:g}", LENGTHS, found[:, 3]))
         expected = math.exp(HALF_RANGE) * HALF_RANGE / math.sinh(HALF_RANGE)  # 1 / mean of exp(e - max e)
-        in_code = float(largest_weight_bound(math.log(1000), torch.tensor(3.0, dtype=torch.float64)))
         comparisons += [
             near(
                 "n times the largest weight at theta = 1, n = 100,000",
@@ -74,7 +73,7 @@ class Lemma21(Claim):
                 expected,
                 0.11,
             ),
-            near("this program's own bound at delta = 3, n = 1,000", in_code, bounds(1000, 3.0, 1.0)[1], 1e-12),
+            *of_this_program(),
         ]
         spread = 2 * HALF_RANGE
         curves += [
@@ -103,8 +102,9 @@ class Lemma21(Claim):
         n_all, even = torch.cat(lengths), sorted(set(torch.cat(lengths).tolist()))
         points = Curve("each row, geometric mean over heads", n_all[::8], torch.cat(shares)[::8], points=True)
         line = Curve("1 / n", even, [1 / n for n in even])
-        remark = "delta is that of each row, after the normaliser's own temperature."
-        return Finding(comparisons, Picture("visible keys n", "largest weight", [points, line], "xy"), remark)
+        remark = "delta is that of each row, after the normaliser's own temperature: the bounds hold for any numbers."
+        picture = Picture("visible keys n", "largest weight", [points, line], "xy")
+        return Finding(comparisons, picture, remark, can_fail=False)
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
@@ -118,6 +118,27 @@ def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
     alone_N[0] = spread
     best = float(weights_at(theta, alone_N[None])[0, 0]) / attainable(n, spread, theta)
     return float(alpha_N.min()) / low, float(alpha_N.max()) / high, best, float(alpha_N.max())
+
+
+def of_this_program() -> list[Comparison]:
+    """The bounds that its tables print, against the formula and a row with one logit delta above the others."""
+    comparisons = []
+    for n, delta in ((1000, 3.0), (10, 0.5), (100, 40.0)):
+        spread, ln_n = torch.tensor(delta, dtype=torch.float64), math.log(n)
+        least, most = float(entropy_bound(ln_n, spread)), float(largest_weight_bound(ln_n, spread))
+        row_1N = torch.zeros(1, n, dtype=torch.float64)
+        row_1N[0, 0] = delta
+        alpha_1N = weights_at(1.0, row_1N)
+        where = f"delta = {delta:g}, n = {n:,}"
+        comparisons += [
+            near(f"this program's bound on the entropy, {where}", least, max(0.0, ln_n - delta), 1e-12),
+            near(f"its bound on the largest weight, {where}", most, min(1.0, bounds(n, delta, 1.0)[1]), 1e-12),
+            at_least(
+                f"entropy of a row less the bound on it, {where}", float(entropy_of_weights(alpha_1N)) - least, 0.0
+            ),
+            at_most(f"largest weight of the row over the bound, {where}", float(alpha_1N.max()) / most, 1 + ROUNDING),
+        ]
+    return comparisons
 
 
 def farthest(ratio_N: np.ndarray) -> float:

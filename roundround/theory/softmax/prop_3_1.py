@@ -87,9 +87,11 @@ class Prop31(Claim):
         ]
         remark = (
             f"delta from {float(delta.min()):.2f} to {float(delta.max()):.2f}, mean {float(delta.mean()):.2f}, "
-            f"standard deviation {float(delta.std()):.2f}, before any temperature of the normaliser."
+            f"standard deviation {float(delta.std()):.2f}, before any temperature of the normaliser. No model can be "
+            "outside these bounds."
         )
-        return Finding(comparisons + by_weights(trained), Picture("2 |q| max |k|", "delta", curves), remark)
+        picture = Picture("2 |q| max |k|", "delta", curves)
+        return Finding(comparisons + by_weights(trained), picture, remark, can_fail=False)
 
 
 def product_spread(rows: ModelRows) -> Tensor:

@@ -1,4 +1,4 @@
-"""Corollary B.1: a function of a fixed number of items cannot be computed by softmax at every length."""
+"""What dispersion does to a function of one decisive item: from some length on, no float tells its inputs apart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def length_by_formula(dtype: torch.dtype) -> int:
 
 
 @final
-class CorB1(Claim):
+class DecisiveItem(Claim):
     """Two inputs that differ in the one decisive item give outputs that no float of a given width tells apart, from
     some length on.
 
@@ -36,9 +36,8 @@ class CorB1(Claim):
 
     equal in floating point from alpha <= half the spacing of numbers at z
 
-    Velickovic et al. 2025, arXiv:2410.01104, Corollary B.1. Its wording was not seen: that the corollary exists, and
-    that a function with a support of fixed size is what cannot be computed, is second-hand; what is checked is the
-    above.
+    Derived here from Lemma 2.1 of Velickovic et al. 2024, arXiv:2410.01104. Corollary B.1 of that paper is about
+    functions of a fixed number of items too; its wording was not seen, so this is not it.
     """
 
     title: ClassVar[str] = "the decisive item drowns"
