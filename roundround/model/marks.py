@@ -17,23 +17,29 @@ from torch import Tensor
 from roundround.attention.precision import at_least_float32
 from roundround.model.decoder import LOGITS_AT_ONCE, Decoder
 
-COUNTED = ("examples", "exact", "targets", "hits", "nats", "hits_squared", "hits_by_targets", "targets_squared")
-Batch = tuple[Tensor, Tensor, Tensor]  # tokens, targets, which are scored: [B, T] each
+COUNTED = ("examples", "exact", "output", "with_output", "targets", "hits", "nats")  # over all that were drawn
+# over different ones, of how often each was drawn (times), its hits and its targets
+COUNTED += ("distinct", "times_squared", "hits_squared", "hits_by_targets", "targets_squared")
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored, output [B, T], times [B]
 
 
 class Marks:
-    """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes."""
+    """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
+
+    An example that was drawn several times is one observation with so much weight.
+    """
 
     def __init__(self, sums: Tensor | None = None) -> None:
         self.sums = torch.zeros(len(COUNTED), dtype=torch.float64) if sums is None else sums.cpu().double()
 
-    def add(self, hits_B: Tensor, targets_B: Tensor, nats: float) -> None:
-        """Take in examples: how many of their scored targets were right, of how many, and the loss of all of them."""
-        hits_B, targets_B = hits_B.cpu().double(), targets_B.cpu().double()
-        whole = float((hits_B == targets_B).sum())
-        sums = [len(hits_B), whole, targets_B.sum(), hits_B.sum(), nats]
-        sums += [(hits_B**2).sum(), (hits_B * targets_B).sum(), (targets_B**2).sum()]
-        self.sums += torch.tensor(sums, dtype=torch.float64)
+    def add(self, times_B: Tensor, **of_each: Tensor) -> None:
+        """Take in different examples: how often each was drawn, and what is in COUNTED from `exact` to `nats`, [B]."""
+        w = times_B.cpu().double()
+        sums = {name: w * value_B.cpu().double() for name, value_B in of_each.items()}
+        hits, targets = sums["hits"], sums["targets"]
+        sums |= {"examples": w, "distinct": torch.ones_like(w), "times_squared": w**2}
+        sums |= {"hits_squared": hits**2, "hits_by_targets": hits * targets, "targets_squared": targets**2}
+        self.sums += torch.stack([sums[name].sum() for name in COUNTED])
 
     def __getitem__(self, name: str) -> float:
         return float(self.sums[COUNTED.index(name)])
@@ -42,13 +48,21 @@ class Marks:
     def n_examples(self) -> int:
         return int(self["examples"])
 
+    @property
+    def n_distinct(self) -> int:
+        return int(self["distinct"])
+
     def values(self) -> dict[str, float]:
-        """Shares of scored targets and of whole examples that are right; the loss per token is per scored target."""
-        return {
+        """Shares of scored targets and of whole examples that are right; the loss per token is per scored target.
+
+        `output_match` is the share of examples whose output is right, given the right tokens before it.
+        """
+        found = {
             "exact_match": self["exact"] / self["examples"],
             "token_accuracy": self["hits"] / self["targets"],
             "nats_per_token": self["nats"] / self["targets"],
         }
+        return found | ({"output_match": self["output"] / self["with_output"]} if self["with_output"] else {})
 
 
 @torch.no_grad()
@@ -58,17 +72,27 @@ def mark(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) ->
     decoder.eval()
     marks = Marks()
     n_rows = max(1, LOGITS_AT_ONCE // 8 // decoder.embed_tokens.num_embeddings)
-    for tokens_BT, targets_BT, scored_BT in batches:
+    for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
         scored_BT = scored_BT.to(device)
         x_SD = decoder.hidden(tokens_BT.to(device))[scored_BT]
         targets_S = targets_BT.to(device)[scored_BT]
-        right_BT = torch.zeros_like(scored_BT)
-        nats, right = 0.0, []
+        nats, right = [], []
         for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
             logits_RV = at_least_float32(decoder.unembed(x_RD))
-            nats += float(F.cross_entropy(logits_RV, targets_R, reduction="sum"))
+            nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
             right.append(logits_RV.argmax(-1) == targets_R)
-        right_BT[scored_BT] = torch.cat(right)
-        marks.add(right_BT.sum(-1), scored_BT.sum(-1), nats)
+        right_BT = torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
+        nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+        output_BT = output_BT.to(device)
+        has_output_B = output_BT.any(-1)
+        marks.add(
+            times_B,
+            exact=(right_BT | ~scored_BT).all(-1),
+            output=(right_BT | ~output_BT).all(-1) & has_output_B,
+            with_output=has_output_B,
+            targets=scored_BT.sum(-1),
+            hits=right_BT.sum(-1),
+            nats=nats_BT.cpu().double().sum(-1),
+        )
     decoder.train(was_training)
     return marks

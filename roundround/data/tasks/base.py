@@ -28,10 +28,21 @@ Item = TypeVar("Item")
 
 
 class Example(NamedTuple):
-    """A sequence [L], and which of its tokens are scored targets [L]: those that the ones before them decide."""
+    """A sequence [L], and which of its tokens are scored targets [L]: those that the ones before them decide.
+
+    answers: the targets [L], where they do not stand in the sequence. output_at: the first token of the output, where
+    the answer also says how one comes to it.
+    """
 
     tokens: Ids
     scored: NDArray[np.bool_]
+    answers: Ids | None = None
+    output_at: int | None = None
+
+    @property
+    def targets(self) -> Ids:
+        """The right token at each place, [L]."""
+        return self.tokens if self.answers is None else self.answers
 
 
 class FixedSet(NamedTuple, Generic[Item]):
