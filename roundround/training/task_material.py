@@ -12,7 +12,7 @@ from torch import Tensor
 
 from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import Example
+from roundround.data.tasks.base import Example, Task
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches
 from roundround.data.tasks.examples import Examples, distinct
 from roundround.model.decoder import Decoder
@@ -37,7 +37,7 @@ class TaskMaterial(Material):
         examples = [drawn[i] for i in range(wanted if drawn.n is None else min(wanted, drawn.n))]
         self.n_validated, self.validation, self.n_shared = len(examples), distinct(examples), drawn.n_shared
         self.scored_share = float(np.mean([example.scored.sum() for example in examples])) / self.length
-        self.plateau_bound = PLATEAU * min(unread_loss(examples), self.task.guessing_loss())
+        self.plateau_bound = PLATEAU * min(unread_loss(examples), guessing_loss(self.task, examples))
         self.n_train = self.task.train_examples or Examples(self.task, seed=config.seed, split="train").n
 
     def facts(self) -> dict[str, Any]:
@@ -127,6 +127,12 @@ def unread_loss(examples: Sequence[Example]) -> float:
     _, counts = np.unique(np.concatenate([example.targets[example.scored] for example in examples]), return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
+
+
+def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
+    """What a scored target costs who guesses among the answers to an example, nats; inf where that is the right one."""
+    nats = sum(task.guessing_nats(example) for example in examples)
+    return nats / sum(int(example.scored.sum()) for example in examples) or math.inf
 
 
 def left_plateau(curve: Sequence[Measured], bound: float) -> int | None:
