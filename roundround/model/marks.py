@@ -1,7 +1,8 @@
 """How well a decoder does a task: what it answers to examples, counted.
 
 Under greedy decoding an answer is right as a whole exactly where each of its tokens has the largest logit given the
-right ones before it, so that one forward pass of the whole example tells.
+right ones before it, so that one forward pass of the whole example tells. Where positions are drawn, an example counts
+as the mean of its draws, each of which is greedy decoding at the positions drawn for the whole example.
 
 Shapes: B examples, T targets, S scored ones, D model width.
 """
@@ -73,26 +74,22 @@ def mark(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) ->
     marks = Marks()
     n_rows = max(1, LOGITS_AT_ONCE // 8 // decoder.embed_tokens.num_embeddings)
     for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
-        scored_BT = scored_BT.to(device)
-        x_SD = decoder.hidden(tokens_BT.to(device))[scored_BT]
-        targets_S = targets_BT.to(device)[scored_BT]
-        nats, right = [], []
-        for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
-            logits_RV = at_least_float32(decoder.unembed(x_RD))
-            nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
-            right.append(logits_RV.argmax(-1) == targets_R)
-        right_BT = torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
-        nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
-        output_BT = output_BT.to(device)
-        has_output_B = output_BT.any(-1)
-        marks.add(
-            times_B,
-            exact=(right_BT | ~scored_BT).all(-1),
-            output=(right_BT | ~output_BT).all(-1) & has_output_B,
-            with_output=has_output_B,
-            targets=scored_BT.sum(-1),
-            hits=right_BT.sum(-1),
-            nats=nats_BT.cpu().double().sum(-1),
-        )
+        inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
+        targets_S, has_output_B = targets_BT.to(device)[scored_BT], output_BT.any(-1)
+        found: dict[str, list[Tensor]] = {"exact": [], "output": [], "hits": [], "nats": []}
+        for step in decoder.encoding.draws(tokens_BT):
+            x_SD, nats, right = decoder.hidden(inputs_BT, step=step)[scored_BT], [], []
+            for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
+                logits_RV = at_least_float32(decoder.unembed(x_RD))
+                nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
+                right.append(logits_RV.argmax(-1) == targets_R)
+            right_BT = torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
+            nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+            found["exact"].append((right_BT | ~scored_BT).all(-1))
+            found["output"].append((right_BT | ~output_BT).all(-1) & has_output_B)
+            found["hits"].append(right_BT.sum(-1))
+            found["nats"].append(nats_BT.cpu().double().sum(-1))
+        means = {name: torch.stack(draws).cpu().double().mean(0) for name, draws in found.items()}
+        marks.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
     decoder.train(was_training)
     return marks

@@ -130,11 +130,11 @@ def examinee_of(
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:
-    """Raises UserError where the encoding knows fewer positions than `n_tokens`, which `what` asks for."""
+    """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
     longest = decoder.encoding.longest()
     if longest is not None and n_tokens > longest:
         raise UserError(
-            f"pe={choices.get('pe')} has learned {longest} positions and {what} asks for more; "
+            f"pe={choices.get('pe')} has {longest} positions and {what} asks for more; "
             "evaluate at a smaller length, or train with more positions"
         )
 

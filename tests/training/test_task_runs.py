@@ -424,7 +424,7 @@ def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None
     assert done.code == 0, done.err
     refused = typed("eval", f"run={done.directory}", "logger=none", "length=9")
     assert refused.code == 2
-    assert "has learned 7 positions and length=9 (21 tokens) asks for more" in refused.err
+    assert "pe=learned has 7 positions and length=9 (21 tokens) asks for more" in refused.err
 
 
 # -- the plateau
