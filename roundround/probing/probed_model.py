@@ -123,7 +123,7 @@ class ProbedDecoder(ProbedModel):
 
     @property
     def draws(self) -> bool:
-        return len(self.decoder.encoding.draws(torch.zeros(1, 1, dtype=torch.int64))) > 1
+        return self.decoder.encoding.draws_positions
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
         self.check_length(len(tokens))

@@ -204,6 +204,8 @@ def show(run: Run, config: EvalConfig, examinee: Examinee, found: Measured) -> N
         f"{config.examples:,} test examples{each} at each length; intervals of 95 %, in which those that are the same "
     )
     line += f"count once; checkpoint {config.checkpoint}"
+    if examinee.decoder.encoding.draws_positions:
+        line += "; each example is the mean of five draws of its positions"
     line += f"; training had lengths {trained[0]} to {trained[1]}"
     if found.n_shared:
         line += f"; {found.n_shared:,} examples may be in training too, of a length that has too few"
