@@ -18,9 +18,11 @@ from torch import Tensor
 from roundround.attention.precision import at_least_float32
 from roundround.model.decoder import LOGITS_AT_ONCE, Decoder
 
-COUNTED = ("examples", "exact", "output", "with_output", "targets", "hits", "nats")  # over all that were drawn
-# over different ones, of how often each was drawn (times), its hits and its targets
-COUNTED += ("distinct", "times_squared", "hits_squared", "hits_by_targets", "targets_squared")
+COUNTED = (
+    *("examples", "exact", "output", "with_output", "targets", "hits", "nats"),  # over all that were drawn
+    # over the distinct ones, of how often each was drawn (times), its hits and its targets
+    *("distinct", "times_squared", "hits_squared", "hits_by_targets", "targets_squared"),
+)
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored, output [B, T], times [B]
 
 

@@ -25,7 +25,8 @@ def intervals(marks: Marks) -> dict[str, Interval]:
     """95 %, Wilson's: of whole examples, and of as many tokens as tell as much as these, which go right together."""
     low, high = token_interval(marks)
     found, n = marks.values(), independent_examples(marks)
-    wholes = {name: wilson(found[name] * n, n) for name in ("exact_match", "output_match") if name in found}
+    names = [name for name in ("exact_match", "output_match") if name in found]
+    wholes: dict[str, Interval] = {name: wilson(found[name] * n, n) for name in names}
     return {**wholes, "token_accuracy": (low, high), "error_rate": (1 - high, 1 - low)}
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from roundround.model.marks import Marks, mark
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.runs.rebuilt import TrainedRun
+from roundround.tasks.evaluate_task import Examinee, measure
 from roundround.training.task_material import left_plateau, unread_loss
 
 TINY = [
@@ -292,6 +294,25 @@ def test_an_evaluation_scores_each_length_of_the_task(learnt: Path, here: Path) 
     assert again.value("exact_match", length=2) == done.value("exact_match", length=2)
 
 
+def test_processes_share_the_distinct_examples(learnt: Path) -> None:
+    trained = TrainedRun(learnt, trust=False)
+    task = trained.task()
+    assert task is not None
+    config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
+    lengths = {length: task.context(length) for length in (1, 2)}
+    common: dict[str, Any] = {"train_lengths": (1, 2), "seed": 0, "choices": {}, "device": torch.device("cpu")}
+    examinee = Examinee(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
+
+    def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
+        peers = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
+        return {length: marks.sums for length, marks in measure(config, examinee, peers).marks().items()}  # type: ignore[arg-type]
+
+    whole, first, second = sums(0, 1), sums(0, 2), sums(1, 2)
+    for length in lengths:
+        torch.testing.assert_close(first[length] + second[length], whole[length], rtol=1e-6, atol=1e-9)
+        assert Marks(whole[length]).n_distinct < 40
+
+
 def test_the_lengths_in_training_are_those_of_the_run_and_not_of_a_task_in_its_place(learnt: Path, here: Path) -> None:
     other = ["data=copy", "data.n_symbols=8", "data.train_lengths=[3,5]"]
     done = typed("eval", f"run={learnt}", "logger=none", "examples=4", *other)
@@ -446,7 +467,21 @@ def test_who_guesses_among_the_four_values_has_not_left_it() -> None:
     words = [word for word in TINY if not word.startswith("data")]
     done = typed("train", *words, "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
     assert done.code == 0, done.err
-    assert "never left the loss plateau (loss below 0.693)" in done.err
+    assert "never left the loss plateau (loss below 0.693)" in done.err  # ln(4) / 2
+    done = typed("train", *words, "data=mqar", "data.answers_in_sequence=true", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert "never left the loss plateau (loss below 0.397)" in done.err  # ln(4!) / 4 / 2
+
+
+@pytest.mark.usefixtures("here")
+def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_sequence() -> None:
+    words = [word for word in TINY if not word.startswith(("data", "pe="))]
+    done = typed("train", *words, "pe=rope", "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    refused = typed("probe", f"run={done.directory}", "logger=none", "max_documents=4", "ablate=highest:1")
+    assert refused.code == 2
+    assert "this task keeps its answers out of it" in refused.err
+    assert typed("probe", f"run={done.directory}", "logger=none", "max_documents=4").code == 0
 
 
 def test_a_score_that_never_moves_is_said(here: Path) -> None:

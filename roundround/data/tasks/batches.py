@@ -78,12 +78,13 @@ class AskedBatch(NamedTuple):
 def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -> TaskBatch:
     """Some examples as a batch, T as the longest needs, or one less than `width` tokens where that is more."""
     longest = max(width, *(len(example.tokens) for example in examples))
-    ids_BL, targets_BL = np.full((2, len(examples), longest), EOS, dtype=np.int64)
+    ids_2BL = np.full((2, len(examples), longest), EOS, dtype=np.int64)  # tokens, and targets
     counts_BL = np.zeros((len(examples), longest), dtype=np.bool_)
     for row, example in enumerate(examples):
         n = len(example.tokens)
-        ids_BL[row, :n], targets_BL[row, :n], counts_BL[row, :n] = example.tokens, example.targets, example.scored
-    tokens_BL, targets_BL, scored_BL = map(torch.from_numpy, (ids_BL, targets_BL, counts_BL))
+        ids_2BL[0, row, :n], ids_2BL[1, row, :n] = example.tokens, example.targets
+        counts_BL[row, :n] = example.scored
+    (tokens_BL, targets_BL), scored_BL = torch.from_numpy(ids_2BL), torch.from_numpy(counts_BL)
     return TaskBatch(tokens_BL[:, :-1], targets_BL[:, 1:], scored_BL[:, 1:], torch.tensor(share))
 
 
@@ -173,9 +174,7 @@ class TrainingExamples(Dataset[TaskBatch]):
         if self.sampler.n is None:
             return self.examples[i]
         if i not in self._kept:
-            example = self.examples[i]
-            answers = None if example.answers is None else example.answers.astype(np.uint32)
-            self._kept[i] = example._replace(
-                tokens=example.tokens.astype(np.uint32), answers=answers
-            )  # half the memory
+            tokens, scored, answers, output_at = self.examples[i]
+            answers = None if answers is None else answers.astype(np.uint32)
+            self._kept[i] = Example(tokens.astype(np.uint32), scored, answers, output_at)  # half the memory
         return self._kept[i]

@@ -74,7 +74,7 @@ def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
 def identity_of(task: Task) -> str:
     """sha256 (hex) of the task's numbers and of the first examples that it draws."""
     drawn = [
-        [array.tolist() for array in Examples(task, seed=0, split=split, length=length)[i] if array is not None]
+        [np.asarray(x).tolist() for x in Examples(task, seed=0, split=split, length=length)[i] if x is not None]
         for split in SPLITS
         for length in (None, *task.train_lengths)
         for i in range(IDENTIFYING)
