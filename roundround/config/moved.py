@@ -12,6 +12,8 @@ MOVED = {
 
 # the values at which a class is what it was without these parameters, for a node that does not give them
 GAINED: dict[str, dict[str, Any]] = {
+    "roundround.data.tasks.mqar.MQAR": {"answers_in_sequence": True},
+    "roundround.pe.rope_random.RoPERandom": {"positions": "consecutive"},
     "roundround.softmax.adaptive_temperature.AdaptiveTemperature": {"entropy_range": None},
     "roundround.softmax.as_entmax.ASEntmax": {"start": None, "scaled_heads": None},
     "roundround.softmax.ssmax.SSMax": {"scaled_heads": None},

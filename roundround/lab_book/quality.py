@@ -6,7 +6,7 @@ LOWER = ("perplexity", "loss", "nats", "error", "bits")  # words in names of met
 HIGHER = ("accuracy", "acc", "f1", "match", "bleu")
 SHARES = ("accuracy", "acc", "match", "rate")  # of what was asked: from 0 to 1
 # of several that say the same
-FIRST = ("perplexity", "exact_match", "accuracy", "token_accuracy", "nats_per_token", "nats_per_byte")
+FIRST = ("perplexity", "exact_match", "output_match", "accuracy", "token_accuracy", "nats_per_token", "nats_per_byte")
 
 
 def direction(metric: str) -> int:

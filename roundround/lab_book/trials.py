@@ -34,7 +34,7 @@ NOT_SETTINGS = {
 }
 # of a record: what says how it was measured, and what was found beside the number
 NOT_PLACES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints", "joining_token"}
-NOT_PLACES |= {"pair", "source", "separate_documents", "examples", "split"}
+NOT_PLACES |= {"pair", "source", "separate_documents", "examples", "distinct", "split"}
 NOT_PLACES |= {"context"}  # a task's length in tokens
 
 

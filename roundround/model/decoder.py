@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import cast, final
+from typing import Any, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -112,14 +112,22 @@ class Decoder(nn.Module):
         *,
         targets_BT: Tensor | None = None,
         scored_BT: Tensor | None = None,
-        step: int | None = None,
+        step: Any = None,
         ends_BT: Tensor | None = None,
     ) -> Tensor:
         """Logits [B, T, V] of the next token, or, given the targets, the loss [B, T] of each in nats.
 
         Where `scored_BT` is False the loss is 0 and no logits are computed; None scores all targets. `step` is the
-        optimizer step in training, None otherwise. `ends_BT` is as in `hidden`.
+        optimizer step in training, None otherwise: where the encoding draws (`PositionalEncoding.draws`), the loss is
+        the mean over its draws then. `ends_BT` is as in `hidden`.
         """
+        if targets_BT is not None and step is None:
+            alike = tokens_BT if ends_BT is None else tokens_BT.new_zeros(1, 1)  # documents of a batch share a draw
+            draws = self.encoding.draws(alike)
+            if len(draws) > 1:
+                options = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
+                return torch.stack([self.forward(tokens_BT, step=draw, **options) for draw in draws]).mean(0)
+            [step] = draws
         x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT)
         if targets_BT is None:
             return self.unembed(x_BTD)
@@ -134,7 +142,7 @@ class Decoder(nn.Module):
         self,
         tokens_BT: Tensor,
         *,
-        step: int | None = None,
+        step: Any = None,
         pos_BT: Tensor | None = None,
         valid_BT: Tensor | None = None,
         ends_BT: Tensor | None = None,
@@ -163,7 +171,7 @@ class Decoder(nn.Module):
     def keys(
         self,
         tokens_BT: Tensor,
-        step: int | None,
+        step: Any,
         pos_BT: Tensor | None,
         valid_BT: Tensor | None,
         ends_BT: Tensor | None,

@@ -1,7 +1,8 @@
 """How well a decoder does a task: what it answers to examples, counted.
 
 Under greedy decoding an answer is right as a whole exactly where each of its tokens has the largest logit given the
-right ones before it, so that one forward pass of the whole example tells.
+right ones before it, so that one forward pass of the whole example tells. Where positions are drawn, an example counts
+as the mean of its draws, each of which is greedy decoding at the positions drawn for the whole example.
 
 Shapes: B examples, T targets, S scored ones, D model width.
 """
@@ -17,23 +18,31 @@ from torch import Tensor
 from roundround.attention.precision import at_least_float32
 from roundround.model.decoder import LOGITS_AT_ONCE, Decoder
 
-COUNTED = ("examples", "exact", "targets", "hits", "nats", "hits_squared", "hits_by_targets", "targets_squared")
-Batch = tuple[Tensor, Tensor, Tensor]  # tokens, targets, which are scored: [B, T] each
+COUNTED = (
+    *("examples", "exact", "output", "with_output", "targets", "hits", "nats"),  # over all that were drawn
+    # over the distinct ones, of how often each was drawn (times), its hits and its targets
+    *("distinct", "times_squared", "hits_squared", "hits_by_targets", "targets_squared"),
+)
+Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored, output [B, T], times [B]
 
 
 class Marks:
-    """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes."""
+    """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
+
+    An example that was drawn several times is one observation with so much weight.
+    """
 
     def __init__(self, sums: Tensor | None = None) -> None:
         self.sums = torch.zeros(len(COUNTED), dtype=torch.float64) if sums is None else sums.cpu().double()
 
-    def add(self, hits_B: Tensor, targets_B: Tensor, nats: float) -> None:
-        """Take in examples: how many of their scored targets were right, of how many, and the loss of all of them."""
-        hits_B, targets_B = hits_B.cpu().double(), targets_B.cpu().double()
-        whole = float((hits_B == targets_B).sum())
-        sums = [len(hits_B), whole, targets_B.sum(), hits_B.sum(), nats]
-        sums += [(hits_B**2).sum(), (hits_B * targets_B).sum(), (targets_B**2).sum()]
-        self.sums += torch.tensor(sums, dtype=torch.float64)
+    def add(self, times_B: Tensor, **of_each: Tensor) -> None:
+        """Take in different examples: how often each was drawn, and what is in COUNTED from `exact` to `nats`, [B]."""
+        w = times_B.cpu().double()
+        sums = {name: w * value_B.cpu().double() for name, value_B in of_each.items()}
+        hits, targets = sums["hits"], sums["targets"]
+        sums |= {"examples": w, "distinct": torch.ones_like(w), "times_squared": w**2}
+        sums |= {"hits_squared": hits**2, "hits_by_targets": hits * targets, "targets_squared": targets**2}
+        self.sums += torch.stack([sums[name].sum() for name in COUNTED])
 
     def __getitem__(self, name: str) -> float:
         return float(self.sums[COUNTED.index(name)])
@@ -42,13 +51,21 @@ class Marks:
     def n_examples(self) -> int:
         return int(self["examples"])
 
+    @property
+    def n_distinct(self) -> int:
+        return int(self["distinct"])
+
     def values(self) -> dict[str, float]:
-        """Shares of scored targets and of whole examples that are right; the loss per token is per scored target."""
-        return {
+        """Shares of scored targets and of whole examples that are right; the loss per token is per scored target.
+
+        `output_match` is the share of examples whose output is right, given the right tokens before it.
+        """
+        found = {
             "exact_match": self["exact"] / self["examples"],
             "token_accuracy": self["hits"] / self["targets"],
             "nats_per_token": self["nats"] / self["targets"],
         }
+        return found | ({"output_match": self["output"] / self["with_output"]} if self["with_output"] else {})
 
 
 @torch.no_grad()
@@ -58,17 +75,23 @@ def mark(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) ->
     decoder.eval()
     marks = Marks()
     n_rows = max(1, LOGITS_AT_ONCE // 8 // decoder.embed_tokens.num_embeddings)
-    for tokens_BT, targets_BT, scored_BT in batches:
-        scored_BT = scored_BT.to(device)
-        x_SD = decoder.hidden(tokens_BT.to(device))[scored_BT]
-        targets_S = targets_BT.to(device)[scored_BT]
-        right_BT = torch.zeros_like(scored_BT)
-        nats, right = 0.0, []
-        for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
-            logits_RV = at_least_float32(decoder.unembed(x_RD))
-            nats += float(F.cross_entropy(logits_RV, targets_R, reduction="sum"))
-            right.append(logits_RV.argmax(-1) == targets_R)
-        right_BT[scored_BT] = torch.cat(right)
-        marks.add(right_BT.sum(-1), scored_BT.sum(-1), nats)
+    for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
+        inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
+        targets_S, has_output_B = targets_BT.to(device)[scored_BT], output_BT.any(-1)
+        found: dict[str, list[Tensor]] = {"exact": [], "output": [], "hits": [], "nats": []}
+        for step in decoder.encoding.draws(tokens_BT):
+            x_SD, nats, right = decoder.hidden(inputs_BT, step=step)[scored_BT], [], []
+            for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
+                logits_RV = at_least_float32(decoder.unembed(x_RD))
+                nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
+                right.append(logits_RV.argmax(-1) == targets_R)
+            right_BT = torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
+            nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+            found["exact"].append((right_BT | ~scored_BT).all(-1))
+            found["output"].append((right_BT | ~output_BT).all(-1) & has_output_B)
+            found["hits"].append(right_BT.sum(-1))
+            found["nats"].append(nats_BT.cpu().double().sum(-1))
+        means = {name: torch.stack(draws).cpu().double().mean(0) for name, draws in found.items()}
+        marks.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
     decoder.train(was_training)
     return marks

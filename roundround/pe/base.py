@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,8 +21,9 @@ class PositionalEncoding(nn.Module):
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,
     or one a layer where `per_layer` is set. `pos_BT` holds positions in tokens (int64; its batch axis may be 1).
 
-    A forward pass calls `positions`, `embed` and `prepare` once, then in each layer `prepare_layer`, `rotate_queries`,
-    `rotate_keys` and `bias`. `prepared` is what `prepare` returned, or what `prepare_layer` made of it.
+    An evaluation asks `draws` what its mean is over. A forward pass calls `positions`, `embed` and `prepare` once, then
+    in each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is what `prepare`
+    returned, or what `prepare_layer` made of it.
     """
 
     per_layer: ClassVar[bool] = False
@@ -31,8 +33,20 @@ class PositionalEncoding(nn.Module):
         self.shape = shape
 
     def positions(self, pos_BT: Tensor, step: int | None) -> Tensor:
-        """Positions for this forward pass; called once, so all layers share them. `step` is None outside training."""
+        """Positions for this forward pass; called once, so all layers share them.
+
+        `step` is the optimizer step in training and None outside; or, in an evaluation, what `draws` gave.
+        """
         return pos_BT
+
+    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
+        """The values of `step` over which an evaluation of these tokens takes its mean: of one draw each, or None."""
+        return [None]
+
+    @property
+    def draws_positions(self) -> bool:
+        """Whether an evaluation takes the mean of several draws."""
+        return len(self.draws(torch.zeros(1, 1, dtype=torch.int64))) > 1
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
         """Token embeddings with positions added; called once, before the first layer."""

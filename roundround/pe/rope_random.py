@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -12,35 +13,47 @@ from roundround.attention.compilation import outside_compilation
 from roundround.attention.keys import AttentionShape
 from roundround.pe.rotary import RotaryEncoding, ladder
 
+N_DRAWS = 5  # of each example in an evaluation
+DRAWN, CONSECUTIVE = "drawn", "consecutive"
+
 
 @final
 class RoPERandom(RotaryEncoding):
-    """RoPE trained on an ordered random subset of a longer range of positions, so that long distances are nothing new.
+    """RoPE over an ordered random subset of a longer range of positions, so that long distances are nothing new.
 
     position of token t = the t-th smallest of T draws without replacement from 0 .. max_position - 1
 
     Ruoss et al. 2023, arXiv:2305.16843, section 3.
 
-    One draw serves the whole batch, as in the paper, and all layers. It depends on (`seed`, step) alone: ranks agree, a
-    resumed run repeats it, and no global generator is touched. The paper also draws at test time; here evaluation
-    keeps the plain positions, so that it is deterministic and has no limit of length.
+    In training one draw serves the whole batch, as in the paper, and all layers. It depends on (`seed`, step) alone:
+    ranks agree, a resumed run repeats it, and no global generator is touched. Outside training `positions` decides.
+    drawn, as in the paper: an evaluation takes the mean of five draws, which depend on (`seed`, the example's tokens)
+    alone, and not on batches or processes; a shorter example has the beginning of a draw of the training length, as in
+    a batch there. consecutive: 0, 1, 2, ..., without a limit of length. So stand the tokens of whatever is no
+    evaluation, such as `model(tokens)`, too: logits of one draw are no mean.
     """
 
-    def __init__(self, shape: AttentionShape, *, theta: float, max_position: int, seed: int) -> None:
+    def __init__(self, shape: AttentionShape, *, theta: float, max_position: int, positions: str, seed: int) -> None:
         super().__init__(shape, theta=theta)
         if max_position < shape.train_length:
             raise ValueError(
                 f"max_position={max_position} must be at least the training length, {shape.train_length}: "
                 "positions are drawn without replacement"
             )
+        if positions not in (DRAWN, CONSECUTIVE):
+            raise ValueError(f"positions={positions} must be {DRAWN} or {CONSECUTIVE}")
         self.max_position = max_position
+        self.draws_outside_training = positions == DRAWN
         self.seed = seed
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         head_dim = self.shape.head_dim
         return ladder(head_dim // 2, head_dim, self.theta, dtype, device)
 
-    def positions(self, pos_BT: Tensor, step: int | None) -> Tensor:
+    def draws(self, tokens_BT: Tensor) -> Sequence[list[str] | None]:
+        return names_of_draws(tokens_BT) if self.draws_outside_training else [None]
+
+    def positions(self, pos_BT: Tensor, step: int | list[str] | None) -> Tensor:
         if step is None:
             return pos_BT
         n_tokens = pos_BT.shape[1]
@@ -48,17 +61,37 @@ class RoPERandom(RotaryEncoding):
             raise ValueError(
                 f"{n_tokens} tokens exceed max_position={self.max_position}: positions are drawn without replacement"
             )
+        if isinstance(step, list):  # an evaluation's draw of each row
+            n_drawn = max(n_tokens, self.shape.train_length)
+            rows = [drawn_positions(self.seed, name, self.max_position, n_drawn) for name in step]
+            return torch.stack(rows).to(pos_BT.device).gather(1, pos_BT.expand(len(rows), -1))
         drawn = drawn_positions(self.seed, step, self.max_position, n_tokens)
         return drawn.to(pos_BT.device, non_blocking=True)[pos_BT]
 
+    def longest(self) -> int | None:
+        return self.max_position if self.draws_outside_training else None
+
+    def facts(self) -> dict[str, int]:
+        return super().facts() | ({"draws_an_example": N_DRAWS} if self.draws_outside_training else {})
+
 
 @outside_compilation  # a graph holds no generator
-def drawn_positions(seed: int, step: int, max_position: int, n_tokens: int) -> Tensor:
-    """n_tokens of the positions below max_position, ascending, int64, on the CPU: every machine draws the same."""
-    generator = torch.Generator(device="cpu").manual_seed(mixed(seed, step))
+def drawn_positions(seed: int, name: int | str, max_position: int, n_tokens: int) -> Tensor:
+    """n_tokens of the positions below max_position, ascending, int64, on the CPU: every machine draws the same.
+
+    `name` tells draws of a seed apart: a step of training, or a draw of an example.
+    """
+    generator = torch.Generator(device="cpu").manual_seed(mixed(seed, name))
     return torch.randperm(max_position, generator=generator, device="cpu")[:n_tokens].sort().values
 
 
-def mixed(seed: int, step: int) -> int:
-    """One 32-bit seed from two numbers; the CPU generator ignores higher bits, and a sum would make seeds overlap."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:4], "little")
+@outside_compilation
+def names_of_draws(tokens_BT: Tensor) -> list[list[str]]:
+    """For each of an evaluation's draws a name for every row, which its tokens decide: [N_DRAWS][B]."""
+    rows = tokens_BT.tolist()
+    return [[f"{draw} {row}" for row in rows] for draw in range(N_DRAWS)]
+
+
+def mixed(seed: int, name: int | str) -> int:
+    """One 32-bit seed of two; the CPU generator ignores higher bits, and a sum would make seeds overlap."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:4], "little")

@@ -95,7 +95,7 @@ def text_loss(
     check_texts(texts)
     loss = PositionLoss(max(map(len, texts)) - 1)
     counted = iter([[True] * len(text) for text in texts] if scored is None else scored)
-    for batch in batches(texts, batch_tokens):
+    for batch in batches(texts, batch_tokens, alike=probed.draws):
         tokens_BT = filled_up(batch)
         counted_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
         for row, text in enumerate(batch):

@@ -122,11 +122,11 @@ def observe(
         check_prompt(prompt)
     seen = Watch(len(probed.normalisers), longest, rows=rows, entropy=entropy)
     test = SelfTest([token for text in texts for token in text], probed.tables(), probed.name)
-    extra_rows = [*test.rows, *([] if prompt is None else [(prompt, 0)])]
+    extra_rows = [*test.rows, *([] if prompt is None else [(prompt, None)])]
     with watching(probed.normalisers, seen.add):
         for number, batch in enumerate(batches(texts, batch_tokens, apart=longest > SHARED_BATCH_MAX_TOKENS)):
             seen.begin(batch, None if number else test, None if number else prompt)
-            hidden_BTD = run(probed, [*([] if number else extra_rows), *((text, 0) for text in batch)])
+            hidden_BTD = run(probed, [*([] if number else extra_rows), *((text, None) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
     return Probe(
@@ -252,14 +252,23 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
     return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
 
 
-def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> Tensor:
-    """The model's output for rows of (tokens, position of the first): [B, T, D].
+def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
+    """The model's output for rows of (tokens, position of the first): [B, T, D]. None: as the model itself has it.
 
     Shorter rows are filled up at the end with their last token, which causality makes harmless.
     """
     tokens_BT = filled_up([tokens for tokens, _ in rows])
-    pos_BT = torch.arange(tokens_BT.shape[1]) + torch.tensor([[first] for _, first in rows])
+    n_tokens = tokens_BT.shape[1]
+    pos_BT = torch.stack([positions(probed, tokens, first, n_tokens) for tokens, first in rows])
     return probed.hidden(tokens_BT.to(probed.device), pos_BT.to(probed.device))
+
+
+def positions(probed: ProbedModel, tokens: Sequence[int], first: int | None, n_filled: int) -> Tensor:
+    """Where a row's tokens stand, [n_filled]; those that fill it up follow one by one."""
+    if first is not None:
+        return torch.arange(first, first + n_filled)
+    own_T = probed.positions(tokens)
+    return torch.cat([own_T, own_T[-1] + torch.arange(1, n_filled - len(tokens) + 1)])
 
 
 def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
@@ -268,16 +277,19 @@ def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts])
 
 
-def batches(texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: bool = False) -> Iterator[list[Sequence[int]]]:
+def batches(
+    texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: bool = False, alike: bool = False
+) -> Iterator[list[Sequence[int]]]:
     """Texts in their order, as many at once as hold `batch_tokens` tokens when filled up; at least one.
 
-    apart: an empty batch first.
+    apart: an empty batch first. alike: only texts of one length together.
     """
     if apart:
         yield []
     batch: list[Sequence[int]] = []
     for text in texts:
-        if batch and (len(batch) + 1) * max(map(len, [*batch, text])) > batch_tokens:
+        full = (len(batch) + 1) * max(map(len, [*batch, text])) > batch_tokens
+        if batch and (full or (alike and len(text) != len(batch[0]))):
             yield batch
             batch = []
         batch.append(text)

@@ -14,9 +14,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from roundround.attention.keys import AttentionShape
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.rotation import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
@@ -69,6 +69,15 @@ class ProbedModel(ABC):
     def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
         """Inside, the model rotates at these frequencies in place of those of `tables()`."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether positions are drawn for each text, all tokens of which decide them."""
+        return False
+
+    def positions(self, tokens: Sequence[int]) -> Tensor:
+        """Where the tokens of a text stand, [T]; of several draws the first."""
+        return torch.arange(len(tokens))
+
     def tokens(self, text: str) -> list[int]:
         """Token ids of a text, the first token in front, once: a question of a task may have it written out."""
         first = [] if self.first_token is None else [self.first_token]
@@ -112,17 +121,32 @@ class ProbedDecoder(ProbedModel):
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
+    @property
+    def draws(self) -> bool:
+        return self.decoder.encoding.draws_positions
+
+    def positions(self, tokens: Sequence[int]) -> Tensor:
+        self.check_length(len(tokens))
+        [first, *_] = self.decoder.encoding.draws(torch.tensor([tokens]))
+        return self.decoder.encoding.positions(torch.arange(len(tokens))[None], first)[0]
+
+    def check_length(self, n_tokens: int) -> None:
+        longest = self.decoder.encoding.longest()
+        if longest is not None and n_tokens > longest:
+            raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; cut it shorter")
+
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         return self.decoder.hidden(tokens_BT, pos_BT=pos_BT)
 
     def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        self.check_length(tokens_BT.shape[1])
         loss_BT: Tensor = self.decoder(tokens_BT, targets_BT=targets_BT)
         return loss_BT
 
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
         own = self.decoder.encodings
-        self.decoder.encodings = nn.ModuleList([FixedFrequencies(self.normalisers[0].shape, tables[0])])
+        self.decoder.encodings = nn.ModuleList([FixedFrequencies(self.decoder.encoding, tables[0])])
         try:
             yield
         finally:
@@ -158,14 +182,23 @@ class AfterFirstToken(nn.Module):
 class FixedFrequencies(RotaryEncoding):
     """RoPE at frequencies that are given one by one, such as another encoding's with a band set to zero.
 
-    g_k = frequencies[k]
+    g_k = frequencies[k], at that encoding's positions
 
     Su et al. 2021, arXiv:2104.09864, equation 15, with other numbers.
     """
 
-    def __init__(self, shape: AttentionShape, frequencies_P: Tensor) -> None:
-        super().__init__(shape, theta=10000.0)
-        self.given_P = frequencies_P.double().cpu()
+    def __init__(self, own: PositionalEncoding, frequencies_P: Tensor) -> None:
+        super().__init__(own.shape, theta=10000.0)
+        self.own, self.given_P = own, frequencies_P.double().cpu()
+
+    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
+        return self.own.draws(tokens_BT)
+
+    def positions(self, pos_BT: Tensor, step: Any) -> Tensor:
+        return self.own.positions(pos_BT, step)
+
+    def longest(self) -> int | None:
+        return self.own.longest()
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         return self.given_P.to(device=device, dtype=dtype)

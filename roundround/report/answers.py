@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from roundround.intervals import wilson
+from roundround.intervals import error_widths, wilson
 from roundround.model.marks import Marks
 from roundround.report.figures import BLUE, RED, SHADE, save, set_title, subplots
 
@@ -24,25 +24,34 @@ def values(marks: Marks) -> dict[str, float]:
 def intervals(marks: Marks) -> dict[str, Interval]:
     """95 %, Wilson's: of whole examples, and of as many tokens as tell as much as these, which go right together."""
     low, high = token_interval(marks)
-    return {
-        "exact_match": wilson(marks["exact"], marks.n_examples),
-        "token_accuracy": (low, high),
-        "error_rate": (1 - high, 1 - low),
-    }
+    found, n = marks.values(), independent_examples(marks)
+    names = [name for name in ("exact_match", "output_match") if name in found]
+    wholes: dict[str, Interval] = {name: wilson(found[name] * n, n) for name in names}
+    return {**wholes, "token_accuracy": (low, high), "error_rate": (1 - high, 1 - low)}
+
+
+def independent_examples(marks: Marks) -> float:
+    """As many as tell as much as those that were drawn: all where none was drawn twice, never more than differ.
+
+    Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 / sum of their squares.
+    """
+    return marks["examples"] ** 2 / marks["times_squared"]
 
 
 def token_interval(marks: Marks) -> Interval:
     """Of the share of right targets: Wilson's, with as many independent ones as would vary as this ratio does.
 
-    How a ratio over examples varies: Cochran 1977, Sampling Techniques, section 2.11. Where all are right, or none,
-    nothing is seen of how they go together, and each example counts once.
+    How a ratio over different examples varies: Cochran 1977, Sampling Techniques, section 2.11. Few examples tell
+    little of that: Korn and Graubard 1998, Survey Methodology 24:193. Where all are right, or none, nothing is seen of
+    how they go together, and each example counts once; and no target counts more than once.
     """
-    rate, n = marks.values()["token_accuracy"], marks.n_examples
+    rate, n, n_distinct = marks.values()["token_accuracy"], independent_examples(marks), marks.n_distinct
     squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
-    if n < 2 or squares <= 1e-9 * marks["targets_squared"]:
+    if n_distinct < 2 or squares <= 1e-9 * marks["targets_squared"]:
         return wilson(rate * n, n)
-    variance = squares * n / (n - 1) / marks["targets"] ** 2
-    independent = rate * (1 - rate) / variance
+    variance = squares * n_distinct / (n_distinct - 1) / marks["targets"] ** 2
+    surely = (error_widths(10**6) / error_widths(n_distinct)) ** 2
+    independent = min(surely * rate * (1 - rate) / variance, n * marks["targets"] / marks["examples"])
     return wilson(rate * independent, independent)
 
 
@@ -52,7 +61,8 @@ def records(
     """A record for each number and length, with its interval where it is a share; `context` counts tokens."""
     found = []
     for length, marks in by_length.items():
-        where = {**common, "length": length, "context": contexts[length], "examples": marks.n_examples}
+        where = {**common, "length": length, "context": contexts[length]}
+        where |= {"examples": marks.n_examples, "distinct": marks.n_distinct}
         between = intervals(marks)
         for name, value in values(marks).items():
             low_high = dict(zip(("low", "high"), between[name], strict=True)) if name in between else {}
@@ -61,15 +71,18 @@ def records(
 
 
 def table(by_length: Mapping[int, Marks], contexts: Mapping[int, int], trained: Interval, *, title: str) -> Table:
-    """A row for each length; those in training have a star."""
-    shown = Table("length", "tokens", "exact match", "token accuracy", "nats per target", title=title)
+    """A row for each length; those in training have a star. Examples are counted that differ."""
+    names = ["exact_match", "token_accuracy"]
+    if any("output_match" in values(marks) for marks in by_length.values()):
+        names.insert(1, "output_match")
+    labels = (name.replace("_", " ") for name in names)
+    shown = Table("length", "tokens", "distinct examples", *labels, "nats per target", title=title)
     for length, marks in by_length.items():
         mark = " *" if trained[0] <= length <= trained[1] else ""
         between, found = intervals(marks), values(marks)
-        shares = [
-            f"{found[n]:.3f} [{between[n][0]:.3f}, {between[n][1]:.3f}]" for n in ("exact_match", "token_accuracy")
-        ]
-        shown.add_row(f"{length:,}{mark}", f"{contexts[length]:,}", *shares, f"{found['nats_per_token']:.4f}")
+        shares = [f"{found[n]:.3f} [{between[n][0]:.3f}, {between[n][1]:.3f}]" for n in names]
+        counts = (f"{length:,}{mark}", f"{contexts[length]:,}", f"{marks.n_distinct:,}")
+        shown.add_row(*counts, *shares, f"{found['nats_per_token']:.4f}")
     return shown
 
 

@@ -56,13 +56,14 @@ def question_of(trained: TrainedRun) -> Question | None:
         return None
     shortest, longest = task.train_lengths
     length = min(longest, max(shortest, TO_READ))
-    tokens, scored = Examples(task, seed=trained.config.seed, split="test", length=length)[0]
+    example = Examples(task, seed=trained.config.seed, split="test", length=length)[0]
+    tokens, targets, scored = example.tokens, example.targets, example.scored
     first = int(scored.argmax())
     n_tokens = int(np.append(scored[first:], False).argmin())  # those that are written without another question
     text, of_text = trained.vocabulary().tokenizer, isinstance(task, TextTask)
     prompt, answer = (
         text.decode(part.tolist(), skip_special_tokens=of_text)
-        for part in (tokens[:first], tokens[first : first + n_tokens])
+        for part in (tokens[:first], targets[first : first + n_tokens])
     )
     return Question(prompt=prompt, answer=answer, n_tokens=n_tokens, train_lengths=task.train_lengths, of_text=of_text)
 

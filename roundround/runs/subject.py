@@ -77,11 +77,18 @@ def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
 
 
 def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[list[bool]] | None:
-    """Which tokens of the first `n` of `examples_of` are scored; None where the run learns text."""
+    """Which tokens of the first `n` of `examples_of` are scored; None where the run learns text.
+
+    UserError where the right tokens do not stand in the examples.
+    """
     task = None if trained is None else trained.task()
     if task is None:
         return None
     examples = Examples(task, seed=0, split="test", length=length)
+    if examples[0].answers is not None:
+        raise UserError(
+            "ablate= scores tokens of the sequence, and this task keeps its answers out of it; eval has them"
+        )
     return [examples[i].scored.tolist() for i in range(n)]
 
 

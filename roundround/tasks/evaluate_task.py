@@ -14,7 +14,7 @@ from roundround.config.schema import EvalConfig
 from roundround.console import print_status, print_table, warnings_as_lines
 from roundround.data.tasks.base import Task
 from roundround.data.tasks.batches import same_length_batches
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.examples import Examples, distinct
 from roundround.errors import UserError, printable
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
@@ -130,17 +130,17 @@ def examinee_of(
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:
-    """Raises UserError where the encoding knows fewer positions than `n_tokens`, which `what` asks for."""
+    """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
     longest = decoder.encoding.longest()
     if longest is not None and n_tokens > longest:
         raise UserError(
-            f"pe={choices.get('pe')} has learned {longest} positions and {what} asks for more; "
+            f"pe={choices.get('pe')} has {longest} positions and {what} asks for more; "
             "evaluate at a smaller length, or train with more positions"
         )
 
 
 def measure(config: EvalConfig, examinee: Examinee, peers: Peers) -> Measured:
-    """Ask all lengths, each of every part that tests it; each process asks a share of the examples."""
+    """Ask all lengths, each of every part that tests it; each process draws all examples and asks a share of them."""
     by_part: dict[int, dict[str, Marks]] = {}
     dispersions, n_shared = {}, 0
     for length, context in examinee.contexts.items():
@@ -149,12 +149,10 @@ def measure(config: EvalConfig, examinee: Examinee, peers: Peers) -> Measured:
             for name, part in parts_of(examinee.task, length).items():
                 test = Examples(part, seed=examinee.seed, split="test", length=length)
                 n = config.examples if test.n is None else min(config.examples, test.n)
-                batches = same_length_batches((test[i] for i in range(peers.rank, n, peers.n)), config.batch_tokens)
-                asked = (batch[:3] for batch in batches)
-                own = mark(examinee.decoder, asked, device=examinee.device)
-                sums, shared = zip(*peers.gather((own.sums, test.n_shared)), strict=True)
-                by_part[length][name] = Marks(torch.stack(sums).sum(dim=0))
-                n_shared += sum(shared)
+                share = distinct(test[i] for i in range(n))[peers.rank :: peers.n]
+                own = mark(examinee.decoder, same_length_batches(share, config.batch_tokens), device=examinee.device)
+                by_part[length][name] = Marks(torch.stack(peers.gather(own.sums)).sum(dim=0))
+                n_shared += test.n_shared
         if seen is not None:
             dispersions[length] = of_all(seen, peers)
     return Measured(by_part=by_part, dispersions=dispersions, n_shared=n_shared)
@@ -202,7 +200,12 @@ def show(run: Run, config: EvalConfig, examinee: Examinee, found: Measured) -> N
     if by_name:
         print_table(answers.table_of_parts(by_name, sorted(contexts), title=title), on_output=on_output)
     each = " of each part, where there are so many," if by_name else ""
-    line = f"{config.examples:,} test examples{each} at each length, intervals of 95 %; checkpoint {config.checkpoint}"
+    line = (
+        f"{config.examples:,} test examples{each} at each length; intervals of 95 %, in which those that are the same "
+    )
+    line += f"count once; checkpoint {config.checkpoint}"
+    if examinee.decoder.encoding.draws_positions:
+        line += "; each example is the mean of five draws of its positions"
     line += f"; training had lengths {trained[0]} to {trained[1]}"
     if found.n_shared:
         line += f"; {found.n_shared:,} examples may be in training too, of a length that has too few"

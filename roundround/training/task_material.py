@@ -12,9 +12,9 @@ from torch import Tensor
 
 from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import Example
+from roundround.data.tasks.base import Example, Task
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.examples import Examples, distinct
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
 from roundround.training.material import Material, Measured
@@ -34,12 +34,10 @@ class TaskMaterial(Material):
         self.tokens_per_step = config.batch_size * self.length
         drawn = Examples(self.task, seed=config.seed, split="validation")
         wanted = self.task.validation_examples
-        self.validation = [drawn[i] for i in range(wanted if drawn.n is None else min(wanted, drawn.n))]
-        self.n_shared = drawn.n_shared
-        self.scored_share = sum(int(scored.sum()) for _, scored in self.validation) / (
-            len(self.validation) * self.length
-        )
-        self.plateau_bound = PLATEAU * min(unread_loss(self.validation), self.task.guessing_loss())
+        examples = [drawn[i] for i in range(wanted if drawn.n is None else min(wanted, drawn.n))]
+        self.n_validated, self.validation, self.n_shared = len(examples), distinct(examples), drawn.n_shared
+        self.scored_share = float(np.mean([example.scored.sum() for example in examples])) / self.length
+        self.plateau_bound = PLATEAU * min(unread_loss(examples), guessing_loss(self.task, examples))
         self.n_train = self.task.train_examples or Examples(self.task, seed=config.seed, split="train").n
 
     def facts(self) -> dict[str, Any]:
@@ -52,22 +50,25 @@ class TaskMaterial(Material):
             "training_tokens": 0,  # there is no corpus
             "train_lengths": list(self.task.train_lengths),
             "train_examples": self.task.train_examples,
-            "validation_examples": len(self.validation),
+            "validation_examples": self.n_validated,
+            "distinct_validation_examples": len(self.validation),
         }
 
     def about(self) -> str:
         n, (shortest, longest) = self.n_train, self.task.train_lengths
         examples = "new examples in every batch" if n is None else f"{n:,} training examples"
+        n_distinct = len(self.validation)
+        same = "" if n_distinct == self.n_validated else f", {n_distinct:,} of them distinct"
         return (
-            f"{examples} of length {shortest} to {longest}, up to {self.length:,} tokens; {len(self.validation):,} to "
-            f"validate on; vocabulary {self.n_vocab:,}"
+            f"{examples} of length {shortest} to {longest}, up to {self.length:,} tokens; {self.n_validated:,} to "
+            f"validate on{same}; vocabulary {self.n_vocab:,}"
         )
 
     def notes(self) -> list[str]:
         found = []
         if self.n_shared:
             found.append(
-                f"{self.n_shared:,} of {len(self.validation):,} validation examples may be in training too: the task "
+                f"{self.n_shared:,} of {self.n_validated:,} validation examples may be in training too: the task "
                 "has too few of their length"
             )
         shared = self.task.shared_with_test()
@@ -81,7 +82,7 @@ class TaskMaterial(Material):
         return loss_BT.sum() / batch.scored.sum() * batch.share
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        batches = [batch[:3] for batch in same_length_batches(self.validation, VALIDATION_TOKENS // world_size)]
+        batches = list(same_length_batches(self.validation, VALIDATION_TOKENS // world_size))
         own = batches[rank::world_size]
         if len(own) < len(batches[::world_size]):  # the first rank has one more
             mark(decoder, batches[:1], device=device)
@@ -113,7 +114,8 @@ class TaskMaterial(Material):
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """`plateau`: the first measured step below half of what an answer costs unread or guessed; inf without one."""
         values = {name: value for name, value in best.items() if name != "step"}
-        scored = {"split": "validation", "examples": len(self.validation), "step": best["step"]}
+        scored = {"split": "validation", "examples": self.n_validated, "distinct": len(self.validation)}
+        scored["step"] = best["step"]
         records = [{"metric": name, **scored, "value": value} for name, value in values.items()]
         left = left_plateau(curve, self.plateau_bound)
         plateau = math.inf if left is None else float(left)
@@ -122,9 +124,15 @@ class TaskMaterial(Material):
 
 def unread_loss(examples: Sequence[Example]) -> float:
     """What a scored target costs who knows how often each token is one, and reads nothing: their entropy, nats."""
-    _, counts = np.unique(np.concatenate([tokens[scored] for tokens, scored in examples]), return_counts=True)
+    _, counts = np.unique(np.concatenate([example.targets[example.scored] for example in examples]), return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
+
+
+def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
+    """What a scored target costs who guesses among the answers to an example, nats; inf where that is the right one."""
+    nats = sum(task.guessing_nats(example) for example in examples)
+    return nats / sum(int(example.scored.sum()) for example in examples) or math.inf
 
 
 def left_plateau(curve: Sequence[Measured], bound: float) -> int | None:

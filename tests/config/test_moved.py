@@ -14,7 +14,9 @@ from omegaconf import OmegaConf
 from roundround.config.build import checked_values, target_class
 from roundround.config.moved import GAINED, MOVED
 from roundround.config.options import load_option
+from roundround.data.tasks.base import Task
 from roundround.errors import UserError
+from roundround.pe.base import PositionalEncoding
 from roundround.runs.loggers.base import Logger
 from roundround.softmax.base import AttentionSoftmax
 
@@ -79,3 +81,17 @@ def test_a_run_as_an_earlier_version_recorded_it_is_evaluated_exported_and_resum
     assert done.code == 0, done.err
     assert "resuming after step 6" in done.err
     assert (old_run / "checkpoints" / "step-00000008").is_dir()
+
+
+def test_random_positions_from_before_they_were_drawn_in_evaluations_stay_consecutive_there() -> None:
+    now = load_option("pe", "rope_random")
+    then = {key: value for key, value in now.items() if key != "positions"}
+    found = checked_values(OmegaConf.create({"pe": then}).pe, PositionalEncoding, [])
+    assert (now["positions"], found["positions"]) == ("drawn", "consecutive")
+
+
+def test_associative_recall_from_before_its_answers_could_be_kept_out_has_them_in_its_sequence() -> None:
+    now = load_option("data", "mqar")
+    then = {key: value for key, value in now.items() if key != "answers_in_sequence"}
+    found = checked_values(OmegaConf.create({"data": then}).data, Task, [])
+    assert (now["answers_in_sequence"], found["answers_in_sequence"]) == (False, True)

@@ -259,6 +259,7 @@ class Letters:
         ("gpt_oss", {"softmax": "adaptive_temperature"}, "learned a sink for every head"),
         ("llama", {"pe": "alibi"}, "ALiBi is no RoPE"),
         ("llama", {"pe": "xpos"}, "XPos is no RoPE that its frequencies determine"),
+        ("llama", {"pe": "rope_random"}, "RoPERandom draws positions, which a loaded model does not take"),
         ("llama", {"pe": "partial_rope"}, "pairs other channels"),
         ("gemma3_text", {"pe": "p_rope"}, "different bases"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),

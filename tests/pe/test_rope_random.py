@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from helpers_pe import attention_shape, build, noise, positions, rotated
 
 
-def test_evaluation_is_rope() -> None:
-    encoding, x_BHTC = build("rope_random"), noise(2, 4, 50, 16, dtype=torch.float32)
+def examples(*rows: list[int]) -> torch.Tensor:
+    return torch.tensor(rows)
+
+
+def test_an_evaluation_draws_five_times_by_the_tokens_of_the_example_alone() -> None:
+    encoding = build("rope_random", max_position=300)
+    one, other = list(range(40)), list(range(1, 41))
+    together = [encoding.positions(positions(40), draw) for draw in encoding.draws(examples(one, other))]
+    alone = [encoding.positions(positions(40), draw) for draw in encoding.draws(examples(one))]
+    turned = [encoding.positions(positions(40), draw) for draw in encoding.draws(examples(other, one))]
+    assert len(together) == len(alone) == 5
+    for pos_BT, pos_1T, turned_BT in zip(together, alone, turned, strict=True):
+        assert pos_BT.shape == (2, 40)
+        assert (pos_BT.diff() > 0).all()
+        assert 0 <= pos_BT.min() <= pos_BT.max() < 300
+        assert pos_BT[0].equal(pos_1T[0])
+        assert pos_BT.flip(0).equal(turned_BT)
+    assert len({tuple(pos_T.tolist()) for pos_BT in together for pos_T in pos_BT}) == 10
+    seeded = build("rope_random", max_position=300, seed=1)
+    assert not seeded.positions(positions(40), seeded.draws(examples(one))[0]).equal(alone[0])
+
+
+def test_a_shorter_example_stands_where_it_would_in_a_batch_of_training() -> None:
+    encoding = build("rope_random", attention_shape(train_length=160), max_position=1600)
+    gaps = []
+    for i in range(200):
+        [draw, *_] = encoding.draws(examples([i] * 20))
+        gaps.append(float(encoding.positions(positions(20), draw).diff().float().mean()))
+    trained = [float(encoding.positions(positions(160), step)[0, :20].diff().float().mean()) for step in range(200)]
+    error = (np.var(gaps) / 200 + np.var(trained) / 200) ** 0.5
+    assert np.mean(gaps) == pytest.approx(np.mean(trained), abs=4 * error)
+    assert np.mean(gaps) == pytest.approx(10, rel=0.1)  # 1,600 positions for 160 tokens
+
+
+def test_evaluation_at_consecutive_positions_is_rope() -> None:
+    encoding, x_BHTC = build("rope_random", positions="consecutive"), noise(2, 4, 50, 16, dtype=torch.float32)
+    assert encoding.draws(examples([1] * 50)) == [None]
     assert encoding.positions(positions(50), None).equal(positions(50))
+    assert encoding.longest() is None
     assert rotated(encoding, x_BHTC, positions(50)).equal(rotated(build("rope"), x_BHTC, positions(50)))
 
 
@@ -67,5 +104,10 @@ def test_documents_that_restart_share_the_draw() -> None:
 def test_more_tokens_than_positions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^max_position=159 must be at least the training length, 160: "):
         build("rope_random", max_position=159)
-    with pytest.raises(ValueError, match=r"^201 tokens exceed max_position=200: "):
-        build("rope_random", max_position=200).positions(positions(201), 0)
+    encoding = build("rope_random", max_position=200)
+    assert encoding.longest() == 200
+    for step in (0, encoding.draws(examples([1] * 201))[0]):
+        with pytest.raises(ValueError, match=r"^201 tokens exceed max_position=200: "):
+            encoding.positions(positions(201), step)
+    with pytest.raises(ValueError, match=r"^positions=random must be drawn or consecutive$"):
+        build("rope_random", positions="random")

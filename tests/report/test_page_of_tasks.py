@@ -59,17 +59,21 @@ def test_a_finite_set_of_examples_is_counted(tmp_path: Path) -> None:
 def test_an_evaluation_shows_shares_with_intervals_and_names_the_lengths_in_training(tmp_path: Path) -> None:
     run, records = trained(tmp_path / "train"), []
     for length, share in ((20, 0.75), (40, 0.25)):
-        where = {"length": length, "context": 2 * length + 3, "examples": 1024}
+        where = {"length": length, "context": 2 * length + 3, "examples": 1024, "distinct": 1000 + length}
         for metric, value in (("exact_match", share), ("token_accuracy", 0.95), ("error_rate", 0.05)):
             records.append({"metric": metric, **where, "value": value, "low": value - 0.0625, "high": value + 0.03125})
         records.append({"metric": "nats_per_token", **where, "value": 0.2})
         records.append({"metric": "entropy", **where, "layer": 0, "head": 0, "value": 1.5})
-    page = Page(page_of(write_run(tmp_path / "eval", "eval", records, run=str(run))))
+    where = {"length": 20, "examples": 9, "distinct": 9}
+    part = {"task": "one of several", "metric": "exact_match", **where, "value": 0.125}
+    page = Page(page_of(write_run(tmp_path / "eval", "eval", [*records, part], run=str(run))))
     assert any(words.startswith("share right against length. exact match: 0.7500 at 20") for words in pictures(page))
     assert any(words.startswith("entropy of a row (nats) against length.") for words in pictures(page))
     assert len([path for path in page.all("path") if path.get("class") == "band"]) == 2
     assert "Lengths 1 to 20 were in training." in page.text
     assert "Test examples: 1,024 at each length." in page.text
+    assert "count once in the intervals: 1,020 are distinct at least." in page.text
+    assert page.column("distinct examples") == ["1020", "1040"]
     assert [page.column(name) for name in ("length", "tokens", "exact match", "low")] == [
         *(["20", "40"], ["43", "83"], ["0.75", "0.25"], ["0.6875", "0.1875"])
     ]

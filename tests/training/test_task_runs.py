@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,17 @@ from scipy import stats
 
 from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example
-from roundround.data.tasks.batches import TrainingExamples, padded, same_length_batches
+from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.examples import Examples, distinct
+from roundround.data.tasks.parity import Parity
 from roundround.intervals import wilson
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.runs.rebuilt import TrainedRun
+from roundround.tasks.evaluate_task import Examinee, measure
 from roundround.training.task_material import left_plateau, unread_loss
 
 TINY = [
@@ -118,8 +121,11 @@ def test_padding_changes_nothing(decoder: Decoder, learnt: Path) -> None:
         for batch in (narrow, wide)
     ]
     torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
-    alone = mark(decoder, ([b[:3] for b in same_length_batches(examples, 64)]), device=torch.device("cpu"))
-    together = mark(decoder, [wide[:3]], device=torch.device("cpu"))
+    times = distinct(examples)
+    alone = mark(decoder, same_length_batches(times, 64), device=torch.device("cpu"))
+    whole = padded([example for example, _ in times], width=40)
+    asked = AskedBatch(*whole[:3], torch.zeros_like(whole.scored), torch.tensor([n for _, n in times]))
+    together = mark(decoder, [asked], device=torch.device("cpu"))
     assert alone["exact"] == together["exact"]
     assert alone["nats"] == pytest.approx(together["nats"], rel=1e-5)
 
@@ -142,12 +148,13 @@ def test_a_finite_set_is_gone_through_again_and_again() -> None:
 def test_one_forward_pass_tells_what_greedy_decoding_would_write(run: str, request: pytest.FixtureRequest) -> None:
     directory = request.getfixturevalue(run)
     decoder, right = TrainedRun(directory, trust=False).decoder("last"), []
-    for tokens, scored in drawn(directory, "train", 48):
+    for example in drawn(directory, "train", 48):
+        tokens, scored = example.tokens, example.scored
         written: list[int] = []
         for token, is_answer in zip(tokens.tolist(), scored, strict=True):
             written.append(int(decoder(torch.tensor([written]))[0, -1].argmax()) if is_answer else token)
         right.append(written == tokens.tolist())
-        one = mark(decoder, [padded([Example(tokens, scored)])[:3]], device=torch.device("cpu"))
+        one = mark(decoder, same_length_batches([(example, 1)], 64), device=torch.device("cpu"))
         assert one["exact"] == right[-1]
     assert 0 < sum(right) < len(right)  # both kinds have been seen
 
@@ -158,9 +165,17 @@ def test_intervals_are_those_of_scipy() -> None:
         assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def marks_of(hits: np.ndarray, n_targets: int) -> Marks:
-    marks = Marks()
-    marks.add(torch.from_numpy(hits), torch.full((len(hits),), n_targets), nats=0.0)
+def marks_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> Marks:
+    marks, hits_B, none_B = Marks(), torch.from_numpy(hits), torch.zeros(len(hits))
+    marks.add(
+        torch.ones(len(hits)) if times is None else torch.from_numpy(times),
+        exact=hits_B == n_targets,
+        output=none_B,
+        with_output=none_B,
+        targets=torch.full((len(hits),), n_targets),
+        hits=hits_B,
+        nats=none_B,
+    )
     return marks
 
 
@@ -193,14 +208,54 @@ def test_one_wrong_token_of_independent_ones_has_wilsons_interval() -> None:
 
 
 def test_marks_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
-    examples = drawn(learnt, "test", 30)
+    examples = distinct(drawn(learnt, "test", 30))
     whole, *halves = (
-        mark(decoder, (b[:3] for b in same_length_batches(part, 64)), device=torch.device("cpu"))
+        mark(decoder, same_length_batches(part, 64), device=torch.device("cpu"))
         for part in (examples, examples[::2], examples[1::2])
     )
     summed = Marks(halves[0].sums + halves[1].sums)
     assert values(summed) == pytest.approx(values(whole))
-    assert summed.n_examples == 30
+    assert (summed.n_examples, summed.n_distinct) == (30, len(examples))
+    for name, between in intervals(whole).items():
+        assert intervals(summed)[name] == pytest.approx(between)
+
+
+def test_who_is_right_on_half_of_all_strings_is_told_so_however_often_each_is_drawn() -> None:
+    task = Parity(train_lengths=[1, 20], train_examples=None, validation_examples=64)
+    covered = {}
+    for length in (6, 9):  # of 64 and 512 strings, of which an eighth are in the test
+        examples = Examples(task, seed=0, split="test", length=length)
+        found = distinct(examples[i] for i in range(400))
+        times = np.array([n for _, n in found])
+        assert (times.sum(), len(found)) == (400, len({e.tokens.tobytes() for e, _ in found}))
+        rng, inside = np.random.default_rng(0), []
+        for _ in range(400):  # models at chance: each is right on half of all strings, drawn anew
+            marks = marks_of((rng.random(len(found)) < 0.5).astype(np.int64), 1, times)
+            assert marks.n_examples == 400
+            low, high = intervals(marks)["exact_match"]
+            inside.append(low <= 0.5 <= high)
+        covered[length] = np.mean(inside)
+    assert min(covered.values()) > 0.9, covered
+
+
+def test_an_example_that_is_drawn_often_weighs_as_much_and_is_one_observation() -> None:
+    once = marks_of(np.array([6, 6, 6, 2, 6]), 6)
+    often = marks_of(np.array([6, 2, 6]), 6, times=np.array([3, 1, 1]))
+    assert values(often) == pytest.approx(values(once))
+    assert (often.n_examples, often.n_distinct) == (5, 3)
+    for name in ("exact_match", "token_accuracy"):
+        assert intervals(often)[name][0] < intervals(once)[name][0]
+    one = marks_of(np.array([6]), 6, times=np.array([1000]))
+    assert intervals(one)["exact_match"] == pytest.approx(wilson(1, 1))
+
+
+def test_few_examples_do_not_make_their_tokens_many() -> None:
+    rng, inside = np.random.default_rng(0), []
+    for _ in range(1000):  # five examples of six tokens that go together more or less
+        hits = rng.binomial(6, rng.beta(2.1, 0.9, size=5))
+        low, high = intervals(marks_of(hits, 6))["token_accuracy"]
+        inside.append(low <= 0.7 <= high)
+    assert np.mean(inside) > 0.92
 
 
 # -- runs
@@ -213,6 +268,8 @@ def test_a_run_says_what_was_measured_and_on_which_examples(learnt: Path) -> Non
     found = {record["metric"]: record for record in results}
     assert found["exact_match"]["split"] == "validation"
     assert found["exact_match"]["examples"] == 64
+    n_distinct = len({example.tokens.tobytes() for example in drawn(learnt, "validation", 64)})
+    assert found["exact_match"]["distinct"] == manifest["data"]["distinct_validation_examples"] == n_distinct < 64
     assert 0 < found["exact_match"]["value"] < 1
     best = max(line["held_out_exact_match"] for line in metrics(learnt) if "held_out_exact_match" in line)
     assert found["exact_match"]["value"] == best
@@ -224,11 +281,36 @@ def test_an_evaluation_scores_each_length_of_the_task(learnt: Path, here: Path) 
     assert done.code == 0, done.err
     record = next(r for r in done.results if r["metric"] == "exact_match" and r["length"] == 6)
     assert (record["context"], record["examples"], record["data"]) == (15, 40, "copy")
+    of_two = next(r for r in done.results if r["metric"] == "exact_match" and r["length"] == 2)
+    assert of_two["distinct"] < record["distinct"] == 40  # of 64 strings of two symbols an eighth is in the test
+    low, high = wilson(of_two["value"] * of_two["distinct"], of_two["distinct"])
+    assert of_two["low"] <= low + 0.05
+    assert of_two["high"] >= high - 0.05
+    assert "distinct" in done.out + done.err
     assert record["low"] <= record["value"] <= record["high"]
     assert done.value("error_rate", length=2) == pytest.approx(1 - done.value("token_accuracy", length=2))
     assert {r["length"] for r in done.results if r["metric"] == "entropy"} == {2, 6}
     again = typed("eval", f"run={learnt}", "logger=none", "length=2", "examples=40")
     assert again.value("exact_match", length=2) == done.value("exact_match", length=2)
+
+
+def test_processes_share_the_distinct_examples(learnt: Path) -> None:
+    trained = TrainedRun(learnt, trust=False)
+    task = trained.task()
+    assert task is not None
+    config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
+    lengths = {length: task.context(length) for length in (1, 2)}
+    common: dict[str, Any] = {"train_lengths": (1, 2), "seed": 0, "choices": {}, "device": torch.device("cpu")}
+    examinee = Examinee(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
+
+    def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
+        peers = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
+        return {length: marks.sums for length, marks in measure(config, examinee, peers).marks().items()}  # type: ignore[arg-type]
+
+    whole, first, second = sums(0, 1), sums(0, 2), sums(1, 2)
+    for length in lengths:
+        torch.testing.assert_close(first[length] + second[length], whole[length], rtol=1e-6, atol=1e-9)
+        assert Marks(whole[length]).n_distinct < 40
 
 
 def test_the_lengths_in_training_are_those_of_the_run_and_not_of_a_task_in_its_place(learnt: Path, here: Path) -> None:
@@ -299,7 +381,7 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<bos>", "<eos>")
     assert (model.config.bos_token_id, model.config.eos_token_id) == (BOS, EOS)
     decoder, right = TrainedRun(rotated, trust=False).decoder("last"), []
-    for tokens, scored in drawn(rotated, "train", 12):
+    for tokens, scored, *_ in drawn(rotated, "train", 12):
         ours = tokens[: int(scored.argmax())].tolist()
         asked = tokenizer(tokenizer.decode(ours), return_tensors="pt")
         while len(ours) < len(tokens) and ours[-1] != EOS:
@@ -363,7 +445,7 @@ def test_a_learned_encoding_has_no_positions_beyond_training(here: Path) -> None
     assert done.code == 0, done.err
     refused = typed("eval", f"run={done.directory}", "logger=none", "length=9")
     assert refused.code == 2
-    assert "has learned 7 positions and length=9 (21 tokens) asks for more" in refused.err
+    assert "pe=learned has 7 positions and length=9 (21 tokens) asks for more" in refused.err
 
 
 # -- the plateau
@@ -385,7 +467,21 @@ def test_who_guesses_among_the_four_values_has_not_left_it() -> None:
     words = [word for word in TINY if not word.startswith("data")]
     done = typed("train", *words, "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
     assert done.code == 0, done.err
-    assert "never left the loss plateau (loss below 0.693)" in done.err
+    assert "never left the loss plateau (loss below 0.693)" in done.err  # ln(4) / 2
+    done = typed("train", *words, "data=mqar", "data.answers_in_sequence=true", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert "never left the loss plateau (loss below 0.397)" in done.err  # ln(4!) / 4 / 2
+
+
+@pytest.mark.usefixtures("here")
+def test_an_ablation_is_refused_where_the_right_tokens_do_not_stand_in_the_sequence() -> None:
+    words = [word for word in TINY if not word.startswith(("data", "pe="))]
+    done = typed("train", *words, "pe=rope", "data=mqar", "data.validation_examples=8", "trainer.max_steps=1")
+    assert done.code == 0, done.err
+    refused = typed("probe", f"run={done.directory}", "logger=none", "max_documents=4", "ablate=highest:1")
+    assert refused.code == 2
+    assert "this task keeps its answers out of it" in refused.err
+    assert typed("probe", f"run={done.directory}", "logger=none", "max_documents=4").code == 0
 
 
 def test_a_score_that_never_moves_is_said(here: Path) -> None:

@@ -28,10 +28,21 @@ Item = TypeVar("Item")
 
 
 class Example(NamedTuple):
-    """A sequence [L], and which of its tokens are scored targets [L]: those that the ones before them decide."""
+    """A sequence [L], and which of its tokens are scored targets [L]: those that the ones before them decide.
+
+    answers: the targets [L], where they do not stand in the sequence. output_at: the first token of the output, where
+    the answer also says how one comes to it.
+    """
 
     tokens: Ids
     scored: NDArray[np.bool_]
+    answers: Ids | None = None
+    output_at: int | None = None
+
+    @property
+    def targets(self) -> Ids:
+        """The right token at each place, [L]."""
+        return self.tokens if self.answers is None else self.answers
 
 
 class FixedSet(NamedTuple, Generic[Item]):
@@ -94,11 +105,12 @@ class Task(Source):
         """The lengths that its test has, where it has some alone."""
         return None
 
-    def guessing_loss(self) -> float:
-        """Nats per scored target for who knows what may be an answer to this example, and guesses which of it is.
+    def guessing_nats(self, example: Example) -> float:
+        """Nats for all answers of an example of who knows what may be one, and guesses which of it is asked for.
 
-        The mean over the lengths in training; inf where nothing but the frequencies of all answers is known. A model
-        that stays there has found what stands in the sequence, and not which of it belongs to the question.
+        He names what stands in the sequence as often as it stands there, less what has been said already where each is
+        said once. A model that stays there has found the answers, and not which belongs to the question. inf where they
+        do not stand in the sequence: nothing but their frequencies is known then.
         """
         return math.inf
 
@@ -149,6 +161,12 @@ def check_range(name: str, value: float, least: float, most: float = math.inf, *
     if not least <= value <= most:
         allowed = f"a whole number from {least}" if most == math.inf else f"{least} to {most:,}"
         raise ValueError(f"{name} is {value}: {allowed} is allowed{because and f' ({because})'}")
+
+
+def nats_of_order(answers: Ids) -> float:
+    """Of naming these tokens in their order, each time one of those that are left: ln(n! / the product of each m!)."""
+    _, counts = np.unique(answers, return_counts=True)
+    return math.lgamma(len(answers) + 1) - sum(math.lgamma(m + 1) for m in counts.tolist())
 
 
 def asked(prompt: Ids, answer: Ids, *, end: bool = True) -> Example:

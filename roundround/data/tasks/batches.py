@@ -61,26 +61,46 @@ class TaskBatch(NamedTuple):
     share: Tensor
 
 
+class AskedBatch(NamedTuple):
+    """Different examples of one length, as `model/marks.py` asks them: tokens, targets, scored as in `TaskBatch`.
+
+    output: [B, T], which scored targets are the output; none where the answer is nothing else. times: [B], how often
+    each example was drawn.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    scored: Tensor
+    output: Tensor
+    times: Tensor
+
+
 def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -> TaskBatch:
     """Some examples as a batch, T as the longest needs, or one less than `width` tokens where that is more."""
     longest = max(width, *(len(example.tokens) for example in examples))
-    ids_BL = np.full((len(examples), longest), EOS, dtype=np.int64)
+    ids_2BL = np.full((2, len(examples), longest), EOS, dtype=np.int64)  # tokens, and targets
     counts_BL = np.zeros((len(examples), longest), dtype=np.bool_)
-    for row, (tokens, scored) in enumerate(examples):
-        ids_BL[row, : len(tokens)], counts_BL[row, : len(tokens)] = tokens, scored
-    tokens_BL, scored_BL = torch.from_numpy(ids_BL), torch.from_numpy(counts_BL)
-    return TaskBatch(tokens_BL[:, :-1], tokens_BL[:, 1:], scored_BL[:, 1:], torch.tensor(share))
+    for row, example in enumerate(examples):
+        n = len(example.tokens)
+        ids_2BL[0, row, :n], ids_2BL[1, row, :n] = example.tokens, example.targets
+        counts_BL[row, :n] = example.scored
+    (tokens_BL, targets_BL), scored_BL = torch.from_numpy(ids_2BL), torch.from_numpy(counts_BL)
+    return TaskBatch(tokens_BL[:, :-1], targets_BL[:, 1:], scored_BL[:, 1:], torch.tensor(share))
 
 
-def same_length_batches(examples: Iterable[Example], batch_tokens: int) -> Iterator[TaskBatch]:
-    """The examples, shortest first, in batches of equally long ones: nothing is filled up."""
-    by_length: dict[int, list[Example]] = {}
-    for example in examples:
-        by_length.setdefault(len(example.tokens), []).append(example)
+def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: int) -> Iterator[AskedBatch]:
+    """Examples and how often each was drawn, shortest first, in batches of equally long ones: nothing is filled up."""
+    by_length: dict[int, list[tuple[Example, int]]] = {}
+    for example, times in examples:
+        by_length.setdefault(len(example.tokens), []).append((example, times))
     for length, alike in sorted(by_length.items()):
         size = max(1, batch_tokens // length)
         for start in range(0, len(alike), size):
-            yield padded(alike[start : start + size])
+            some, times_B = zip(*alike[start : start + size], strict=True)
+            begins_B1 = torch.tensor([[length if e.output_at is None else e.output_at] for e in some])
+            tokens, targets, scored, _ = padded(some)
+            output = scored & (torch.arange(1, length) >= begins_B1)
+            yield AskedBatch(tokens, targets, scored, output, torch.tensor(times_B))
 
 
 class ExampleSampler:
@@ -154,6 +174,7 @@ class TrainingExamples(Dataset[TaskBatch]):
         if self.sampler.n is None:
             return self.examples[i]
         if i not in self._kept:
-            tokens, scored = self.examples[i]
-            self._kept[i] = Example(tokens.astype(np.uint32), scored)  # half the memory
+            tokens, scored, answers, output_at = self.examples[i]
+            answers = None if answers is None else answers.astype(np.uint32)
+            self._kept[i] = Example(tokens.astype(np.uint32), scored, answers, output_at)  # half the memory
         return self._kept[i]

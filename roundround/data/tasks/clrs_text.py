@@ -23,7 +23,7 @@ class ClrsText(TextTask):
 
     algorithms: some of the thirty; None, all. lengths: those in training, of every algorithm; None, the paper's, which
     each algorithm has its own of. In training every algorithm with each of its lengths is as likely. All of the answer
-    is scored, the trace too.
+    is scored, the trace too; `output_match` counts what follows the last " | " alone, given the right trace.
     """
 
     def __init__(
@@ -42,6 +42,9 @@ class ClrsText(TextTask):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
+
+    def output_at(self, answer: str) -> int:
+        return answer.rfind(" | ") + 3 if " | " in answer else 0  # segments_intersect has no trace
 
     def groups(self) -> dict[str, Task]:
         """One task for each algorithm."""

@@ -6,6 +6,7 @@ No example is of two splits: the hash of its tokens says of which it is, and the
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,20 @@ def share_of(example: Example) -> int:
     return hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()[0] % 8
 
 
+def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
+    """Each different example once, in the order of their first, with how often it is there."""
+    found: dict[bytes, tuple[Example, int]] = {}
+    for example in examples:
+        name = example.tokens.tobytes()
+        first, times = found.get(name, (example, 0))
+        found[name] = first, times + 1
+    return list(found.values())
+
+
 def identity_of(task: Task) -> str:
     """sha256 (hex) of the task's numbers and of the first examples that it draws."""
     drawn = [
-        [array.tolist() for array in Examples(task, seed=0, split=split, length=length)[i]]
+        [np.asarray(x).tolist() for x in Examples(task, seed=0, split=split, length=length)[i] if x is not None]
         for split in SPLITS
         for length in (None, *task.train_lengths)
         for i in range(IDENTIFYING)

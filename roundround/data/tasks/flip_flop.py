@@ -62,3 +62,10 @@ class FlipFlop(Task):
         scored = np.zeros(len(tokens), dtype=np.bool_)
         scored[2::2] = reads
         return Example(tokens, scored)
+
+    def guessing_nats(self, example: Example) -> float:
+        """One of the bits that have been written."""
+        instructions, bits = example.tokens[1::2] - FIRST, example.tokens[2::2] - ZERO
+        writes, reads = instructions == WRITE, instructions == READ
+        alike = np.where(bits == 1, (writes & (bits == 1)).cumsum(), (writes & (bits == 0)).cumsum())
+        return float(-np.log((alike / writes.cumsum())[reads]).sum())

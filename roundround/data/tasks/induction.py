@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -40,3 +41,8 @@ class Induction(Task):
         x[place] = TRIGGER
         tokens = np.concatenate([[BOS], x, [TRIGGER, x[place + 1]]])
         return Example(tokens, np.arange(len(tokens)) == length + 2)
+
+    def guessing_nats(self, example: Example) -> float:
+        """One of the symbols that stand there."""
+        x = example.tokens[1:-2]
+        return -math.log((x == example.tokens[-1]).sum() / (x != TRIGGER).sum())

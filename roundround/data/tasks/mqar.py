@@ -16,12 +16,13 @@ from roundround.data.vocabulary import LARGEST_VOCABULARY
 class MQAR(Task):
     """Gives the value of each of several keys, all of which stood beside their values at the beginning.
 
-    k_1 v_1 .. k_p v_p _ _ k_i v_i _ _ .., place j of the second part has weight j^(power_a - 1); length is all tokens
+    k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i, at place j by j^(power_a - 1); length is all tokens
 
     Arora et al. 2023, arXiv:2312.04927, as in the authors' code: the first half of the symbols is for keys, the second
-    for values, both without repetition; each key is asked for once, and its value is scored. There, however, the value
-    is the target at its key and the filler goes on; here it follows its key. random_filler: any symbol in place of _,
-    which the paper's Figure 2 does not have.
+    for values, both without repetition; each key is asked for once; its value is the target and does not stand there.
+    answers_in_sequence: each value follows its key, in place of the filler. Who never looks at a key can then name one
+    that has not been given yet: 52 % of 4 are right. random_filler: any symbol in place of _, which the paper's Figure
+    2 does not have.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class MQAR(Task):
         n_symbols: int,
         n_pairs: int,
         power_a: float,
+        answers_in_sequence: bool,
         random_filler: bool,
         train_lengths: Sequence[int],
         train_examples: int | None,
@@ -47,7 +49,8 @@ class MQAR(Task):
             train_examples=train_examples,
             validation_examples=validation_examples,
         )
-        self.n_pairs, self.power_a, self.random_filler = n_pairs, power_a, random_filler
+        self.n_pairs, self.power_a = n_pairs, power_a
+        self.answers_in_sequence, self.random_filler = answers_in_sequence, random_filler
 
     def example(self, rng: np.random.Generator, length: int) -> Example:
         n = self.n_pairs
@@ -58,14 +61,17 @@ class MQAR(Task):
             tokens += rng.integers(len(self.symbols), size=length)
         asked_at = 2 * (n + self.places(rng, length // 2 - n))
         tokens[: 2 * n : 2], tokens[1 : 2 * n : 2] = keys, values
-        tokens[asked_at], tokens[asked_at + 1] = keys, values
+        tokens[asked_at] = keys
+        answers = tokens.copy()
+        answers[asked_at + 1] = values
         scored = np.zeros(length, dtype=np.bool_)
         scored[asked_at + 1] = True
-        return Example(tokens, scored)
+        return Example(answers, scored) if self.answers_in_sequence else Example(tokens, scored, answers)
 
-    def guessing_loss(self) -> float:
-        """One of the values."""
-        return math.log(self.n_pairs) if self.n_pairs > 1 else math.inf
+    def guessing_nats(self, example: Example) -> float:
+        """One of the values; where they stand in the sequence, one of those that have not been given."""
+        p = self.n_pairs
+        return math.lgamma(p + 1) if self.answers_in_sequence else p * math.log(p)
 
     def places(self, rng: np.random.Generator, n_places: int) -> Ids:
         """The places of the queries, from 0, as if drawn one by one by their weights: the first ones of a race."""

@@ -46,3 +46,9 @@ class NBack(Task):
         scored = np.zeros(len(tokens), dtype=np.bool_)
         scored[2::2] = True
         return Example(tokens, scored)
+
+    def guessing_nats(self, example: Example) -> float:
+        """One of the symbols that have not been named yet, which are the last steps + 1."""
+        recent = np.lib.stride_tricks.sliding_window_view(example.tokens[1::2], self.steps + 1)
+        alike = (recent == recent[:, :1]).sum(1)  # the first of them is asked for
+        return float(-np.log(alike / (self.steps + 1)).sum())

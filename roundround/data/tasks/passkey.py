@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import BOS, FIRST, Example, Ids, Task, check_range, numbered
+from roundround.data.tasks.base import BOS, FIRST, Example, Ids, Task, check_range, nats_of_order, numbered
 
 FILLER = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
 BEFORE, BETWEEN, AFTER = "the pass key is", ". remember it .", "is the pass key ."
@@ -54,3 +54,7 @@ class Passkey(Task):
         start, middle, end = self.sentence
         tokens = np.concatenate([[BOS], before, start, key, middle, key, end, after, self.question, key])
         return Example(tokens, np.arange(length) >= length - self.n_digits)
+
+    def guessing_nats(self, example: Example) -> float:
+        """One of the digits that have not been said again."""
+        return nats_of_order(example.tokens[example.scored])

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, numbered
+from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, nats_of_order, numbered
 
 
 class OfSymbols(Task):
@@ -36,3 +36,8 @@ class Rearrangement(OfSymbols):
     def example(self, rng: np.random.Generator, length: int) -> Example:
         x = FIRST + rng.integers(len(self.symbols), size=length)
         return asked(x, self.answer(x))
+
+    @final
+    def guessing_nats(self, example: Example) -> float:
+        """One of the symbols that have not been said again, and the end after the last."""
+        return nats_of_order(example.tokens[example.scored][:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import numpy as np
@@ -22,3 +23,8 @@ class Repeat(OfSymbols):
     def example(self, rng: np.random.Generator, length: int) -> Example:
         x = np.full(length, FIRST + rng.integers(len(self.symbols)))
         return asked(x, x)
+
+    def guessing_nats(self, example: Example) -> float:
+        """The symbol again and again, and after each the end, as likely as it is among the lengths in training."""
+        shortest, longest = self.train_lengths
+        return math.log(longest - shortest + 1)

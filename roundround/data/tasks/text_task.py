@@ -60,6 +60,10 @@ class TextTask(Task):
     def origin(self) -> object:
         """What decides the texts, the numbers of `Task` aside, as json can write it."""
 
+    def output_at(self, answer: str) -> int | None:
+        """The character of an answer with which its output begins; None where it is nothing else."""
+        return None
+
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
         """The texts of a split where there is a fixed set of them, as `stored` has the examples."""
         return None
@@ -89,11 +93,20 @@ class TextTask(Task):
     def tokenised(self, text: Text) -> Example:
         """The example [L] that a text makes."""
         vocabulary = self.vocabulary()
-        prompt, whole = vocabulary.encode(text.prompt), vocabulary.encode(text.prompt + text.answer)
-        n = len(prompt)
-        answer = whole[n:] if whole[:n] == prompt else vocabulary.encode(text.answer)
+        prompt, answer = vocabulary.encode(text.prompt), self._behind(text.prompt, text.answer)
         tokens = np.array([*self._beginning, *prompt, *answer, vocabulary.end_of_document], dtype=np.int64)
-        return Example(tokens, np.arange(len(tokens)) >= len(self._beginning) + n)
+        first = len(self._beginning) + len(prompt)
+        output_at = self.output_at(text.answer)
+        if output_at is not None:  # as a token of the answer; one that begins before the output belongs to it
+            before = zip(answer, self._behind(text.prompt, text.answer[:output_at]), strict=False)
+            output_at = first + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], before))
+        return Example(tokens, np.arange(len(tokens)) >= first, output_at=output_at)
+
+    def _behind(self, prompt: str, answer: str) -> list[int]:
+        """The tokens of an answer, as they are behind the prompt."""
+        encode = self.vocabulary().encode
+        own, whole = encode(prompt), encode(prompt + answer)
+        return whole[len(own) :] if whole[: len(own)] == own else encode(answer)
 
     @final
     def context(self, length: int) -> int:

@@ -89,6 +89,10 @@ def rotations_of(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Ro
         if isinstance(encoding, NoPE):
             found.append(Rotation(torch.zeros_like(table)))
             continue
+        if encoding.draws_positions:
+            raise UserError(
+                f"{name} draws positions, which a loaded model does not take; pe.positions=consecutive is RoPE"
+            )
         if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
             raise UserError(
                 f"{name} is no RoPE that its frequencies determine; "

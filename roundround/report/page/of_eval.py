@@ -16,7 +16,7 @@ DISPERSION = {  # metric: label, whether the axis is logarithmic
     "largest_weight": ("largest weight of a row", False),
     "logit_spread": ("logit spread (nats)", False),
 }
-WITH_INTERVAL = ("exact_match", "token_accuracy")
+WITH_INTERVAL = ("exact_match", "token_accuracy", "output_match")
 ANSWERS = (*WITH_INTERVAL, "error_rate", "nats_per_token")  # of a task, at each length
 MOST_HEADS = 16  # of a layer, each with a line of its own
 Points = list[tuple[float, float | None]]
@@ -64,7 +64,7 @@ def by_length(records: Sequence[Record]) -> Chart:
 
 def is_answer(record: Record) -> bool:
     """Whether this is a number of all examples of a length of a task."""
-    return record["metric"] in ANSWERS and "layer" not in record
+    return record["metric"] in ANSWERS and "layer" not in record and "task" not in record  # a part of the task
 
 
 def answers(records: Sequence[Record]) -> Table:
@@ -72,28 +72,30 @@ def answers(records: Sequence[Record]) -> Table:
     by_length: dict[Any, dict[str, Record]] = {}
     for record in filter(is_answer, records):
         by_length.setdefault(record.get("length"), {})[record["metric"]] = record
-    columns = ["length", "tokens"]
-    for metric in ANSWERS:
+    metrics = [metric for metric in ANSWERS if any(metric in found for found in by_length.values())]
+    columns = ["length", "tokens", "distinct examples"]
+    for metric in metrics:
         columns += [metric, "low", "high"] if metric in WITH_INTERVAL else [metric]
     rows = []
     for length, found in by_length.items():
-        row = [length, next(iter(found.values())).get("context")]
-        for metric in ANSWERS:
+        one = next(iter(found.values()))
+        row = [length, one.get("context"), one.get("distinct")]
+        for metric in metrics:
             fields = ("value", "low", "high") if metric in WITH_INTERVAL else ("value",)
             row += [found.get(metric, {}).get(name) for name in fields]
         rows.append(row)
-    return Table("right answers by length", columns, rows, note="low, high: 95 % interval over examples")
+    return Table("right answers by length", columns, rows, note="low, high: 95 % interval over distinct examples")
 
 
 def right_by_length(files: RunFiles, records: Sequence[Record]) -> Chart:
     """Of a task: which share of the examples, and of their scored tokens, is right at each length."""
     series = []
-    for style, metric in enumerate(("exact_match", "token_accuracy")):
-        found = [r for r in records if r["metric"] == metric and number(r.get("length"))]
+    for style, metric in enumerate(WITH_INTERVAL):
+        found = [r for r in records if r["metric"] == metric and is_answer(r) and number(r.get("length"))]
         points = [(float(r["length"]), number(r["value"])) for r in found]
         series.append(Series(metric.replace("_", " "), points, [interval(r) for r in found], style))
     ticks = sorted({x for line in series for x, _ in line.points})
-    note = "The bands are 95 % intervals over examples."
+    note = "The bands are 95 % intervals over distinct examples."
     trained = trained_lengths(files)
     if trained is not None:
         note += f" Lengths {trained[0]:,} to {trained[1]:,} were in training."
@@ -115,7 +117,7 @@ def interval(record: Record) -> tuple[float, float] | None:
 
 
 def loss_by_length(records: Sequence[Record]) -> Chart:
-    points = whole(records, "nats_per_token")
+    points = whole([r for r in records if is_answer(r)], "nats_per_token")
     ticks = [x for x, _ in points]
     series = [Series("loss", points)]
     return Chart(
@@ -186,9 +188,13 @@ def scope(records: Sequence[Record]) -> list[str]:
 
 def scope_of_task(files: RunFiles, records: Sequence[Record]) -> list[str]:
     """How many examples there were, and which lengths training had."""
+    records = [r for r in records if is_answer(r)]
     counts = sorted({f"{count:,.0f}" for r in records if (count := number(r.get("examples"))) is not None})
     lines = [f"Test examples: {', '.join(counts)} at each length."] if counts else []
     trained = trained_lengths(files)
+    few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
+    if few:
+        lines.append(f"Some were drawn again, and count once in the intervals: {min(few):,.0f} are distinct at least.")
     return lines if trained is None else [*lines, f"Training had lengths {trained[0]:,} to {trained[1]:,}."]
 
 

@@ -105,9 +105,11 @@ def scope_of_task(run: PastRun) -> list[str]:
     data, lengths = run.manifest["data"] or {}, run.train_lengths
     lines, n_validated, n = [], number(data.get("validation_examples")), number(data.get("train_examples"))
     if n_validated is not None:
+        n_distinct = number(data.get("distinct_validation_examples"))
+        same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
         lines.append(
-            f"Held-out numbers: over {n_validated:,.0f} validation examples, of which only scored tokens count; the "
-            "best checkpoint is the one with most exact matches, among equals that of the lowest loss."
+            f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
+            "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
         )
     if lengths is not None:
         examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"

@@ -51,10 +51,10 @@ def drawn(task: Task, n: int, *, length: int | None = None, split: str = "test",
     return [examples[i] for i in range(n)]
 
 
-def spelled(task: Task, example: Example) -> list[str]:
-    """The tokens of an example as words."""
+def spelled(task: Task, example: Example, *, targets: bool = False) -> list[str]:
+    """The tokens of an example as words, or its targets."""
     words = [*SPECIAL, *task.symbols]
-    return [words[token] for token in example.tokens]
+    return [words[token] for token in (example.targets if targets else example.tokens)]
 
 
 def texts(task: Task, n: int, *, length: int, split: str = "test") -> list[list[str]]:
@@ -70,11 +70,11 @@ def mistakes(task: Task, solver: Solver, *lengths: int, n: int = 12) -> list[tup
     found = []
     for length in lengths:
         for example in drawn(task, n, length=length):
-            words = spelled(task, example)
+            words, targets = spelled(task, example), spelled(task, example, targets=True)
             for place in example.scored.nonzero()[0]:
                 answer = solver(words[:place])
-                if answer != words[place]:
-                    found.append((" ".join(words[:place]), words[place], answer))
+                if answer != targets[place]:
+                    found.append((" ".join(words[:place]), targets[place], answer))
     return found
 
 

@@ -77,10 +77,11 @@ def test_every_golden_text_is_an_example_to_the_letter() -> None:
 
 def test_the_scored_tokens_are_the_answer_and_the_end() -> None:
     task = of_files(GOLDEN, test_path=[str(GOLDEN)], algorithms=["heapsort"]).with_vocabulary(BYTES)
-    tokens, scored = Examples(task, seed=0, split="test", length=4)[0]
+    tokens, scored, _, output_at = Examples(task, seed=0, split="test", length=4)[0]
     [row] = [row for row in ROWS if row["algo_name"] == "heapsort"]
     assert bytes(tokens[scored][:-1].tolist()).decode() == row["answer"]
     assert scored.sum() == len(row["answer"]) + 1
+    assert bytes(tokens[output_at:-1].tolist()).decode() == row["answer"].split(" | ")[1]
 
 
 def test_a_test_set_of_its_own_is_tested_whole_by_algorithm_and_length() -> None:

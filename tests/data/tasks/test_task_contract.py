@@ -135,7 +135,7 @@ def test_tokens_are_of_the_vocabulary_and_some_are_scored_but_the_first_never(na
     assert size == len(SPECIAL) + len(task.symbols)
     for length in (task.shortest, *task.train_lengths):
         examples = drawn(task, 30, length=length)
-        for tokens, scored in examples:
+        for tokens, scored, *_ in examples:
             assert (tokens.dtype, scored.dtype, tokens.shape) == (np.int64, np.bool_, scored.shape)
             assert 0 <= tokens.min() <= tokens.max() < size
             assert unknown not in tokens

@@ -10,6 +10,7 @@ import pytest
 from helpers_tasks import build, drawn, mistakes, texts
 from scipy.stats import chisquare
 
+from roundround.data.tasks.batches import padded
 from roundround.data.tasks.mqar import MQAR
 from roundround.errors import UserError
 
@@ -23,15 +24,38 @@ def solver_of(n_pairs: int):
     return solver
 
 
+@pytest.mark.parametrize("answers_in_sequence", [False, True])
 @pytest.mark.parametrize("random_filler", [False, True])
 @pytest.mark.parametrize(("n_pairs", "length"), [(4, 64), (8, 128), (1, 4), (16, 64), (4, 37)])
-def test_a_solver_gets_every_scored_target(n_pairs: int, length: int, random_filler: bool) -> None:
-    task = build("mqar", n_pairs=n_pairs, train_lengths=[length, length], random_filler=random_filler)
+def test_a_solver_gets_every_scored_target(
+    n_pairs: int, length: int, random_filler: bool, answers_in_sequence: bool
+) -> None:
+    changes = {"random_filler": random_filler, "answers_in_sequence": answers_in_sequence}
+    task = build("mqar", n_pairs=n_pairs, train_lengths=[length, length], **changes)
     assert mistakes(task, solver_of(n_pairs), length) == []
 
 
+def test_no_value_stands_behind_the_pairs_unless_it_is_asked_for() -> None:
+    for words, example in zip(texts(build("mqar"), 40, length=64), drawn(build("mqar"), 40, length=64), strict=True):
+        keys = words[:8:2]
+        assert Counter(words[8:]) == Counter({"_": 52, **dict.fromkeys(keys, 1)})
+        assert sorted(example.targets[example.scored]) == sorted(example.tokens[1:8:2])
+    within = drawn(build("mqar", answers_in_sequence=True), 40, length=64)
+    for example, kept in zip(within, drawn(build("mqar"), 40, length=64), strict=True):
+        if example.tokens[:8].tolist() == kept.tokens[:8].tolist():  # of the same split by both hashes
+            assert example.targets.tolist() == kept.targets.tolist()
+
+
+def test_a_batch_gives_the_model_no_value_and_asks_for_it() -> None:
+    [example] = drawn(build("mqar"), 1, length=64)
+    batch = padded([example])
+    asked = example.scored[1:].nonzero()[0]
+    assert batch.targets[0, asked].tolist() == example.targets[asked + 1].tolist()
+    assert (batch.tokens[0, 8:] >= example.tokens[1:8:2].min()).sum() == 0, "ids of values are the largest"
+
+
 def test_each_key_is_asked_for_once_and_the_rest_is_filler() -> None:
-    task = build("mqar")
+    task = build("mqar", answers_in_sequence=True)
     for words, example in zip(texts(task, 40, length=64), drawn(task, 40, length=64), strict=True):
         keys, values = words[:8:2], words[1:8:2]
         assert len(words) == 64
@@ -69,11 +93,6 @@ def test_places_are_drawn_one_by_one_with_weights_by_the_power_law(power_a: floa
     found = Counter(tuple(int(place) + 1 for place in task.places(rng, 4)) for _ in range(n))
     assert found.keys() <= expected.keys()
     assert chisquare([found[pair] for pair in expected], [n * p for p in expected.values()]).pvalue > 1e-3
-
-
-def test_who_guesses_among_the_values_has_not_left_the_plateau() -> None:
-    assert build("mqar").guessing_loss() == pytest.approx(np.log(4))
-    assert build("mqar", n_pairs=1).guessing_loss() == np.inf
 
 
 def test_random_filler_may_be_any_symbol() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -77,21 +76,6 @@ def test_letters_and_words_are_all_used() -> None:
 
 def test_the_answer_and_its_end_are_scored() -> None:
     assert {int(example.scored.sum()) for example in drawn(build("mqmtar"), 5, length=64)} == {13}
-
-
-def test_who_guesses_among_the_values_pays_for_their_first_letters() -> None:
-    task, nats = build("mqmtar", train_lengths=[64, 64]), []
-    for words in texts(task, 200, length=64):
-        values = [value for _, value in pairs_of(words[: words.index("?")], 2, 2)]
-        answer = after(words, "<sep>")
-        for start in range(0, len(answer) - 1, 3):
-            _, first, second = answer[start : start + 3]
-            alike = [value for value in values if value[0] == first]
-            share = sum(value[1] == second for value in alike) / len(alike)
-            nats += [0.0, math.log(len(values) / len(alike)), -math.log(share)]
-        nats += [0.0]  # the end
-    assert task.guessing_loss() == pytest.approx(sum(nats) / len(nats))
-    assert build("mqmtar", n_queries=1, train_lengths=[8, 14]).guessing_loss() == math.inf, "of one pair"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def sentencepiece() -> Vocabulary:
 
 
 def test_an_example_of_bytes_is_the_text_between_two_ends_of_document() -> None:
-    tokens, scored = Digits().with_vocabulary(Bytes().build([])).tokenised(Text("12:\n", "12\n"))
+    tokens, scored, *_ = Digits().with_vocabulary(Bytes().build([])).tokenised(Text("12:\n", "12\n"))
     assert bytes(tokens[1:-1].tolist()) == b"12:\n12\n"
     assert tokens[0] == tokens[-1] == 256
     assert bytes(tokens[scored][:-1].tolist()) == b"12\n"
@@ -54,7 +54,7 @@ def test_an_example_of_bytes_is_the_text_between_two_ends_of_document() -> None:
 
 
 def test_a_checkpoints_beginning_of_sequence_comes_first_and_its_end_last(sentencepiece: Vocabulary) -> None:
-    tokens, scored = Digits().with_vocabulary(sentencepiece).tokenised(Text("12:\n", "12\n"))
+    tokens, scored, *_ = Digits().with_vocabulary(sentencepiece).tokenised(Text("12:\n", "12\n"))
     names = [sentencepiece.tokenizer.id_to_token(int(token)) for token in (tokens[0], tokens[-1])]
     assert names == ["<s>", "</s>"]
     assert scored[-1]
@@ -64,7 +64,7 @@ def test_the_model_sees_the_prompt_as_decoding_gives_it_and_no_space_before_the_
     sentencepiece: Vocabulary,
 ) -> None:
     text = Text("sort: [0.5 0.1]\n", "[0.1 0.5]\n\n")
-    tokens, scored = Digits().with_vocabulary(sentencepiece).tokenised(text)
+    tokens, scored, *_ = Digits().with_vocabulary(sentencepiece).tokenised(text)
     prompt, answer = tokens[~scored][1:].tolist(), tokens[scored][:-1].tolist()
     assert prompt == sentencepiece.encode(text.prompt)
     assert sentencepiece.decode([*prompt, *answer]) == text.prompt + text.answer
@@ -73,7 +73,7 @@ def test_the_model_sees_the_prompt_as_decoding_gives_it_and_no_space_before_the_
 
 def test_where_a_token_would_span_prompt_and_answer_the_prompt_stays_as_it_is_alone() -> None:
     merging = BPE(vocab_size=258, max_train_bytes=100).build(["ab ab ab ab"])  # whose one merge is of a and b
-    tokens, scored = Digits().with_vocabulary(merging).tokenised(Text("xa", "bx"))
+    tokens, scored, *_ = Digits().with_vocabulary(merging).tokenised(Text("xa", "bx"))
     assert len(merging.encode("xabx")) == 3
     assert [merging.decode([token]) for token in tokens.tolist()[1:-1]] == ["x", "a", "b", "x"]
     assert scored.tolist() == [False, False, False, True, True, True]
