@@ -64,10 +64,9 @@ def scope(
     every = "the same " if len(losses) > 1 else ""
     at_each = " at each length" if len(losses) > 1 else ""
     part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
+    of_all = f"held-out documents of {n_documents + data.n_train_documents:,}" if data.n_train_documents else "documents"
     lines = [
-        f"{every}{loss.n_targets:,} targets ({n_bytes[longest]:,} bytes){at_each}: {part}"
-        f"{n_documents:,} held-out documents of {n_documents + data.n_train_documents:,}; "
-        f"* is the training context length",
+        f"{every}{loss.n_targets:,} targets ({n_bytes[longest]:,} bytes){at_each}: {part}{n_documents:,} {of_all}",
         *about_joints(loss, longest, reader),
     ]
     if reader.separate_documents:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -144,12 +145,31 @@ class Reader:
         begins = np.append(True, self.is_joint[:-1]) if self.one_by_one else np.arange(len(n_bytes)) == 0
         return int(n_bytes[~begins].sum() if first_token is None or not self.one_by_one else n_bytes.sum())
 
-    def inputs(self, length: int, first_token: int | None) -> list[list[int]]:
-        """The tokens that the model reads in each window, in their order in the text; for a probe to look at."""
-        windows = self.windows(length, first_token, None)
+
+@dataclass(frozen=True)
+class Windowed:
+    """A reader at one length, with the token in front of its windows, for a probe."""
+
+    reader: Reader
+    length: int
+    first_token: int | None
+
+    def loss(self) -> PositionLoss:
+        return self.reader.loss(self.length, self.first_token)
+
+    def first_word(self) -> str | None:
+        return None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
+
+    def reading(self) -> dict[str, Any]:
+        """How the text is read, which every result names."""
+        return {"length": self.length, "first_token": self.first_word(), **self.reader.reading()}
+
+    def inputs(self) -> list[list[int]]:
+        """The tokens that the model reads in each window, in the order of the text."""
+        windows = self.reader.windows(self.length, self.first_token, None)
         if isinstance(windows, DocumentWindows):
-            return [windows.window(number) for number in np.argsort(windows.rows[:, 0], kind="stable").tolist()]
-        head = [] if first_token is None else [first_token]
+            return [windows.window(number) for number in windows.rows[:, 0].argsort(kind="stable").tolist()]
+        head = [] if self.first_token is None else [self.first_token]
         return [head + row for row in windows[:][:, :-1].tolist()]
 
 

@@ -237,5 +237,6 @@ def report(
         perplexity.draw(losses, train_length=train_length, title=title, folder=run.directory / "figures")
         shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
         print_table(shown, on_output=table == "stdout")
-        for line in evaluation.scope(losses, n_bytes, words, evaluated.reader):
+        scope, *lines = evaluation.scope(losses, n_bytes, words, evaluated.reader)
+        for line in [f"{scope}; * is the training context length", *lines]:
             print_status(line)
