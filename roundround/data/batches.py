@@ -199,14 +199,15 @@ class DocumentWindows:
         rows: list[tuple[int, int, int]] = []  # begin and end in the stream, and the first place that counts
         for begin, end in zip([0, *(place + 1 for place in ends)], ends, strict=False):
             n_targets = end - begin + before - 1
-            starts = [*range(0, max(1, n_targets - length), stride), *([n_targets - length] if n_targets > length else [])]
+            last = max(0, n_targets - length)
+            starts = [*range(0, last, stride), last]
             for start, counted in zip(starts, [0, *(place + length for place in starts)], strict=False):
                 if n_targets > 0:
                     a = begin - before + start
                     rows.append((a, min(a + length, end - 1) + 1, counted - start if start else 0))
         rows.sort(key=lambda row: row[0] - row[1])
         self.rows = np.asarray(rows, np.int64).reshape(-1, 3)
-        self.length = int((self.rows[0, 1] - self.rows[0, 0] - 1)) if rows else 0
+        self.length = int(self.rows[0, 1] - self.rows[0, 0] - 1) if rows else 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -262,6 +263,6 @@ def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> Non
         )
     if len(tokens) < length + 1:
         raise UserError(
-            f"the held-out documents make {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
-            f"window; raise data.held_out, give more text, or evaluate at shorter lengths"
+            f"the text to score has {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
+            f"window; raise data.held_out, give more text, or choose a shorter length"
         )

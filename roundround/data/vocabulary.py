@@ -85,9 +85,7 @@ def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
         raise ValueError(f"it has no token {end_of_document}, which is to end a document")
 
 
-def open_vocabulary(
-    tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False
-) -> Vocabulary:
+def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
     """The vocabulary as it is used: nothing cut, nothing padded, special tokens read out of a text or not."""
     tokenizer.no_truncation()
     tokenizer.no_padding()

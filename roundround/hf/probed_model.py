@@ -32,9 +32,7 @@ class ProbedHuggingFaceModel(ProbedModel):
     special token is that token, as in transformers, unless `reads_special_tokens` is False.
     """
 
-    def __init__(
-        self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True
-    ) -> None:
+    def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
         normalisers = normalisers_of(model)
         super().__init__(name, model, normalisers, first_token_of(tokenizer), normalisers[0].shape.train_length)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)

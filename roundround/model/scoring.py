@@ -131,9 +131,7 @@ def score(
     loss = PositionLoss(windows[:1].shape[1] - 1)
     for start in range(0, len(windows), batch):
         rows = slice(start, start + batch)
-        tokens_BT1 = windows[rows]
-        targets_BT = tokens_BT1[:, 1:]
-        on_device_BT1 = tokens_BT1.to(device)
+        on_device_BT1 = windows[rows].to(device)
         inputs_BT = on_device_BT1[:, :-1]
         ends = {} if separator is None else {"ends_BT": inputs_BT == separator}
         loss_BT = model(inputs_BT, targets_BT=on_device_BT1[:, 1:], **ends)

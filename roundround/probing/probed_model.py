@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from roundround.attention.keys import AttentionShape
-from roundround.data.vocabulary import Vocabulary
 from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.rotary import RotaryEncoding
@@ -53,10 +52,6 @@ class ProbedModel(ABC):
     @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
         """Token ids of a text, without any special token."""
-
-    @abstractmethod
-    def vocabulary(self) -> Vocabulary:
-        """Its tokenizer, with the token that stands between documents. UserError where there is none."""
 
     @abstractmethod
     def words(self, tokens: Sequence[int]) -> list[str]:
@@ -113,11 +108,6 @@ class ProbedDecoder(ProbedModel):
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
-
-    def vocabulary(self) -> Vocabulary:
-        if self.first_token is None:
-            raise UserError(f"{self.name} was trained on documents apart, and knows no token between them")
-        return Vocabulary(self.tokenizer, self.first_token)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]

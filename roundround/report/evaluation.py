@@ -53,20 +53,23 @@ def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, ti
 
 
 def scope(
-    losses: Mapping[int, PositionLoss], n_bytes: Mapping[int, int], first_words: Mapping[int, str | None], reader: Reader
+    losses: Mapping[int, PositionLoss],
+    n_bytes: Mapping[int, int],
+    first_words: Mapping[int, str | None],
+    reader: Reader,
 ) -> list[str]:
     """What the numbers were taken over, and how the text was read, in lines.
 
     n_bytes, first_words: of each length, the bytes scored and the token in front of every window.
     """
     longest, data = max(losses), reader.data
-    loss, n_documents = losses[longest], data.n_held_out_documents
-    every = "the same " if len(losses) > 1 else ""
-    at_each = " at each length" if len(losses) > 1 else ""
+    loss, n, n_others = losses[longest], data.n_held_out_documents, data.n_train_documents
+    targets = f"{loss.n_targets:,} targets ({n_bytes[longest]:,} bytes)"
+    every = f"the same {targets} at each length" if len(losses) > 1 else targets
     part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
-    of_all = f"held-out documents of {n_documents + data.n_train_documents:,}" if data.n_train_documents else "documents"
+    documents = f"{n:,} held-out documents of {n + n_others:,}" if n_others else f"{n:,} documents"
     lines = [
-        f"{every}{loss.n_targets:,} targets ({n_bytes[longest]:,} bytes){at_each}: {part}{n_documents:,} {of_all}",
+        f"{every}: {part}{documents}",
         *about_joints(loss, longest, reader),
     ]
     if reader.separate_documents:

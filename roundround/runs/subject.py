@@ -19,6 +19,7 @@ from roundround.data.tasks.base import Task
 from roundround.data.tasks.examples import Examples
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.token_data import TokenData
+from roundround.data.vocabulary import Vocabulary
 from roundround.errors import UserError
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
@@ -106,7 +107,7 @@ def windows_for(
         if trained is not None and trained.separate_documents:
             raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
         separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
-        data = joined(documents_of(config), probed.vocabulary(), most)
+        data = joined(documents_of(config), vocabulary_of_model(probed, trained), most)
     reader = Reader(
         model=probed.decoder if isinstance(probed, ProbedDecoder) else probed,
         data=data,
@@ -118,6 +119,16 @@ def windows_for(
         peers=peers,
     )
     return Windowed(reader, length, reader.first_token(length))
+
+
+def vocabulary_of_model(probed: ProbedModel, trained: TrainedRun | None) -> Vocabulary:
+    """The model's tokenizer, with the token that stands between documents. UserError where there is none."""
+    if trained is not None:
+        return trained.vocabulary()
+    from roundround.hf.probed_model import ProbedHuggingFaceModel  # transformers takes a second to import
+
+    assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
+    return probed.vocabulary()
 
 
 def first_of(*numbers: int | None) -> int | None:

@@ -37,6 +37,7 @@ from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.tasks.evaluate_task import check_lengths, evaluate_task, of_all
 
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """A model with the text that it is measured on.
@@ -93,7 +94,9 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
     separate = separates_documents(config, invocation, trained)
     data = trained.held_out_text()
-    reader = Reader(model=decoder, data=data, device=device, separate_documents=separate, **reading_of(config, invocation))
+    reader = Reader(
+        model=decoder, data=data, device=device, separate_documents=separate, **reading_of(config, invocation)
+    )
     evaluated = Evaluated(
         reader=reader,
         first_tokens=first_tokens(config, reader),

@@ -67,9 +67,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
             )
             if config.ablate:
                 scored = scored_of(trained, config.length, len(texts))
-                one_by_one = partial(
-                    ablation.text_loss, probed, texts, batch_tokens=config.batch_tokens, scored=scored
-                )
+                one_by_one = partial(ablation.text_loss, probed, texts, batch_tokens=config.batch_tokens, scored=scored)
                 ablate(run, config, probed, texts, bands, windowed, windowed.loss if windowed else one_by_one)
             elif config.prompt == "maximum":
                 look_at_maximum(run, probed)

@@ -14,8 +14,8 @@ from conftest import STORIES
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
-from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, byte_characters
-from roundround.data.vocabulary import Vocabulary
+from roundround.data.tokenizers import BPE, Bytes, HuggingFace, Saved, byte_characters
+from roundround.data.vocabulary import Vocabulary, vocabulary_of
 from roundround.errors import Interrupted, UserError
 
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
@@ -162,7 +162,7 @@ def test_a_tokenizer_cannot_ask_for_any_amount_of_memory(
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="a")
     if end == 0:
         with pytest.raises(UserError, match=f"tokenizer 'mine': {message}"):
-            AlreadyLoaded(theirs, "mine")
+            vocabulary_of(theirs, "mine")
 
 
 def test_holes_in_a_vocabulary_are_allowed(tmp_path: Path) -> None:
