@@ -93,7 +93,8 @@ def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
         f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them"
     ]
     if each > STRANGE_JOINT * mean:
-        way_out = "" if isinstance(reader.model, Decoder) else ": data.separate_documents=true scores them one by one"
+        apart = "; data=... data.separate_documents=true scores documents one by one"
+        way_out = "" if isinstance(reader.model, Decoder) else apart
         lines.append(
             f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
             f"been trained on single documents{way_out}"

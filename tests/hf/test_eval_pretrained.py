@@ -152,7 +152,7 @@ def test_single_documents_are_scored_as_the_model_reads_them_alone(
         nats += losses_of_document(model, tokenizer(text).input_ids, length, stride or length, begins_texts)
     assert len(nats) == sum(map(len, texts)) - (0 if begins_texts else 4)
     assert done.value("scored_targets") == len(nats)
-    assert done.value("nats_per_token") == pytest.approx(sum(nats) / len(nats), rel=1e-5)
+    assert done.value("perplexity") == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-5)
     n_bytes = sum(map(len, texts)) - (0 if begins_texts else 4)
     assert done.value("nats_per_byte") == pytest.approx(sum(nats) / n_bytes, rel=1e-5)
     assert done.manifest["separate_documents"] is True
@@ -186,6 +186,9 @@ def test_documents_one_by_one_may_be_read_without_their_first_token(evaluated: C
     assert f"{n_documents} held-out documents of 200" in " ".join(with_it.err.split())
     assert with_it.manifest["first_token"] == "<s>"
     assert without.manifest["first_token"] is None
+
+
+def test_the_dispersion_of_single_documents_is_refused(evaluated: Callable[..., Done]) -> None:
     assert_refused(evaluated("data.separate_documents=true", "dispersion=true"), "documents do not see each other")
 
 
@@ -209,7 +212,7 @@ def test_text_that_spells_a_special_token_is_read_as_transformers_reads_it(
         expected = float(model(ids, labels=ids).loss)
     assert done.code == 0, done.err
     assert done.value("scored_targets") == ids.shape[1] - 1, "a joint that the text spells is a target as well"
-    assert done.value("nats_per_token") == pytest.approx(expected, rel=1e-5)
+    assert done.value("perplexity") == pytest.approx(math.exp(expected), rel=1e-5)
     assert done.value("nats_per_byte") == pytest.approx(expected * (ids.shape[1] - 1) / (len(SPELLED) - 1), rel=1e-5)
     assert {r["special_tokens"] for r in done.results} == {special_tokens} == {done.manifest["special_tokens"]}
     said = {"read": "is that token, as tokenizer(text) reads it", "plain": "is plain characters"}[special_tokens]
@@ -217,15 +220,14 @@ def test_text_that_spells_a_special_token_is_read_as_transformers_reads_it(
 
 
 def test_a_joint_that_costs_many_times_the_mean_has_a_line() -> None:
-    loss = PositionLoss(2)
     joint_BT = torch.tensor([[False, True], [False, False]])
-    for each, n_lines in ((9.9, 1), (10.1, 2)):
+    for each, n_lines in ((9.0, 1), (11.0, 2)):
         loss = PositionLoss(2)
         loss.add(torch.tensor([[2.0, each], [2.0, 2.0]]), None, joint_BT)
         reader = SimpleNamespace(model=None, data=SimpleNamespace(joining_token="<s>"))
         lines = about_joints(loss, 2, reader)
         assert len(lines) == n_lines
-    assert "5.0 times as much as a target" in lines[1]
+    assert "5.5 times as much as a target" in lines[1]
     assert "data.separate_documents=true" in lines[1]
 
 
