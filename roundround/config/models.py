@@ -109,4 +109,5 @@ def opened_pretrained(
     if patch.remark is not None:
         print_status(patch.remark)
     with patch:
-        yield ProbedHuggingFaceModel(source.path.rstrip("/").rpartition("/")[2], loaded, tokenizer)
+        name, reads = source.path.rstrip("/").rpartition("/")[2], source.special_tokens == "read"
+        yield ProbedHuggingFaceModel(name, loaded, tokenizer, reads_special_tokens=reads)

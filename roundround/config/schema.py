@@ -106,9 +106,14 @@ class EvalConfig:
             at_least_one(max_tokens=self.max_tokens)
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
-        self.bos = self.bos.lower()  # true and false come as True and False
-        if self.bos not in ("auto", "true", "false"):
-            raise UserError(f"bos={self.bos} must be auto, true or false")
+        self.bos = checked_bos(self.bos)
+
+
+def checked_bos(bos: str) -> str:
+    """auto, true or false; the latter two come as True and False."""
+    if bos.lower() not in ("auto", "true", "false"):
+        raise UserError(f"bos={bos.lower()} must be auto, true or false")
+    return bos.lower()
 
 
 @dataclass
@@ -136,6 +141,7 @@ class SubjectConfig:
     checkpoint: str = MISSING
     texts: str | None = MISSING
     length: int | None = MISSING
+    bos: str = MISSING
     max_tokens: int | None = MISSING
     max_documents: int | None = MISSING
     device: str = MISSING
@@ -156,6 +162,9 @@ class SubjectConfig:
                 at_least_one(**{name: value})
         if self.length is not None and self.length < 2:
             raise UserError(f"length={self.length} must be at least 2 tokens")
+        self.bos = checked_bos(self.bos)
+        if self.bos != "auto" and (self.length is None or self.run is not None):
+            raise UserError(f"bos={self.bos} is for windows of a pretrained model=; give length= too, or leave it out")
         if self.texts is not None and self.data is not None:
             raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
         if self.run is not None and self.model is not None:

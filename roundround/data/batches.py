@@ -174,6 +174,62 @@ class EvaluationWindows(Dataset[Tensor]):
         counted_N = np.where(windows_N == 0, 0, self.starts(windows_N - 1) + self.length - self.starts(windows_N))
         return torch.from_numpy(counted_N)
 
+    def scored(self, windows: slice) -> Tensor:
+        """Whether a target counts, of each of these windows: [n, length], bool."""
+        return torch.arange(self.length) >= self.first_scored(windows)[:, None]
+
+
+class DocumentWindows:
+    """Windows over documents one by one, each read from its own beginning, the longest window first.
+
+    is_joint: [len(tokens)], bool, the tokens between documents, which stand in no window. first: the token with which
+    a text begins; it stands in front of a document, and in a later window of a long one in the place of the token that
+    was the last target before it. None where nothing begins a text: the first token of a document is then no target.
+
+    A document of more than `length` targets is cut as `EvaluationWindows` cuts a stream. A slice gives [n, longest of
+    these + 1], int64; shorter windows are filled up with their last token.
+    """
+
+    def __init__(
+        self, tokens: Tokens, is_joint: NDArray[np.bool_], *, first: int | None, length: int, stride: int
+    ) -> None:
+        self.tokens, self.first = tokens, first
+        ends = [*np.flatnonzero(is_joint).tolist(), len(tokens)]
+        before = 0 if first is None else 1  # tokens in front of a document
+        rows: list[tuple[int, int, int]] = []  # begin and end in the stream, and the first place that counts
+        for begin, end in zip([0, *(place + 1 for place in ends)], ends, strict=False):
+            n_targets = end - begin + before - 1
+            last = max(0, n_targets - length)
+            starts = [*range(0, last, stride), last]
+            for start, counted in zip(starts, [0, *(place + length for place in starts)], strict=False):
+                if n_targets > 0:
+                    a = begin - before + start
+                    rows.append((a, min(a + length, end - 1) + 1, counted - start if start else 0))
+        rows.sort(key=lambda row: row[0] - row[1])
+        self.rows = np.asarray(rows, np.int64).reshape(-1, 3)
+        self.length = int(self.rows[0, 1] - self.rows[0, 0] - 1) if rows else 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, windows: slice) -> Tensor:
+        found = [self.window(number) for number in range(len(self))[windows]]
+        longest = max(map(len, found), default=1)
+        return torch.tensor([[*row, *row[-1:] * (longest - len(row))] for row in found]).view(len(found), longest)
+
+    def window(self, number: int) -> list[int]:
+        """The tokens of one window, not filled up."""
+        a, b, _ = self.rows[number].tolist()
+        head = [] if self.first is None else [self.first]
+        return head + np.asarray(self.tokens[a + len(head) : b]).tolist()
+
+    def scored(self, windows: slice) -> Tensor:
+        """Whether a target counts, of each of these windows: [n, longest], bool; False where a window is filled up."""
+        rows = torch.from_numpy(self.rows[windows])
+        n_targets = rows[:, 1] - rows[:, 0] - 1
+        place_T = torch.arange(int(n_targets.max()) if len(rows) else 0)
+        return (place_T >= rows[:, 2, None]) & (place_T < n_targets[:, None])
+
 
 def evaluation_windows(
     tokens: Tokens, *, length: int, longest: int, stride: int | None = None, max_tokens: int | None = None
@@ -207,6 +263,6 @@ def check_one_window(tokens: Tokens, length: int, max_tokens: int | None) -> Non
         )
     if len(tokens) < length + 1:
         raise UserError(
-            f"the held-out documents make {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
-            f"window; raise data.held_out, give more text, or evaluate at shorter lengths"
+            f"the text to score has {len(tokens):,} tokens, fewer than the {length + 1:,} of one longest "
+            f"window; raise data.held_out, give more text, or choose a shorter length"
         )

@@ -42,7 +42,8 @@ class Encoder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokenizer, self.end = vocabulary.tokenizer, vocabulary.end_of_document
         self.dtype = dtype_of_ids(vocabulary.size)
-        self.of_bytes = self.tokenizer.to_str() == Bytes().build([]).tokenizer.to_str()
+        same = self.tokenizer.to_str() == Bytes().build([]).tokenizer.to_str()
+        self.of_bytes = same and not vocabulary.reads_special_tokens
 
     def __call__(self, documents: Sequence[Document]) -> Encoded:
         train = [text for is_held_out, text in documents if not is_held_out]
@@ -102,7 +103,7 @@ def encoding(
             encoder = Encoder(vocabulary)
             yield lambda batches: map(encoder, batches)
         return
-    start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document)
+    start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document, vocabulary.reads_special_tokens)
     pool = ProcessPoolExecutor(n_processes, get_context("spawn"), initializer=_begin, initargs=start)
     try:
         with interrupts_blocked():  # Ctrl-C reaches all processes of a terminal: this one ends the others
@@ -128,11 +129,12 @@ def _in_order(pool: ProcessPoolExecutor, batches: Iterable[list[Document]], most
 _encoder: list[Encoder] = []  # of a process that `encoding` started
 
 
-def _begin(tokenizer_json: str, end_of_document: int) -> None:
+def _begin(tokenizer_json: str, end_of_document: int, reads_special_tokens: bool) -> None:
     """The first thing that such a process does. It ends with the one that started it, however that ends."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _encoder.append(Encoder(open_vocabulary(Tokenizer.from_str(tokenizer_json), end_of_document)))
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    _encoder.append(Encoder(open_vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)))
 
 
 def _end_with_the_first() -> None:

@@ -81,7 +81,8 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
     """The tokens of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
     meta, shards = entry.meta, OpenShards(ShardCache(cache_dir / SHARDS, most_bytes))
     types = dict.fromkeys(SPLITS, dtype_of_ids(meta["n_vocab"])) | {"held_out_bytes": BYTES}
-    vocabulary = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), meta["end_of_document"])
+    tokenizer, reads = Tokenizer.from_str(entry.tokenizer_json), meta.get("reads_special_tokens", False)
+    vocabulary = open_vocabulary(tokenizer, meta["end_of_document"], reads_special_tokens=reads)
     train, held_out, held_out_bytes = (
         TokenStream.of_files(files_of(entry, name), types[name], shards) for name in FILES
     )

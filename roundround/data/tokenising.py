@@ -107,7 +107,8 @@ def _begin(
         begun = read_sealed(place, BEGUN)
         if wanted.items() <= begun.items():
             tokenizer = Tokenizer.from_str(read_tokenizer(place, begun["tokenizer_hash"]))
-            vocabulary = open_vocabulary(tokenizer, begun["end_of_document"])
+            reads = begun.get("reads_special_tokens", False)
+            vocabulary = open_vocabulary(tokenizer, begun["end_of_document"], reads_special_tokens=reads)
             if vocabulary.size == begun["n_vocab"]:
                 for name in (META, STAMPS):
                     place.remove(name)  # where the corpus was there and a shard of it is not
@@ -122,6 +123,7 @@ def _begin(
         "end_of_document": vocabulary.end_of_document,
         "tokenizer_hash": content_hash(vocabulary.tokenizer),
         "tokenizer_content": content_identity(vocabulary),
+        **({"reads_special_tokens": True} if vocabulary.reads_special_tokens else {}),
     }
     place.write_text(TOKENIZER, vocabulary.tokenizer.to_str())
     write_sealed(place, BEGUN, begun)

@@ -156,27 +156,10 @@ class OfCorpus(TokenizerRecipe):
 
 @final
 class AlreadyOpen(TokenizerRecipe):
-    """A vocabulary that is there already, such as that of a mixture's other sources."""
+    """A vocabulary that is there already, such as a loaded model's, or that of a mixture's other sources."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-
-    def identity(self) -> str:
-        return content_identity(self._vocabulary)
-
-    def build(self, texts: Iterable[str]) -> Vocabulary:
-        return self._vocabulary
-
-
-@final
-class AlreadyLoaded(TokenizerRecipe):
-    """A tokenizer of transformers that is there already, such as a loaded model's. UserError if it is no fast one.
-
-    end_of_document: the token that joins documents; None for the end-of-sequence token.
-    """
-
-    def __init__(self, tokenizer: Any, name: str, *, end_of_document: int | None = None) -> None:
-        self._vocabulary = vocabulary_of(tokenizer, name, end_of_document)
 
     def identity(self) -> str:
         return content_identity(self._vocabulary)

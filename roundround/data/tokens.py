@@ -176,7 +176,8 @@ def _of_prepared(corpus: Prepared, recipe: TokenizerRecipe, cache_dir: Path) -> 
     if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
         raise UserError(
             f"{entry.place.address} was prepared with another tokenizer than the one asked for; leave tokenizer= out, "
-            f"or prepare the corpus with that one"
+            f"or prepare the corpus with that one (of a pretrained model: with model.special_tokens=plain, as it was "
+            f"prepared)"
         )
     return opened(entry, cache_dir, corpus.cache_bytes)
 

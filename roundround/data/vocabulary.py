@@ -21,12 +21,14 @@ class Vocabulary:
 
     first: the id of the token with which a text begins; None where that is the one that closes the text before it.
 
-    Special tokens are never read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters.
+    Special tokens are not read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters. With
+    `reads_special_tokens` such text is the token that it spells, as transformers' `tokenizer(text)` reads it.
     """
 
     tokenizer: Tokenizer
     end_of_document: int
     first: int | None = None
+    reads_special_tokens: bool = False
 
     @property
     def first_token(self) -> int:
@@ -46,7 +48,9 @@ class Vocabulary:
         return self.tokenizer.decode(list(ids))
 
 
-def vocabulary_of(tokenizer: Any, name: str, end_of_document: int | None = None) -> Vocabulary:
+def vocabulary_of(
+    tokenizer: Any, name: str, end_of_document: int | None = None, *, reads_special_tokens: bool = False
+) -> Vocabulary:
     """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document, or the one given.
 
     Raises UserError where it has no fast form, or none of these tokens.
@@ -62,7 +66,9 @@ def vocabulary_of(tokenizer: Any, name: str, end_of_document: int | None = None)
         check_ids(tokenizer.backend_tokenizer, end)
     except ValueError as error:
         raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
-    return open_vocabulary(Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end)
+    return open_vocabulary(
+        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end, reads_special_tokens=reads_special_tokens
+    )
 
 
 def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
@@ -79,12 +85,12 @@ def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
         raise ValueError(f"it has no token {end_of_document}, which is to end a document")
 
 
-def open_vocabulary(tokenizer: Tokenizer, end_of_document: int) -> Vocabulary:
-    """The vocabulary as it is used: nothing cut, nothing padded, no special token read out of a text."""
+def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
+    """The vocabulary as it is used: nothing cut, nothing padded, special tokens read out of a text or not."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # not saved in tokenizer.json, so set at each loading
-    return Vocabulary(tokenizer, end_of_document)
+    tokenizer.encode_special_tokens = not reads_special_tokens  # not saved in tokenizer.json, so set at each loading
+    return Vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)
 
 
 def content_hash(tokenizer: Tokenizer) -> str:
@@ -94,4 +100,5 @@ def content_hash(tokenizer: Tokenizer) -> str:
 
 def content_identity(vocabulary: Vocabulary) -> str:
     """The identity of a tokenizer that is there already: where it came from does not matter."""
-    return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document)
+    reading = {"special_tokens": "read"} if vocabulary.reads_special_tokens else {}
+    return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document, **reading)

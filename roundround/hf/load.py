@@ -36,6 +36,7 @@ from roundround.hf.foreign import (
 from roundround.memory import check_fits
 from roundround.packaged import model_path
 
+SPECIAL_TOKENS = ("read", "plain")
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -48,7 +49,8 @@ class Pretrained:
     float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
     for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
     that are not safetensors, which can run code too. default_data: the option of `data=`, one of roundround's, that a
-    verb reads with this model where none is given; null for the verb's own.
+    verb reads with this model where none is given; null for the verb's own. special_tokens: `read` text that spells
+    one, such as `<unk>`, as that token, which transformers' `tokenizer(text)` does; or as `plain` characters.
     """
 
     def __init__(
@@ -61,17 +63,21 @@ class Pretrained:
         trust_remote_code: bool,
         pickled: bool,
         default_data: str | None = None,
+        special_tokens: str = "read",
     ) -> None:
         if path is None:
             raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
+        if special_tokens not in SPECIAL_TOKENS:
+            raise ValueError(f"special_tokens={special_tokens} must be one of {', '.join(SPECIAL_TOKENS)}")
         path = model_path(path)
         folder = folder_named(path)
         self.is_folder = folder.is_dir()
         self.path = str(folder) if self.is_folder else path
         self.revision, self.dtype, self.offload = revision, dtype, offload
         self.trust_remote_code, self.pickled, self.default_data = trust_remote_code, pickled, default_data
+        self.special_tokens = special_tokens
 
     def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """The model, ready to evaluate, and its tokenizer. Raises UserError."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roundround.attention.precision import at_least_float32
+from roundround.data.vocabulary import Vocabulary, vocabulary_of
 from roundround.errors import UserError
 from roundround.hf.patching.attention import normalisers_of, text_decoder
 from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies, replace_rotations
@@ -27,13 +28,15 @@ LOGITS_AT_ONCE = 2**27  # half a GiB of float32
 class ProbedHuggingFaceModel(ProbedModel):
     """A model inside `attention.installed`, with its tokenizer.
 
-    Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself.
+    Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself. Text that spells a
+    special token is that token, as in transformers, unless `reads_special_tokens` is False.
     """
 
-    def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any) -> None:
+    def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
         normalisers = normalisers_of(model)
         super().__init__(name, model, normalisers, first_token_of(tokenizer), normalisers[0].shape.train_length)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
+        self.reads_special_tokens = reads_special_tokens
         if not frequency_tables(model):
             raise UserError(f"{name} ({type(model).__name__}) has no RoPE; there are no frequencies to probe")
 
@@ -53,7 +56,13 @@ class ProbedHuggingFaceModel(ProbedModel):
         return [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
 
     def text_tokens(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+        plain = not self.reads_special_tokens
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
+        reads = self.reads_special_tokens
+        return vocabulary_of(self.tokenizer, self.name, self.first_token, reads_special_tokens=reads)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token]) for token in tokens]

@@ -34,7 +34,7 @@ NOT_SETTINGS = {
 }
 # of a record: what says how it was measured, and what was found beside the number
 NOT_PLACES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints", "joining_token"}
-NOT_PLACES |= {"pair", "source", "separate_documents", "examples", "distinct", "split"}
+NOT_PLACES |= {"pair", "source", "separate_documents", "special_tokens", "examples", "distinct", "split"}
 NOT_PLACES |= {"context"}  # a task's length in tokens
 
 
@@ -189,7 +189,8 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
     if read:
         words = [f"{name.replace('_', ' ')} {token}" for name, token in read.items()]
         apart = ["documents apart"] if run.manifest.get("separate_documents") else []
-        facts["reading of the text"] = ", ".join([*words, *apart])
+        special = ["special tokens read"] if run.manifest.get("special_tokens") == "read" else []  # else plain, as ever
+        facts["reading of the text"] = ", ".join([*words, *apart, *special])
     if trained is not None and trained.verb == "train":
         facts |= facts_of_training(trained)
     return facts

@@ -71,8 +71,8 @@ class PositionLoss:
     def add_all(self, others: Iterable[PositionLoss]) -> None:
         """Take in what others have summed."""
         for other in others:
-            self.sum_T += other.sum_T
-            self.count_T += other.count_T
+            self.sum_T[: len(other.sum_T)] += other.sum_T
+            self.count_T[: len(other.sum_T)] += other.count_T
             self.joint_sum += other.joint_sum
             self.n_joints += other.n_joints
 
@@ -115,31 +115,26 @@ def score(
     *,
     batch: int,
     device: torch.device,
-    first_scored: Callable[[slice], Tensor] | None = None,
-    joint: int | None = None,
+    scored: Callable[[slice], Tensor] | None = None,
+    joints: Callable[[slice], Tensor] | None = None,
     separator: int | None = None,
 ) -> PositionLoss:
     """Score windows [N, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
 
-    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. first_scored: from
-    which position on the targets of some windows count (None: all of them). joint: the token that stands between
-    documents, whose losses are kept apart (None: it is a token like any other). separator: the token that ends a
-    document where documents do not see each other, for a `Decoder` (None: they do).
+    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. scored: which targets
+    of some windows count, [n, T] (None: all of them). joints: which of them join documents, [n, T], whose losses are
+    kept apart (None: a joint is a token like any other). separator: the token that ends a document where documents do
+    not see each other, for a `Decoder` (None: they do).
     """
     was_training = model.training
     model.eval()
     loss = PositionLoss(windows[:1].shape[1] - 1)
     for start in range(0, len(windows), batch):
         rows = slice(start, start + batch)
-        tokens_BT1 = windows[rows]
-        targets_BT = tokens_BT1[:, 1:]
-        counts_BT = None
-        if first_scored is not None:
-            counts_BT = torch.arange(targets_BT.shape[1]) >= first_scored(rows)[:, None]
-        on_device_BT1 = tokens_BT1.to(device)
+        on_device_BT1 = windows[rows].to(device)
         inputs_BT = on_device_BT1[:, :-1]
         ends = {} if separator is None else {"ends_BT": inputs_BT == separator}
         loss_BT = model(inputs_BT, targets_BT=on_device_BT1[:, 1:], **ends)
-        loss.add(loss_BT, counts_BT, None if joint is None else targets_BT == joint)
+        loss.add(loss_BT, scored and scored(rows), joints and joints(rows))
     model.train(was_training)
     return loss

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, P pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -105,17 +105,10 @@ def text_loss(
     return loss
 
 
-def ablated_loss(
-    probed: ProbedModel,
-    bands: Sequence[Band],
-    texts: Sequence[Sequence[int]],
-    *,
-    batch_tokens: int,
-    scored: Sequence[Sequence[bool]] | None = None,
-) -> PositionLoss:
-    """`text_loss` with the bands' frequencies set to zero in every layer."""
+def ablated_loss(probed: ProbedModel, bands: Sequence[Band], measure: Callable[[], PositionLoss]) -> PositionLoss:
+    """What `measure` gives with the bands' frequencies set to zero in every layer."""
     with probed.with_frequencies([without(table, bands) for table in probed.tables()]):
-        return text_loss(probed, texts, batch_tokens=batch_tokens, scored=scored)
+        return measure()
 
 
 def curve(n_rotated: int, n_points: int = 8) -> list[Band]:

@@ -28,8 +28,10 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
     return found
 
 
-def records_of_ablation(before: PositionLoss, after: PositionLoss, name: str) -> list[dict[str, Any]]:
-    return records_of_loss(before, ablate="none") + records_of_loss(after, ablate=name)
+def records_of_ablation(
+    before: PositionLoss, after: PositionLoss, name: str, common: dict[str, Any]
+) -> list[dict[str, Any]]:
+    return records_of_loss(before, **common, ablate="none") + records_of_loss(after, **common, ablate=name)
 
 
 def records_of_change(seen: Probe, changed: Probe, name: str) -> list[dict[str, Any]]:
@@ -86,11 +88,11 @@ def in_words(shares_7: Tensor) -> str:
 
 
 def records_of_curve(
-    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss]
+    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss], common: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    found = records_of_loss(before, ablate="none", kept=1.0)
+    found = records_of_loss(before, **common, ablate="none", kept=1.0)
     for band, loss in zip(bands, losses, strict=True):
-        found += records_of_loss(loss, ablate=str(band), end=band.end, kept=1 - band.fraction)
+        found += records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
     return found
 
 

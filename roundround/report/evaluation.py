@@ -7,16 +7,13 @@ from typing import Any
 
 from rich.table import Table
 
-from roundround.data.tokens import TokenData
+from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.buckets import n_targets
 from roundround.report.perplexity import position_bins
+from roundround.runs.reading import Reader
 
-
-def scored_bytes(losses: Mapping[int, PositionLoss], data: TokenData) -> int:
-    """UTF-8 bytes of the text that was scored, the same at every length."""
-    loss = next(iter(losses.values()))
-    return data.bytes_of_targets(loss.n_scored)
+STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
 
 
 def values(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
@@ -30,12 +27,14 @@ def values(loss: PositionLoss, n_bytes: int) -> dict[str, float]:
     }
 
 
-def records(losses: Mapping[int, PositionLoss], n_bytes: int, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+def records(
+    losses: Mapping[int, PositionLoss], n_bytes: Mapping[int, int], common: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """A record for each number and context length, and one for the loss in each range of positions."""
     found: list[dict[str, Any]] = []
     for length, loss in losses.items():
         where = {**common, "length": length}
-        found += [{"metric": name, **where, "value": value} for name, value in values(loss, n_bytes).items()]
+        found += [{"metric": name, **where, "value": value} for name, value in values(loss, n_bytes[length]).items()]
         found += [{"metric": "scored_targets", **where, "value": loss.n_targets}]
         for a, b in position_bins(loss):
             place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}
@@ -53,23 +52,69 @@ def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, ti
     return shown
 
 
-def scope(losses: Mapping[int, PositionLoss], data: TokenData, *, separate_documents: bool) -> list[str]:
-    """What the numbers were taken over, in lines."""
-    longest = max(losses)
-    loss, n_documents = losses[longest], data.n_held_out_documents
-    part = "" if loss.n_scored == len(data.held_out) - 1 else "the beginning of "
+def scope(
+    losses: Mapping[int, PositionLoss],
+    n_bytes: Mapping[int, int],
+    first_words: Mapping[int, str | None],
+    reader: Reader,
+) -> list[str]:
+    """What the numbers were taken over, and how the text was read, in lines.
+
+    n_bytes, first_words: of each length, the bytes scored and the token in front of every window.
+    """
+    longest, data = max(losses), reader.data
+    loss, n, n_others = losses[longest], data.n_held_out_documents, data.n_train_documents
+    targets = f"{loss.n_targets:,} targets ({n_bytes[longest]:,} bytes)"
+    every = f"the same {targets} at each length" if len(losses) > 1 else targets
+    part = "" if reader.n_tokens == len(data.held_out) else "the beginning of "
+    documents = f"{n:,} held-out documents of {n + n_others:,}" if n_others else f"{n:,} documents"
     lines = [
-        f"the same {loss.n_targets:,} targets ({scored_bytes(losses, data):,} bytes) at each length: {part}"
-        f"{n_documents:,} held-out documents of {n_documents + data.n_train_documents:,}; "
-        f"* is the training context length"
+        f"{every}: {part}{documents}",
+        *about_joints(loss, longest, reader),
     ]
-    if loss.n_joints:
-        each, share = loss.joint_sum / loss.n_joints, loss.share_at_joints()
+    if reader.separate_documents:
         lines.append(
-            f"documents are joined by {data.joining_token}, which is no target: its {loss.n_joints:,} places cost "
-            f"{each:.2f} nats each at {longest:,}, {share:.1%} of the loss with them"
+            "documents are read one by one, each from its beginning"
+            if reader.one_by_one
+            else "documents in a window do not see each other, and positions begin at 0 in each"
         )
-    if separate_documents:
-        return [*lines, "documents in a window do not see each other, and positions begin at 0 in each"]
-    short = data.about_documents("held_out", longest)
-    return lines if short is None else [*lines, short]
+    elif (short := data.about_documents("held_out", longest)) is not None:
+        lines.append(short)
+    return lines if isinstance(reader.model, Decoder) else [*lines, *about_tokens(first_words, reader)]
+
+
+def about_joints(loss: PositionLoss, length: int, reader: Reader) -> list[str]:
+    """What the tokens cost that join documents, and where that is more than a model would pay that knows joints."""
+    if not loss.n_joints:
+        return []
+    each, mean, joint = loss.joint_sum / loss.n_joints, loss.token_loss(), reader.data.joining_token
+    lines = [
+        f"documents are joined by {joint}, which is no target: its {loss.n_joints:,} places cost "
+        f"{each:.2f} nats each at {length:,}, {loss.share_at_joints():.1%} of the loss with them"
+    ]
+    if each > STRANGE_JOINT * mean:
+        apart = "; data=... data.separate_documents=true scores documents one by one"
+        way_out = "" if isinstance(reader.model, Decoder) else apart
+        lines.append(
+            f"a joint costs {each / mean:.1f} times as much as a target, more than {STRANGE_JOINT}: the model may have "
+            f"been trained on single documents{way_out}"
+        )
+    return lines
+
+
+def about_tokens(first_words: Mapping[int, str | None], reader: Reader) -> list[str]:
+    """What stands in front of the windows of a pretrained model, and how it reads text that spells a special token."""
+    lengths_of: dict[str | None, list[str]] = {}
+    for length, word in first_words.items():
+        lengths_of.setdefault(word, []).append(f"{length:,}")
+    begin = [f"{word or 'nothing'} in front at {', '.join(lengths)}" for word, lengths in lengths_of.items()]
+    unscored = "; the first token of a document is no target" if reader.one_by_one and None in lengths_of else ""
+    spelled = (
+        "plain characters"
+        if reader.reading()["special_tokens"] == "plain"
+        else "that token, as tokenizer(text) reads it (model.special_tokens=plain: characters)"
+    )
+    return [
+        f"windows have {' and '.join(begin)}{unscored}",
+        f"text that spells a special token is {spelled}",
+    ]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, islice
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,10 +18,14 @@ from roundround.data.corpora import Corpus
 from roundround.data.tasks.base import Task
 from roundround.data.tasks.examples import Examples
 from roundround.data.tasks.text_task import TextTask
+from roundround.data.token_data import TokenData
+from roundround.data.vocabulary import Vocabulary
 from roundround.errors import UserError
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.runs.directories import find_run
+from roundround.runs.peers import Peers
+from roundround.runs.reading import Reader, Windowed, joined
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation
 
@@ -92,11 +97,72 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
     return [examples[i].scored.tolist() for i in range(n)]
 
 
-def texts_for(config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None) -> list[list[int]]:
-    """Token ids of the texts, each after the model's first token (where it has one); no more are read than needed.
+def windows_for(
+    config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
+) -> Windowed | None:
+    """Running text in windows, read as `roundround eval` reads it: of a run its own, of other text where `length` is
+    given. None for examples of a task, and for documents one by one.
+    """
+    own = config.data is None and config.texts is None and trained is not None
+    if (trained is not None and trained.task() is not None) or (not own and config.length is None):
+        return None
+    length, most = config.length or probed.longest, config.max_tokens
+    if trained is not None and own:
+        data, separate = trained.held_out_text(), trained.separate_documents
+        most = first_of(most, end_of_documents(data, config.max_documents))
+    else:
+        if trained is not None and trained.separate_documents:
+            raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
+        separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
+        data = joined(documents_of(config), vocabulary_of_model(probed, trained), most)
+    reader = Reader(
+        model=probed.decoder if isinstance(probed, ProbedDecoder) else probed,
+        data=data,
+        device=probed.device,
+        batch_tokens=batch_tokens,
+        bos=config.bos if trained is None else "false",
+        max_tokens=None if most is None else max(most, length),
+        separate_documents=separate,
+        peers=peers,
+    )
+    return Windowed(reader, length, reader.first_token(length))
+
+
+def vocabulary_of_model(probed: ProbedModel, trained: TrainedRun | None) -> Vocabulary:
+    """The model's tokenizer, with the token that stands between documents. UserError where there is none."""
+    if trained is not None:
+        return trained.vocabulary()
+    from roundround.hf.probed_model import ProbedHuggingFaceModel  # transformers takes a second to import
+
+    assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
+    return probed.vocabulary()
+
+
+def first_of(*numbers: int | None) -> int | None:
+    """The smallest of those that are not None."""
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def end_of_documents(data: TokenData, n: int | None) -> int | None:
+    """The place where the first n held-out documents end; None for all."""
+    if n is None or n > data.n_held_out_documents:
+        return None
+    return int(np.flatnonzero(np.asarray(data.held_out) == data.end_of_document)[n - 1])
+
+
+def texts_for(
+    config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, windowed: Windowed | None
+) -> list[list[int]]:
+    """Token ids of the texts: those that `windowed` reads, else documents, each after the model's first token (where it
+    has one), or examples of a task. No more are read than needed.
 
     Of a run whose documents did not see each other every text is a document, or the beginning of one.
     """
+    if windowed is not None:
+        if trained is None or not trained.separate_documents:
+            return windowed.inputs()
+        data = windowed.reader.data
+        return limited(cut_at(map(int, data.held_out), data.end_of_document, windowed.length), config)
     task = None if trained is None else trained.task()
     if task is not None:
         if config.data is not None or config.texts is not None:
@@ -104,19 +170,7 @@ def texts_for(config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | 
         if config.max_tokens is None and config.max_documents is None:
             raise UserError("a task has examples without end; give max_tokens= or max_documents=")
         return limited(examples_of(task, config.length), config)
-    if config.data is None and config.texts is None and trained is not None:
-        text, length = trained.held_out_text(), config.length or probed.longest
-        stream: Iterator[int] = map(int, text.held_out)
-        if trained.separate_documents:
-            return limited(cut_at(stream, text.end_of_document, length), config)
-        return limited(windows(stream, probed, length), config)
-    documents = documents_of(config)
-    if config.length is not None:
-        if trained is not None and trained.separate_documents:
-            raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
-        tokens = (token for text in documents for token in probed.text_tokens(text))
-        return limited(windows(tokens, probed, config.length), config)
-    return limited((probed.tokens(text)[: probed.longest] for text in documents), config)
+    return limited((probed.tokens(text)[: probed.longest] for text in documents_of(config)), config)
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:
@@ -135,17 +189,6 @@ def cut_at(tokens: Iterator[int], end: int, length: int) -> Iterator[list[int]]:
         if token == end:
             yield document[:length]
             document = []
-
-
-def windows(tokens: Iterator[int], probed: ProbedModel, length: int) -> Iterator[list[int]]:
-    """Running text in windows of `length` tokens, each after the token with which texts begin."""
-    first = [] if probed.first_token is None else [probed.first_token]
-    n_windows = 0
-    while len(window := list(islice(tokens, length))) == length:
-        n_windows += 1
-        yield first + window
-    if not n_windows:
-        raise UserError(f"length={length}: the text has only {len(window):,} tokens; choose a shorter length")
 
 
 def limited(texts: Iterator[list[int]], config: SubjectConfig) -> list[list[int]]:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
-from torch import nn
 
 from roundround.config.build import build
 from roundround.config.checked import checked
@@ -21,61 +19,49 @@ from roundround.config.models import give_default_data, opened_pretrained
 from roundround.config.recorded import as_dict, overridden
 from roundround.config.schema import EvalConfig
 from roundround.console import print_status, print_table, warnings_as_lines
-from roundround.data.batches import EvaluationWindows, evaluation_windows
 from roundround.data.corpora import Corpus
-from roundround.data.tokenizers import AlreadyLoaded
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.data.tokenizers import AlreadyOpen
+from roundround.data.tokens import default_cache_dir, prepare
 from roundround.errors import UserError, printable
 from roundround.files import write_json
-from roundround.model.scoring import PositionLoss, Share, score
+from roundround.model.scoring import PositionLoss
 from roundround.probing.dispersion import Dispersion, watched
-from roundround.probing.probed_model import AfterFirstToken, ProbedModel
 from roundround.report import dispersion_tables, evaluation, perplexity
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.directories import find_run
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
-from roundround.runs.peers import Peers
+from roundround.runs.reading import Reader
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.tasks.evaluate_task import check_lengths, evaluate_task, of_all
 
-TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """A model and the text that it is measured on.
+    """A model with the text that it is measured on.
 
-    peers: the processes that share its windows. choices: the option of each config group, as results name it.
-    train_length: tokens of the context that the model was trained on. seed, run: of a run trained here. first_token:
-    the text of the token in front of every window.
-    separate_documents: whether documents in a window do not see each other.
+    first_tokens: the token in front of every window of each length, None for none. choices: the option of each config
+    group, as results name it. train_length: tokens of the context that the model was trained on. seed, run: of a run
+    trained here.
     """
 
-    model: nn.Module
-    data: TokenData
-    device: torch.device
-    peers: Peers
+    reader: Reader
+    first_tokens: dict[int, int | None]
     choices: dict[str, str]
     train_length: int
     seed: int | None = None
     run: str | None = None
-    first_token: str | None = None
-    separate_documents: bool = False
-
-    def reading(self) -> dict[str, str | bool | None]:
-        """How the text is read, which every result names: a loss depends on it."""
-        return {
-            "first_token": self.first_token,
-            "joining_token": self.data.joining_token,
-            "separate_documents": self.separate_documents,
-        }
 
     def title(self) -> str:
         choices = self.choices
         return printable(f"{choices.get('model')}, pe={choices.get('pe')}, softmax={choices.get('softmax')}")
+
+    def first_words(self) -> dict[int, str | None]:
+        """What stands in front of the windows of each length, as text."""
+        read = self.reader.data.tokenizer.id_to_token
+        return {length: None if token is None else read(token) for length, token in self.first_tokens.items()}
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
@@ -108,16 +94,16 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
     separate = separates_documents(config, invocation, trained)
     data = trained.held_out_text()
+    reader = Reader(
+        model=decoder, data=data, device=device, separate_documents=separate, **reading_of(config, invocation)
+    )
     evaluated = Evaluated(
-        model=decoder,
-        data=data,
-        device=device,
+        reader=reader,
+        first_tokens=first_tokens(config, reader),
         choices=choices,
         train_length=int(trained.config.model.train_length),
         seed=trained.config.seed,
         run=str(source),
-        separate_documents=separate,
-        peers=invocation.peers,
     )
     with opened_run(cfg, config, invocation, evaluated) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
@@ -127,20 +113,35 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         score_and_report(run, config, evaluated)
 
 
-def separates_documents(config: EvalConfig, invocation: Invocation, trained: TrainedRun) -> bool:
-    """Whether documents in a window do not see each other: as in training, unless the command line says otherwise.
+def reading_of(config: EvalConfig, invocation: Invocation) -> dict[str, Any]:
+    """What the command line says of how the text is read."""
+    names = ("bos", "stride", "max_tokens", "batch_tokens")
+    return {name: getattr(config, name) for name in names} | {"peers": invocation.peers}
 
-    UserError for the dispersion of such windows, whose rows are counted by their place in the window.
-    """
+
+def first_tokens(config: EvalConfig, reader: Reader) -> dict[int, int | None]:
+    """The token in front of the windows of each length, which does not depend on the other lengths. UserError."""
+    reader.check(max(config.length))
+    with warnings_as_lines(RunsInBlocks):
+        return {length: reader.first_token(length) for length in sorted(set(config.length))}
+
+
+def separates_documents(config: EvalConfig, invocation: Invocation, trained: TrainedRun) -> bool:
+    """Whether documents in a window do not see each other: as in training, unless the command line says otherwise."""
     separate = trained.separate_documents
     if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
         separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
+    check_dispersion(config, separate=separate)
+    return separate
+
+
+def check_dispersion(config: EvalConfig, *, separate: bool) -> None:
+    """UserError for the dispersion of documents apart: rows are counted by their place in the window."""
     if separate and config.dispersion:
         raise UserError(
-            "dispersion=true reads windows as one text, and in this run's documents do not see each other; look at "
-            "its documents with roundround probe, or give data= with data.separate_documents=false"
+            "dispersion=true reads windows as one text, and here documents do not see each other; look at "
+            "the documents with roundround probe, or give data= with data.separate_documents=false"
         )
-    return separate
 
 
 def run_to_evaluate(config: EvalConfig) -> Path:
@@ -159,21 +160,16 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
-        if corpus.separate_documents:
-            raise UserError("data.separate_documents=true is for a run trained here; leave it out")
-        recipe = AlreadyLoaded(probed.tokenizer, probed.name, end_of_document=probed.first_token)
-        data = prepare(corpus, recipe, default_cache_dir(), needs=["held_out"])
-        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
-        with warnings_as_lines(RunsInBlocks):
-            first = chosen_first_token(config, probed, data, device, invocation.peers)
+        separate = corpus.separate_documents
+        check_dispersion(config, separate=separate)
+        data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
+        options = reading_of(config, invocation)
+        reader = Reader(model=probed, data=data, device=device, separate_documents=separate, **options)
         evaluated = Evaluated(
-            model=AfterFirstToken(probed, first),
-            data=data,
-            device=device,
-            choices=choices,
+            reader=reader,
+            first_tokens=first_tokens(config, reader),
+            choices={"softmax": "its own", "pe": "its own", **given, "model": probed.name},
             train_length=probed.longest,
-            first_token=None if first is None else data.tokenizer.id_to_token(first),
-            peers=invocation.peers,
         )
         with opened_run(cfg, config, invocation, evaluated) as run:
             score_and_report(run, config, evaluated)
@@ -183,10 +179,12 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
 def opened_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, evaluated: Evaluated) -> Iterator[Run]:
     """The run directory, with what is known before the first number."""
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
-        data = evaluated.data
-        hashes = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
-        facts = {"seed": evaluated.seed, "run": evaluated.run, **evaluated.reading()}
-        run.note(choices=evaluated.choices, device=describe_device(evaluated.device), data=hashes, **facts)
+        reader, words = evaluated.reader, evaluated.first_words()
+        hashes = {"corpus_hash": reader.data.corpus_hash, "tokenizer_hash": reader.data.tokenizer_hash}
+        same = len(set(words.values())) == 1
+        first = next(iter(words.values())) if same else {str(length): word for length, word in words.items()}
+        facts = {"seed": evaluated.seed, "run": evaluated.run, "first_token": first, **reader.reading()}
+        run.note(choices=evaluated.choices, device=describe_device(reader.device), data=hashes, **facts)
         yield run
 
 
@@ -194,68 +192,10 @@ def score_and_report(run: Run, config: EvalConfig, evaluated: Evaluated) -> None
     with warnings_as_lines(RunsInBlocks):
         losses, dispersions = measure(config, evaluated)
     options = {name: evaluated.choices.get(name) for name in ("pe", "softmax")}
-    common = {**options, "seed": evaluated.seed, **evaluated.reading(), "stride": config.stride}
+    common = {**options, "seed": evaluated.seed, **evaluated.reader.reading(), "stride": config.stride}
     report(run, evaluated, losses, common, more=dispersion_tables.records(dispersions, common), table=config.table)
     if dispersions and run.writes:
         dispersion_tables.leave(dispersions, run.directory, title=evaluated.title(), on_output=config.table == "stdout")
-
-
-def chosen_first_token(
-    config: EvalConfig, probed: ProbedModel, data: TokenData, device: torch.device, peers: Peers
-) -> int | None:
-    """The token in front of every window, or None: as `bos` says, or what the first targets are cheaper with.
-
-    Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin anywhere
-    takes it for the beginning of a text, which most windows are not.
-    """
-    first = probed.first_token
-    if first is None and config.bos == "true":
-        raise UserError(f"bos=true: the tokenizer of {probed.name} puts no token at the beginning of a text")
-    if first is None or config.bos == "false":
-        return None
-    if config.bos == "true":
-        return first
-    length = max(config.length)
-    n_targets = max(length, min(TARGETS_TO_CHOOSE_BY, config.max_tokens or TARGETS_TO_CHOOSE_BY))
-    windows = evaluation_windows(
-        data.held_out, length=length, longest=length, stride=config.stride, max_tokens=n_targets
-    )
-    with_it, without = (
-        score_windows(AfterFirstToken(probed, token), windows, config, data, device, peers) for token in (first, None)
-    )
-    better = with_it.token_loss() < without.token_loss()
-    print_status(
-        f"windows begin {'with' if better else 'without'} {data.tokenizer.id_to_token(first)}: "
-        f"{with_it.token_loss():.3f} nats per token with it, {without.token_loss():.3f} without, over the first "
-        f"{without.n_targets:,} targets at context {length:,} (bos=true or false decides)"
-    )
-    return first if better else None
-
-
-def score_windows(
-    model: nn.Module,
-    windows: EvaluationWindows,
-    config: EvalConfig,
-    data: TokenData,
-    device: torch.device,
-    peers: Peers,
-    *,
-    separate: bool = False,
-) -> PositionLoss:
-    """The losses of all windows, of which each process reads a share."""
-    share = Share(windows, first=peers.rank, n=peers.n)
-    own = score(
-        model,
-        share,
-        batch=max(1, config.batch_tokens // windows.length),
-        device=device,
-        first_scored=lambda rows: windows.first_scored(share.among_all(rows)),
-        joint=data.end_of_document,
-        separator=data.end_of_document if separate else None,
-    )
-    total = PositionLoss(windows.length)
-    total.add_all(peers.gather(own))
-    return total
 
 
 def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
@@ -263,23 +203,14 @@ def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, Positio
 
     The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
     """
-    model, data = evaluated.model, evaluated.data
+    reader = evaluated.reader
     losses, dispersions = {}, {}
-    for length in sorted(set(config.length)):
-        windows = evaluation_windows(
-            data.held_out,
-            length=length,
-            longest=max(config.length),
-            stride=config.stride,
-            max_tokens=config.max_tokens,
-        )
-        n_before = model.n_before if isinstance(model, AfterFirstToken) else 0
-        with watched(model, n_before + length) if config.dispersion else nullcontext() as seen:
-            losses[length] = score_windows(
-                model, windows, config, data, evaluated.device, evaluated.peers, separate=evaluated.separate_documents
-            )
+    for length, first in evaluated.first_tokens.items():
+        n_keys, model = length + (first is not None), reader.scored_model(first)
+        with watched(model, n_keys) if config.dispersion else nullcontext() as seen:
+            losses[length] = reader.loss(length, first)
         if seen is not None:
-            dispersions[length] = of_all(seen, evaluated.peers)
+            dispersions[length] = of_all(seen, reader.peers)
     return losses, dispersions
 
 
@@ -293,14 +224,15 @@ def report(
     table: str,
 ) -> None:
     """Write results, with `more` of them, and the figure, and show the table."""
-    train_length, title = evaluated.train_length, evaluated.title()
-    n_bytes = evaluation.scored_bytes(losses, evaluated.data)
-    by_length = {length: evaluation.values(loss, n_bytes) for length, loss in losses.items()}
+    train_length, title, words = evaluated.train_length, evaluated.title(), evaluated.first_words()
+    n_bytes = {length: evaluated.reader.scored_bytes(first) for length, first in evaluated.first_tokens.items()}
+    by_length = {length: evaluation.values(loss, n_bytes[length]) for length, loss in losses.items()}
     for length, values in by_length.items():
         run.log(length, length=length, **values)
-    records = evaluation.records(losses, n_bytes, common)
+    records = [*evaluation.records(losses, n_bytes, common), *more]
     run.results(
-        records + more, **{f"perplexity_{length}": values["perplexity"] for length, values in by_length.items()}
+        [{**record, "first_token": words[record["length"]]} for record in records],
+        **{f"perplexity_{length}": values["perplexity"] for length, values in by_length.items()},
     )
     if run.writes:
         curves = {length: loss.by_position for length, loss in losses.items()}
@@ -308,5 +240,6 @@ def report(
         perplexity.draw(losses, train_length=train_length, title=title, folder=run.directory / "figures")
         shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
         print_table(shown, on_output=table == "stdout")
-        for line in evaluation.scope(losses, evaluated.data, separate_documents=evaluated.separate_documents):
+        scope, *lines = evaluation.scope(losses, n_bytes, words, evaluated.reader)
+        for line in [f"{scope}; * is the training context length", *lines]:
             print_status(line)

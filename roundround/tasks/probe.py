@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig
 from safetensors.torch import save_file
@@ -22,12 +25,21 @@ from roundround.probing.texts import APOSTROPHE
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures
 from roundround.report import probe_tables as report
+from roundround.report.evaluation import scope
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.reading import Windowed
 from roundround.runs.rebuilt import TrainedRun
 from roundround.runs.run import Invocation, Run
-from roundround.runs.subject import probed_model_of, prompt_for, scored_of, settle_model_and_data, texts_for
+from roundround.runs.subject import (
+    probed_model_of,
+    prompt_for,
+    scored_of,
+    settle_model_and_data,
+    texts_for,
+    windows_for,
+)
 from roundround.softmax.base import RunsInBlocks
 
 
@@ -41,7 +53,9 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
     with probed_model_of(config, device) as (probed, trained):
         if config.prompt == "maximum" and trained is not None and trained.learns_a_task:
             raise UserError("prompt=maximum asks in words, which a run that learns a task does not know")
-        texts = texts_for(config, probed, trained)
+        with warnings_as_lines(RunsInBlocks):
+            windowed = windows_for(config, probed, trained, invocation.peers, batch_tokens=config.batch_tokens)
+        texts = texts_for(config, probed, trained, windowed)
         logger = build_logger(config.logger)
         with opened(invocation, config=as_dict(cfg), logger=logger) as run, warnings_as_lines(RunsInBlocks):
             run.note(
@@ -49,10 +63,12 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
                 device=describe_device(device),
                 run=None if trained is None else str(trained.directory),
                 facts={"model": probed.name, "texts": len(texts), "tokens": sum(map(len, texts))},
+                **({} if windowed is None else windowed.reading()),
             )
             if config.ablate:
                 scored = scored_of(trained, config.length, len(texts))
-                ablate(run, config, probed, texts, bands, scored)
+                one_by_one = partial(ablation.text_loss, probed, texts, batch_tokens=config.batch_tokens, scored=scored)
+                ablate(run, config, probed, texts, bands, windowed, windowed.loss if windowed else one_by_one)
             elif config.prompt == "maximum":
                 look_at_maximum(run, probed)
             else:
@@ -107,31 +123,34 @@ def ablate(
     probed: ProbedModel,
     texts: list[list[int]],
     bands: list[ablation.Band],
-    scored: list[list[bool]] | None,
+    windowed: Windowed | None,
+    measure: Callable[[], PositionLoss],
 ) -> None:
     """Perplexity by context length with frequencies set to zero: of the bands together, or along the whole ladder.
 
-    scored: of examples of a task, the tokens that count.
+    measure: the loss of the texts.
     """
     check(probed, texts[0])
     cut = [ablation.without(table, bands) for table in probed.tables()]
-    before = ablation.text_loss(probed, texts, batch_tokens=config.batch_tokens, scored=scored)
+    before, common = measure(), {} if windowed is None else windowed.reading()
     if not bands:
-        draw_curve(run, config, probed, texts, before, scored)
+        draw_curve(run, probed, before, measure, common)
+        tell_scope(run, before, windowed)
         return
     name = ",".join(map(str, bands))
     with probed.with_frequencies(cut):
-        after = ablation.text_loss(probed, texts, batch_tokens=config.batch_tokens, scored=scored)
+        after = measure()
     changes, seen, changed = [], None, None
     if config.rows:
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
             changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
         changes = ablation_report.records_of_change(seen, changed, name)
-    run.results(ablation_report.records_of_ablation(before, after, name) + changes)
+    run.results(ablation_report.records_of_ablation(before, after, name, common) + changes)
     if not run.writes:
         return
     ablation_report.show_ablation(before, after, probed.name, name)
+    tell_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
@@ -141,19 +160,25 @@ def ablate(
 
 
 def draw_curve(
-    run: Run,
-    config: ProbeConfig,
-    probed: ProbedModel,
-    texts: list[list[int]],
-    before: PositionLoss,
-    scored: list[list[bool]] | None,
+    run: Run, probed: ProbedModel, before: PositionLoss, measure: Callable[[], PositionLoss], common: dict[str, Any]
 ) -> None:
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
-    losses = [
-        ablation.ablated_loss(probed, [band], texts, batch_tokens=config.batch_tokens, scored=scored) for band in steps
-    ]
-    run.results(ablation_report.records_of_curve(before, steps, losses))
+    losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
+    run.results(ablation_report.records_of_curve(before, steps, losses, common))
     if run.writes:
         ablation_report.draw_curve(before, steps, losses, probed.name, run.directory / "figures")
         ablation_report.show_curve(before, steps, losses)
+
+
+def tell_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
+    """What the perplexities were taken over."""
+    if not run.writes:
+        return
+    if windowed is None:
+        print_status("each text by itself, up to the model's own context; every token but the first is a target")
+        return
+    length, n_bytes = windowed.length, windowed.reader.scored_bytes(windowed.first_token)
+    for line in scope({length: loss}, {length: n_bytes}, {length: windowed.first_word()}, windowed.reader):
+        print_status(line)
+    print_status(f"read as roundround eval length={length} reads text")

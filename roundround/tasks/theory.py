@@ -15,7 +15,7 @@ from roundround.runs.device import describe_device, pick_device
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation, Run
-from roundround.runs.subject import probed_model_of, settle_model_and_data, texts_for
+from roundround.runs.subject import probed_model_of, settle_model_and_data, texts_for, windows_for
 from roundround.softmax.base import RunsInBlocks
 from roundround.theory import names
 from roundround.theory.claim import Answer, Claim, Trained, claim_of
@@ -34,7 +34,8 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
             with probed_model_of(config, device) as (probed, trained), warnings_as_lines(RunsInBlocks):
                 if trained is not None:
                     run.note(run=str(trained.directory))
-                of_model = ask(claims, Trained(probed, texts_for(config, probed, trained)))
+                windowed = windows_for(config, probed, trained, invocation.peers)
+                of_model = ask(claims, Trained(probed, texts_for(config, probed, trained, windowed)))
         of_constructions = []
         for name, claim in claims.items():
             of_constructions.append(Answer(name, claim, claim.check()))

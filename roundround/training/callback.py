@@ -19,7 +19,7 @@ from roundround.runs.weights import check_optimizer, load_shards_of_optimizer
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
 from roundround.training.meter import Meter
-from roundround.training.module import LanguageModel, learning_rate, loss_scaler
+from roundround.training.module import LanguageModel, loss_scaler
 from roundround.training.sharding import gathered
 
 STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
@@ -161,7 +161,7 @@ class TrainingCallback(lightning.Callback):
             step,
             loss=loss,
             grad_norm=float(kept_2S[1, -1]),
-            lr=learning_rate(trainer),
+            lr=as_module(trainer.lightning_module).rate,
             tokens=step * self.material.tokens_per_step,
             tokens_per_second=speed,
             **used,

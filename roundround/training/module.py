@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
@@ -48,6 +48,7 @@ class LanguageModel(lightning.LightningModule):
         self.n_steps = n_steps
         self.micro_losses: list[Tensor] = []  # of the step under way, for whoever records it
         self.grad_norm = torch.zeros(())
+        self.rate = 0.0  # of the last update
 
     @property
     def step(self) -> int:
@@ -77,13 +78,14 @@ class LanguageModel(lightning.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Lightning's clipping, kept here because the norm is worth recording.
+        """Lightning's clipping, kept here because the norm is worth recording, with the rate of the coming update.
 
         The loss scaler of 16-mixed leaves the gradients to a fused optimizer to unscale, which is after clipping.
         """
         scaler = loss_scaler(self.trainer)
         if scaler is not None:
             scaler.unscale_(optimizer)
+        self.rate = float(optimizer.param_groups[0]["lr"])
         self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
@@ -120,8 +122,3 @@ def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
     """What scales the loss in `16-mixed` and skips steps whose gradients overflow; None in other precisions."""
     plugin = trainer.precision_plugin
     return plugin.scaler if isinstance(plugin, MixedPrecision) else None
-
-
-def learning_rate(trainer: lightning.Trainer) -> float:
-    """The rate of the next update."""
-    return float(cast(torch.optim.Optimizer, trainer.optimizers[0]).param_groups[0]["lr"])

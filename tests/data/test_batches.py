@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from roundround.data.batches import (
+    DocumentWindows,
     EvaluationWindows,
     Shares,
     TrainingWindows,
@@ -192,3 +193,28 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
     assert len(found) == 10**8
     assert found[5:7].shape == (2, 1001)
     assert found.first_scored(slice(-1, None)).tolist() == [1]
+
+
+@pytest.mark.parametrize("first", [None, 7777])
+@pytest.mark.parametrize(("length", "stride"), [(100, 100), (8, 8), (8, 3), (1, 1)])
+def test_documents_one_by_one_have_every_target_once_and_none_of_another(
+    first: int | None, length: int, stride: int
+) -> None:
+    is_joint = np.zeros(60, bool)
+    is_joint[[0, 5, 6, 9, 40]] = True  # two of them empty, one of two tokens, one of thirty, the last without a joint
+    documents = [range(1, 5), range(7, 9), range(10, 40), range(41, 60)]
+    windows = DocumentWindows(TOKENS[:60], is_joint, first=first, length=length, stride=stride)
+    seen: list[int] = []
+    for start in range(0, len(windows), 4):
+        rows, scored = windows[start : start + 4].tolist(), windows.scored(slice(start, start + 4)).tolist()
+        assert len(rows[0]) - 1 == len(scored[0]) <= length
+        for row, counted in zip(rows, scored, strict=True):
+            text = row if first is None else row[1:]
+            assert first is None or row[0] == first
+            assert sum(set(text) <= set(document) for document in documents) == 1, "a window has one document"
+            seen += [token for token, counts in zip(row[1:], counted, strict=True) if counts]
+    expected = [token for document in documents for token in (document if first else document[1:])]
+    assert sorted(seen) == expected
+    begins = [windows.window(number)[:2] for number in range(len(windows))]
+    for document in documents:
+        assert ([first, document[0]] if first else [document[0], document[1]]) in begins, "each from its beginning"

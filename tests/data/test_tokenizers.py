@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import STORIES
+from test_tokens import Listed
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
-from roundround.data.tokenizers import BPE, AlreadyLoaded, Bytes, HuggingFace, Saved, byte_characters
-from roundround.data.vocabulary import Vocabulary
+from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, HuggingFace, Saved, byte_characters
+from roundround.data.tokens import prepare
+from roundround.data.vocabulary import Vocabulary, vocabulary_of
 from roundround.errors import Interrupted, UserError
 
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
@@ -162,7 +165,7 @@ def test_a_tokenizer_cannot_ask_for_any_amount_of_memory(
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="a")
     if end == 0:
         with pytest.raises(UserError, match=f"tokenizer 'mine': {message}"):
-            AlreadyLoaded(theirs, "mine")
+            vocabulary_of(theirs, "mine")
 
 
 def test_holes_in_a_vocabulary_are_allowed(tmp_path: Path) -> None:
@@ -188,3 +191,21 @@ def test_without_a_network_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch)
         UserError, match=r"'nobody/none' is no folder and not cached.*cannot be reached; .*tokenizer=bpe"
     ):
         HuggingFace(name="nobody/none").identity()
+
+
+def test_the_cache_keeps_text_with_special_tokens_read_apart_from_plain_text(tmp_path: Path) -> None:
+    text = "a <s> b</s><unk>c <|endoftext|>"
+    theirs = PreTrainedTokenizerFast.from_pretrained(STORIES)
+    corpus = Listed([text, text], held_out=1.0)
+    for reads in (True, False):
+        recipe = AlreadyOpen(vocabulary_of(theirs, "mine", 1, reads_special_tokens=reads))
+        expected = theirs(text, add_special_tokens=False, split_special_tokens=not reads).input_ids
+        assert ({0, 1, 2} <= set(expected)) == reads
+        for _ in ("tokenised", "from the cache"):
+            data = prepare(corpus, recipe, tmp_path, needs=["held_out"])
+            assert data.held_out.tolist() == 2 * [*expected, 1]
+            assert data.tokenizer.encode_special_tokens == (not reads)
+            is_joint = (np.asarray(data.held_out) == 1) & (np.asarray(data.held_out_bytes) == 0)
+            assert is_joint.sum() == 2, "a joint that the text spells stands for bytes"
+            assert int(np.asarray(data.held_out_bytes).sum()) == 2 * len(text)
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ import torch.nn.functional as F
 from conftest import STORIES, Done, assert_refused, held_out_stream
 from helpers_hf import saved_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from roundround.model.scoring import PositionLoss
+from roundround.report.evaluation import about_joints
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +115,120 @@ def test_the_token_before_windows_is_there_where_it_lowers_the_loss(evaluated: C
     losses = {name: done.value("perplexity", length=2560) for name, done in [("with", with_it), ("without", without)]}
     better = min(losses, key=losses.__getitem__)
     assert auto.value("perplexity", length=2560) == losses[better] < max(losses.values())
-    assert f"windows begin {better} <s>:" in auto.err
-    assert auto.manifest["first_token"] == {"with": "<s>", "without": None}[better]
-    assert "windows begin" not in with_it.err + without.err
+    assert f"windows of 2,560 begin {better} <s>:" in " ".join(auto.err.split())
+    (record,) = (r for r in auto.results if r["metric"] == "perplexity" and r["length"] == 2560)
+    assert record["first_token"] == {"with": "<s>", "without": None}[better]
+    assert " begin with" not in with_it.err + without.err
+
+
+def test_a_lengths_number_does_not_depend_on_the_others(evaluated: Callable[..., Done]) -> None:
+    options = ["data.held_out=1", "batch_tokens=512"]
+    together = evaluated("length=128,512", *options)
+    choices = {r["length"]: r["first_token"] for r in together.results}
+    assert choices == {128: None, 512: "<s>"}, "lengths that choose alike prove nothing"
+    assert together.manifest["first_token"] == {"128": None, "512": "<s>"}
+    assert "windows have nothing in front at 128 and <s> in front at 512" in " ".join(together.err.split())
+    for length, token in choices.items():
+        alone = evaluated(f"length={length}", *options)
+        assert alone.value("perplexity", length=length) == together.value("perplexity", length=length)
+        assert alone.manifest["first_token"] == token
+
+
+@pytest.mark.parametrize(("length", "stride"), [(64, None), (20, None), (20, 7)])
+@pytest.mark.parametrize("begins_texts", [True, False])
+def test_single_documents_are_scored_as_the_model_reads_them_alone(
+    roundround: Callable[..., Done], tmp_path: Path, begins_texts: bool, length: int, stride: int | None
+) -> None:
+    folder = saved_llama(tmp_path / "model", begins_texts=begins_texts)
+    texts = ["The fox ran home.", "No.", "The crow sang, and met the stork that lost the cheese.", "A"]
+    (tmp_path / "four.txt").write_text("\n\n".join(texts))
+    given = ["data=text", f"data.path={tmp_path / 'four.txt'}", "data.held_out=1", "data.separate_documents=true"]
+    windows = [f"length={length}", *([] if stride is None else [f"stride={stride}"])]
+    done = roundround("eval", "logger=none", "model=hf", f"model.path={folder}", *given, *windows)
+    assert done.code == 0, done.err
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).double(), AutoTokenizer.from_pretrained(folder)
+    nats: list[float] = []
+    for text in texts:
+        nats += losses_of_document(model, tokenizer(text).input_ids, length, stride or length, begins_texts)
+    assert len(nats) == sum(map(len, texts)) - (0 if begins_texts else 4)
+    assert done.value("scored_targets") == len(nats)
+    assert done.value("perplexity") == pytest.approx(math.exp(sum(nats) / len(nats)), rel=1e-5)
+    n_bytes = sum(map(len, texts)) - (0 if begins_texts else 4)
+    assert done.value("nats_per_byte") == pytest.approx(sum(nats) / n_bytes, rel=1e-5)
+    assert done.manifest["separate_documents"] is True
+    said = " ".join(done.err.split())
+    assert "documents are read one by one" in said
+    assert ("the first token of a document is no target" in said) == (not begins_texts)
+
+
+def losses_of_document(
+    model: PreTrainedModel, ids: list[int], length: int, stride: int, begins_texts: bool
+) -> list[float]:
+    """Of each target once, from the first window that has it; a later window has the first token in front as well."""
+    last, found = max(0, len(ids) - 1 - length), {}
+    for start in [*range(0, last, stride), last]:
+        window = torch.tensor([ids[start : start + length + 1]])
+        if begins_texts:
+            window[0, 0] = ids[0]
+        if window.shape[1] > 1:
+            with torch.no_grad():
+                logits = model(window[:, :-1]).logits[0]
+            for i, loss in enumerate(F.cross_entropy(logits, window[0, 1:], reduction="none").tolist()):
+                found.setdefault(start + i, loss)
+    return list(found.values())
+
+
+def test_documents_one_by_one_may_be_read_without_their_first_token(evaluated: Callable[..., Done]) -> None:
+    with_it, without = (
+        evaluated("data.separate_documents=true", f"bos={bos}", "length=64") for bos in ("auto", "false")
+    )
+    n_documents = int(with_it.value("scored_targets") - without.value("scored_targets"))
+    assert f"{n_documents} held-out documents of 200" in " ".join(with_it.err.split())
+    assert with_it.manifest["first_token"] == "<s>"
+    assert without.manifest["first_token"] is None
+
+
+def test_the_dispersion_of_single_documents_is_refused(evaluated: Callable[..., Done]) -> None:
+    assert_refused(evaluated("data.separate_documents=true", "dispersion=true"), "documents do not see each other")
+
+
+SPELLED = "The fox</s> saw <s>no</s> <unk> and <|endoftext|>.<s>"
+
+
+@pytest.mark.parametrize("special_tokens", ["read", "plain"])
+def test_text_that_spells_a_special_token_is_read_as_transformers_reads_it(
+    evaluated: Callable[..., Done], folder: Path, tmp_path: Path, special_tokens: str
+) -> None:
+    (tmp_path / "spelled.txt").write_text(SPELLED)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).double(), AutoTokenizer.from_pretrained(folder)
+    options = {"add_special_tokens": False, "return_tensors": "pt", "split_special_tokens": special_tokens == "plain"}
+    ids = tokenizer(SPELLED, **options).input_ids
+    assert ids.tolist()[0].count(1) == {"read": 2, "plain": 0}[special_tokens]
+    done = evaluated(
+        f"data.path={tmp_path / 'spelled.txt'}", "data.held_out=1", "bos=false", f"length={ids.shape[1] - 1}",
+        f"max_tokens={ids.shape[1] - 1}", f"model.special_tokens={special_tokens}",
+    )  # fmt: skip
+    with torch.no_grad():
+        expected = float(model(ids, labels=ids).loss)
+    assert done.code == 0, done.err
+    assert done.value("scored_targets") == ids.shape[1] - 1, "a joint that the text spells is a target as well"
+    assert done.value("perplexity") == pytest.approx(math.exp(expected), rel=1e-5)
+    assert done.value("nats_per_byte") == pytest.approx(expected * (ids.shape[1] - 1) / (len(SPELLED) - 1), rel=1e-5)
+    assert {r["special_tokens"] for r in done.results} == {special_tokens} == {done.manifest["special_tokens"]}
+    said = {"read": "is that token, as tokenizer(text) reads it", "plain": "is plain characters"}[special_tokens]
+    assert f"text that spells a special token {said}" in " ".join(done.err.split())
+
+
+def test_a_joint_that_costs_many_times_the_mean_has_a_line() -> None:
+    joint_BT = torch.tensor([[False, True], [False, False]])
+    for each, n_lines in ((9.0, 1), (11.0, 2)):
+        loss = PositionLoss(2)
+        loss.add(torch.tensor([[2.0, each], [2.0, 2.0]]), None, joint_BT)
+        reader = SimpleNamespace(model=None, data=SimpleNamespace(joining_token="<s>"))
+        lines = about_joints(loss, 2, reader)
+        assert len(lines) == n_lines
+    assert "5.5 times as much as a target" in lines[1]
+    assert "data.separate_documents=true" in lines[1]
 
 
 def test_the_packaged_model_reads_its_own_stories_with_nearly_its_published_loss(
@@ -139,7 +254,8 @@ def test_paragraphs_of_stories_give_a_perplexity_that_says_what_it_was_taken_ove
     assert done.code == 0, done.err
     assert all(4.1 < done.value("perplexity", length=length) < 4.6 for length in (128, 256, 512))
     said = " ".join(done.err.split())
-    assert "the same 8,538 targets (18,470 bytes) at each length: 83 held-out documents of 83" in said
+    assert "the same 8,538 targets (18,470 bytes) at each length: 83 documents;" in said
     assert "documents are joined by <s>, which is no target: its 83 places cost" in said
     assert "documents have 103 tokens on average and the context 512" in said
-    assert "windows begin without <s>" in said
+    assert "windows of 512 begin without <s>" in said
+    assert "windows have nothing in front at 128, 256, 512" in said

@@ -50,7 +50,7 @@ def test_the_domains_and_ones_own_text(probe: Callable[..., Done], corpus: Path)
     own = probe(f"text={corpus}", "max_documents=3", "prompt=Well, it's so.", "rows=false")
     assert own.manifest["facts"]["texts"] == 3
     windows = probe(f"text={corpus}", "length=32", "max_tokens=200", "rows=false")
-    assert windows.manifest["facts"]["tokens"] == 6 * 33
+    assert windows.manifest["facts"]["tokens"] in (7 * 32, 7 * 33)  # the last is moved back; after <s> or not
 
 
 def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -> None:
@@ -62,6 +62,47 @@ def test_an_ablation_tells_perplexity_and_patterns(probe: Callable[..., Done]) -
     assert {r.get("last_position") for r in done.results if r["metric"] == "perplexity"} >= {None, 63, 127}
     arrays = load_file(done.directory / "ablation.safetensors")
     assert (arrays["places_before"] - arrays["places_after"]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["bos=auto"], ["bos=true"], ["bos=false"], ["data.separate_documents=true"], ["model.special_tokens=plain"]],
+)
+@pytest.mark.parametrize("ablate", ["lowest:0.25", "curve"])
+def test_the_baseline_of_windows_is_evals_perplexity(
+    probe: Callable[..., Done], roundround: Callable[..., Done], folder: Path, here: Path, given: list[str], ablate: str
+) -> None:
+    text = here / "spelled.txt"
+    text.write_text("\n\n".join(f"The fox number {i} saw <s>{i * i}</s> crows." for i in range(30)))
+    options = ["data=text", f"data.path={text}", "data.held_out=1", "length=32", "max_tokens=500", *given]
+    probed = probe(f"ablate={ablate}", "rows=false", *options)
+    scored = roundround("eval", "logger=none", "model=hf", f"model.path={folder}", *options)
+    assert probed.code == scored.code == 0, probed.err + scored.err
+    baseline, *others = (r for r in probed.results if r["metric"] == "perplexity" and "first_position" not in r)
+    assert baseline["ablate"] == "none"
+    assert baseline["value"] == pytest.approx(scored.value("perplexity"), rel=1e-6)
+    assert baseline["targets"] == scored.value("scored_targets")
+    assert all(other["targets"] == baseline["targets"] for other in others)
+    how = ("first_token", "joining_token", "separate_documents", "special_tokens", "length")
+    assert [baseline[key] for key in how] == [scored.results[0][key] for key in how]
+    assert "read as roundround eval length=32 reads text" in probed.err
+
+
+@pytest.mark.parametrize("apart", ["false", "true"])
+def test_the_baseline_of_a_run_is_evals_perplexity(
+    train: Callable[..., Done], roundround: Callable[..., Done], apart: str
+) -> None:
+    assert train("pe=rope", f"data.separate_documents={apart}").code == 0
+    probed = roundround("probe", "logger=none", "run=last", "rows=false", "ablate=lowest:0.25", "length=24")
+    scored = roundround("eval", "logger=none", "run=last", "length=24")
+    assert probed.code == scored.code == 0, probed.err + scored.err
+    (baseline,) = (r for r in probed.results if r.get("ablate") == "none" and "first_position" not in r)
+    assert baseline["value"] == pytest.approx(scored.value("perplexity"), rel=1e-6)
+    assert baseline["targets"] == scored.value("scored_targets")
+
+
+def test_bos_is_for_windows_of_a_pretrained_model(probe: Callable[..., Done]) -> None:
+    assert_refused(probe("bos=true"), "bos=true is for windows of a pretrained model=; give length= too")
 
 
 def test_all_frequencies_may_go(probe: Callable[..., Done]) -> None:

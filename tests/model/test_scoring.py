@@ -132,7 +132,7 @@ def test_position_loss_means_over_windows_and_over_targets() -> None:
 def test_joints_between_documents_are_kept_apart(decoder: Decoder) -> None:
     joint = int(WINDOWS[0, 3])
     everything = score(decoder, WINDOWS, batch=4, device=CPU)
-    apart = score(decoder, WINDOWS, batch=4, device=CPU, joint=joint)
+    apart = score(decoder, WINDOWS, batch=4, device=CPU, joints=lambda rows: WINDOWS[rows, 1:] == joint)
     assert apart.n_joints == int((WINDOWS[:, 1:] == joint).sum()) > 0
     assert apart.n_targets + apart.n_joints == everything.n_targets
     assert apart.perplexity_with_joints() == pytest.approx(everything.perplexity())
@@ -142,7 +142,7 @@ def test_joints_between_documents_are_kept_apart(decoder: Decoder) -> None:
 
 def test_targets_before_the_first_scored_one_are_context(decoder: Decoder) -> None:
     first_N = torch.arange(len(WINDOWS)) % 3
-    found = score(decoder, WINDOWS, batch=2, device=CPU, first_scored=first_N.__getitem__)
+    found = score(decoder, WINDOWS, batch=2, device=CPU, scored=lambda rows: torch.arange(12) >= first_N[rows, None])
     assert found.count_T.tolist()[:3] == [int((first_N == 0).sum()), int((first_N <= 1).sum()), len(WINDOWS)]
     everything = score(decoder, WINDOWS, batch=2, device=CPU)
     torch.testing.assert_close(found.sum_T[2:], everything.sum_T[2:])

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import torch
 from conftest import FAST, Done, held_out_stream, shell, typed
 from forkserver import Forkserver
 from safetensors.torch import load_file
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 LONG = ["trainer.max_steps=60", "validate_every=20", "checkpoint_every=7", "trainer.log_every_n_steps=5"]
 
@@ -96,12 +98,32 @@ def test_training_learns(train: Callable[..., Done]) -> None:
     assert done.value("nats_per_token") < 3.0  # from ln 257 = 5.55; the letters' own entropy is about 2.9
 
 
+def test_the_rate_of_a_line_is_that_of_its_steps_update(train: Callable[..., Done]) -> None:
+    """Seen by the optimizer itself as it takes its steps, and the schedule's formula; over a resume too."""
+    used: list[float] = []
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: used.append(optimizer.param_groups[0]["lr"]))
+    try:
+        done = train("schedule.warmup_steps=2", "schedule.final_fraction=0.1", "trainer.max_steps=6", "optim.lr=0.5")
+        shutil.rmtree(done.directory / "checkpoints" / "step-00000006")
+        run = done.manifest | {"status": "interrupted"}
+        (done.directory / "run.json").write_text(json.dumps(run))
+        resumed = typed("train", f"resume={done.directory}", "logger=none")
+    finally:
+        hook.remove()
+    assert resumed.code == 0, resumed.err
+    rates = [row["lr"] for row in lines(done.directory) if "lr" in row]
+    cosine = [0.1 + 0.9 * (1 + math.cos(math.pi * t / 4)) / 2 for t in range(4)]
+    assert rates == pytest.approx([0.5 * factor for factor in (1 / 3, 2 / 3, *cosine)], rel=1e-15)
+    assert rates == used[:4] + used[6:]  # steps 5 and 6 were taken twice
+
+
 def test_wsd_ends_where_it_says(train: Callable[..., Done]) -> None:
     done = train("schedule=wsd", "schedule.warmup_steps=2", "trainer.max_steps=10", "optim.lr=0.5")
     rates = {row["step"]: row["lr"] for row in lines(done.directory) if "lr" in row}
-    assert rates[1] == pytest.approx(0.5 * 2 / 3)  # the rate of the next, second update
+    assert rates[1] == pytest.approx(0.5 / 3)
     assert rates[5] == 0.5
-    assert rates[10] == pytest.approx(0.0)
+    fraction = done.manifest["config"]["schedule"]["decay_fraction"]
+    assert rates[10] == pytest.approx(0.5 * min(1.0, 1 / 8 / fraction))  # seven of eight steps behind the warm-up
 
 
 # -- the same data whatever the split
@@ -323,8 +345,6 @@ def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
 def test_a_run_stopped_before_its_first_checkpoint_starts_again(
     train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
-    import shutil
-
     whole = train().directory
     torn = whole.with_name("torn")
     shutil.copytree(whole, torn, symlinks=True)

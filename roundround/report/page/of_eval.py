@@ -182,7 +182,7 @@ def scope(records: Sequence[Record]) -> list[str]:
     n_targets = sorted({f"{count:,.0f}" for count in counts if count is not None})
     lines = [f"Scored targets: {', '.join(n_targets)} at each context length."] if n_targets else []
     if records:
-        lines += reading(records[0])
+        lines += reading(records)
     return lines
 
 
@@ -203,12 +203,20 @@ def trained_lengths(files: RunFiles) -> tuple[int, int] | None:
     return None if trained is None else trained.train_lengths
 
 
-def reading(record: dict[str, Any]) -> list[str]:
-    lines = []
+def reading(records: Sequence[Record]) -> list[str]:
+    lines, record = [], records[0]
     if record.get("joining_token") is not None:
         lines.append(f"Documents are joined by {record['joining_token']}, which is no target.")
     if record.get("separate_documents"):
         lines.append("Documents in a window do not see each other.")
-    first = record.get("first_token")
-    lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}.")
+    if record.get("special_tokens") is not None:
+        spelled = "that token" if record["special_tokens"] == "read" else "plain characters"
+        lines.append(f"Text that spells a special token is {spelled}.")
+    lengths_of: dict[Any, set[int]] = {}
+    for found in records:
+        if isinstance(found.get("length"), int):
+            lengths_of.setdefault(found.get("first_token"), set()).add(found["length"])
+    for first, lengths in lengths_of.items():
+        where = "" if len(lengths_of) == 1 else f" at {', '.join(f'{length:,}' for length in sorted(lengths))}"
+        lines.append(f"Windows begin {'with ' + str(first) if first is not None else 'anywhere in the text'}{where}.")
     return lines
