@@ -35,7 +35,7 @@ def test_help_imports_neither_torch_nor_hydra() -> None:
 
 def test_cfg_job_imports_no_torch() -> None:
     printed = printed_without_importing({"torch", "lightning", "transformers"}, "train", "--cfg", "job")
-    assert "_target_: roundround.pe.p_rope.PRoPE" in printed
+    assert "_target_: roundround.pe.rope.RoPE" in printed
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["pe=rope", "--help"]])

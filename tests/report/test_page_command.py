@@ -29,7 +29,7 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
         == page.column("value").index("0.5")
         == page.column("default").index("0.75")
     )
-    assert "pe" not in page.column("setting")  # p_rope is the default
+    assert page.column("default")[page.column("setting").index("pe")] == "rope"
     assert "roundround train logger=none" in page.text
     assert f"roundround rerun {trained.directory}" in page.text
     assert "status done" in page.text
