@@ -199,14 +199,13 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 def meter_of(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
 ) -> Meter:
-    """What tells how well the run uses its devices, whose peak is given, known by name or measured."""
+    """What tells how well the run uses its devices, whose peak is given, known by name or measured as it goes."""
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     device = trainer.strategy.root_device
     peak = config.trainer.get("peak_flops") or peak_flops(device, str(trainer.precision))
     if peak is None and run.writes:
         print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
-    of_all = None if peak is None else peak * trainer.world_size
-    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=of_all)
+    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=peak, n_devices=trainer.world_size)
 
 
 def announce(
