@@ -113,7 +113,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
 @pytest.mark.pages
 def test_only_the_first_process_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", "eval", eval_records([(64, 2.0)]))
-    job = Job("eval", "", None)
+    job = Job("eval", "", None, ())
     monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 1)
     job.leave_page(run)
     assert not (run / "report.html").exists()

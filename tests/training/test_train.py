@@ -71,7 +71,7 @@ def test_a_run_tells_how_it_came_to_be(train: Callable[..., Done]) -> None:
 
 
 def test_results_hold_perplexity_in_three_units(train: Callable[..., Done], corpus: Path) -> None:
-    done = train()
+    done = train("pe=p_rope")
     n_bytes = len(held_out_stream(corpus)[1:257].replace(b"\0", b""))
     nats = done.value("nats_per_token", length=32)
     assert done.value("perplexity", length=32) == pytest.approx(math.exp(nats))
@@ -336,7 +336,7 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_again(
 
 
 def test_resuming_with_other_parameters_names_them(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
-    run = train().directory
+    run = train("pe=p_rope").directory
     done = roundround("train", f"resume={run}", "optim.lr=0.5", "pe=rope", "logger=none")
     assert done.code == 2
     assert "optim.lr (0.003 -> 0.5)" in done.err

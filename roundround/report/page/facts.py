@@ -125,7 +125,8 @@ def config_of(run: PastRun) -> list[tuple[str, str]]:
 
 
 def headline_of(run: PastRun) -> list[tuple[str, str]]:
-    return [(in_words(name), shown(value)) for name, value in run.manifest["headline"].items()]
+    found = {in_words(name): shown(value) for name, value in run.manifest["headline"].items()}
+    return list((found | ({"plateau": "never left"} if found.get("plateau") == "inf" else {})).items())
 
 
 def in_words(name: str) -> str:
