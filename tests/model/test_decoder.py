@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from conftest import ROOT, STORIES
 from omegaconf import DictConfig, OmegaConf
+from rounding import rounding
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
@@ -158,7 +159,7 @@ def assert_equal_to_rounding(ours_BTV: Tensor, theirs_BTV: Tensor) -> None:
     """Equal but for float32 rounding, with logits that are far from zero and not all alike."""
     assert ours_BTV.dtype == theirs_BTV.dtype == torch.float32
     assert theirs_BTV.std() > 0.5
-    assert (ours_BTV - theirs_BTV).abs().max() < 1e-5 * theirs_BTV.abs().max()
+    assert (ours_BTV - theirs_BTV).abs().max() < rounding(5 * 172, float(theirs_BTV.abs().max()))  # five layers
 
 
 # -- Hugging Face's models with the same weights
