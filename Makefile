@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
+.PHONY: help demo test test-cpus test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
 	@echo "make test    set up, run the suite (under six minutes on two cores, no network, no GPU)"
+	@echo "make test-cpus  the tests of numbers as other kinds of CPU compute them, with one thread and two (about 10 minutes)"
 	@echo "make test-all   that, make test-faults, the tests that take long (compiled runs), and make mutants"
 	@echo "make test-faults  2,900 invocations, wrong and right, kills at every change of the disk, strange places (half an hour)"
 	@echo "make test-cluster  jobs of a real Slurm, which it starts and stops on this machine (five minutes)"
@@ -33,6 +34,18 @@ demo: $(INSTALLED)
 # pyproject.toml, so that a single test by hand runs in one process.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+# What computes numbers, with the vector units of other CPUs. Not the tests of memory, which none of these change.
+NUMERICAL := tests/attention tests/pe tests/softmax tests/model tests/theory tests/retrieval/test_retrieval_model.py \
+	tests/retrieval/test_retrieval_evaluation.py tests/probing/test_probe.py tests/hf/test_hf_load.py \
+	tests/hf/test_hf_attention.py tests/hf/test_hf_patch.py tests/hf/test_initial.py tests/training/test_half_precision.py \
+	tests/training/test_recipe.py tests/training/test_combinations.py
+CPUS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 'ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2'
+
+test-cpus: $(INSTALLED)
+	for cpu in $(CPUS); do for threads in 1 2; do echo "$$cpu, threads: $$threads"; \
+		env $$cpu OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest -q -rs -n logical --maxprocesses 4 --dist worksteal \
+		-k 'not memory' $(NUMERICAL) || exit 1; done; done
 
 test-all: test test-faults mutants
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster'

@@ -42,8 +42,9 @@ CURVES = {  # name: processes, strategy
     "FSDP2, 4 processes": (4, "fsdp2"),
 }
 RECIPE = [
-    "logger=none", "model=tiny", "data=pydoc", "batch_size=8", "trainer.max_steps=50", "trainer.log_every_n_steps=1",
-    "validate_every=50", "validation_tokens=8192", "checkpoint_every=25", "trainer.accelerator=cpu", "seed=0",
+    "logger=none", "pe=p_rope", "model=tiny", "data=pydoc", "batch_size=8", "trainer.max_steps=50",
+    "trainer.log_every_n_steps=1", "validate_every=50", "validation_tokens=8192", "checkpoint_every=25",
+    "trainer.accelerator=cpu", "seed=0",
 ]  # fmt: skip
 
 

@@ -211,7 +211,7 @@ def overhead(size: str) -> None:
     n_steps = {"tiny": 220, "small": 40}[size]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        batch = [f"model={size}", f"batch_size={BATCH[size]}", f"trainer.max_steps={n_steps}"]
+        batch = ["pe=p_rope", f"model={size}", f"batch_size={BATCH[size]}", f"trainer.max_steps={n_steps}"]
         code = dispatch("train", "roundround.tasks.train:train", [*batch, "validate_every=100000"])
         os.chdir("/")
     assert code == 0

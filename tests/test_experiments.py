@@ -67,6 +67,26 @@ def test_every_variant_that_a_sweep_names_is_there() -> None:
             assert group not in sweep or set(sweep[group].split(",")) <= set(variants(group)), name
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("max-retrieval/")])
+def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(name: str) -> None:
+    """One that a sweep over encodings trains, where it has such a sweep."""
+    from omegaconf import OmegaConf
+
+    from roundround.config.composition import compose
+
+    defaults = OmegaConf.to_container(OmegaConf.load(EXPERIMENTS / f"{name}.yaml").defaults)
+    (named,) = [entry["override /pe"] for entry in defaults if isinstance(entry, dict) and "override /pe" in entry]
+    runtime = compose("train", [f"experiment={name}"], None).hydra
+    assert runtime.runtime.choices.pe == named
+    assert named in (runtime.sweeper.params or {}).get("pe", named).split(",")
+
+
+def test_the_default_encoding_is_the_one_of_a_llama() -> None:
+    from roundround.config.composition import compose
+
+    assert compose("train", [], None).hydra.runtime.choices.pe == "rope"
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("length/")])
 def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], name: str) -> None:
     """Its own task, at one encoding, one learning rate and the last normaliser that it names."""

@@ -26,8 +26,8 @@ def test_a_yaml_of_the_package_is_a_copy_for_each_who_loads_it(tmp_path: Path) -
     OmegaConf.load(path).p = 0.1
     with path.open() as file:
         assert OmegaConf.load(file) == OmegaConf.load(path) == OmegaConf.create(path.read_text())
-    compose("train", ["pe.p=0.1"], None)
-    assert compose("train", [], None).pe.p == 0.75
+    compose("train", ["pe=p_rope", "pe.p=0.1"], None)
+    assert compose("train", ["pe=p_rope"], None).pe.p == 0.75
 
 
 def test_a_yaml_of_somebody_else_is_read_each_time(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +67,7 @@ class Job:
     verb: str
     target: str  # "package.module:function"
     config_dir: str | None
+    words: tuple[str, ...]  # what was typed after `roundround`
 
     def __call__(self, cfg: DictConfig) -> Any:
         claimed.pop(HydraConfig.get().runtime.output_dir, None)  # from here on the job's own
@@ -189,8 +191,18 @@ class Job:
             choices=choices,
             sweep=directory.parent if hydra_config.mode == RunMode.MULTIRUN else None,
             config_dir=self.config_dir,
+            command=self.command(),
             peers=peers,
         )
+
+    def command(self) -> str:
+        """The command that was typed; of a job of a sweep one that runs this job alone. It can be pasted."""
+        words, config = list(self.words), HydraConfig.get()
+        if config.mode == RunMode.MULTIRUN:
+            name, own = str(config.job.config_name), self.config_dir
+            words = [self.verb, *typed_overrides(), *(["--config-dir", own] if own else [])]
+            words += ["--config-name", name] if name != config_name(self.verb) else []
+        return shlex.join(["roundround", *words])
 
     def failed(self, error: BaseException) -> str:
         job = HydraConfig.get()
@@ -302,9 +314,10 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
         line = read_command_line(args, verb)
         config_dir = line.config_dir
         typed.extend(line.overrides)
+        words = argv[1:] if sorted(argv[2:]) == sorted(args) else [verb, *args]  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb))
-        run(Job(verb, target, config_dir))()
+        run(Job(verb, target, config_dir, tuple(words)))()
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help

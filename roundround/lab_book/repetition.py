@@ -75,6 +75,7 @@ def recorded_config_dir(run: PastRun) -> str | None:
     name, folder = flags.get("--config-name"), flags.get("--config-dir")
     if name not in (None, config_name(run.verb)):
         raise UserError(f"{run.directory} was made with --config-name {name}, which rerun does not take")
+    folder = None if folder is None else str(folder_of(run) / folder)
     if folder is not None and not Path(folder).is_dir():
         raise UserError(
             f"{run.directory} was made with --config-dir {folder}, which is not there any more; give --config-dir DIR"
@@ -83,12 +84,14 @@ def recorded_config_dir(run: PastRun) -> str | None:
 
 
 def recorded_flags(command: str) -> dict[str, str]:
-    """The flags of a command that have a value, as `opened` records them."""
+    """The flags that name the yamls of a command, with their values, however they were typed."""
     try:
         words = shlex.split(command)
     except ValueError:
         return {}
-    return {flag: value for flag, value in pairwise(words) if flag.startswith("--")}
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    short = {"-cd": "--config-dir", "-cn": "--config-name"}
+    return {short.get(flag, flag): value for flag, value in pairwise(parts) if flag.startswith("-")}
 
 
 def folder_of(run: PastRun) -> Path:

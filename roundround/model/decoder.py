@@ -106,6 +106,16 @@ class Decoder(nn.Module):
         assert isinstance(first, PositionalEncoding)
         return first
 
+    def facts(self) -> dict[str, int | str]:
+        """What the encodings report about themselves; of layers that differ the least and the most."""
+        by_layer = [encoding.facts() for encoding in cast("list[PositionalEncoding]", list(self.encodings))]
+        found: dict[str, int | str] = {}
+        for name in dict.fromkeys(name for facts in by_layer for name in facts):
+            values = [facts.get(name, 0) for facts in by_layer]
+            least, most = min(values), max(values)
+            found[name] = least if least == most else f"{least:,} to {most:,} by layer"
+        return found
+
     def forward(
         self,
         tokens_BT: Tensor,

@@ -25,7 +25,7 @@ from roundround.runs.launcher import job, rank
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
 from roundround.runs.peak_memory import PeakMemory, larger
-from roundround.runs.provenance import command_line, config_hash, git_state, versions
+from roundround.runs.provenance import config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
 
 OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
@@ -250,7 +250,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "status": "running",
         "started": now(),
         "ended": None,
-        "command": command_line(),
+        "command": invocation.command,
         "cwd": os.getcwd(),
         "overrides": invocation.overrides,
         "config": config,

@@ -7,9 +7,7 @@ import json
 import os
 import platform
 import re
-import shlex
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,12 +48,6 @@ SECRET = re.compile(
     | \.(pem|key|p12|pfx|pkcs12|jks|keystore|kdbx?|ppk|asc|gpg|age|ovpn|der)(\.(bak|old|orig|save|swp|[0-9]+)|~)?$""",
     re.VERBOSE,
 )
-
-
-def command_line() -> str:
-    """The command as it would be typed again; `python -m roundround` is the same program."""
-    name = Path(sys.argv[0]).name.replace("__main__.py", "roundround")
-    return shlex.join([name, *(arg for arg in sys.argv[1:] if arg != "hydra.mode=RUN")])
 
 
 def config_hash(config: Any) -> str:

@@ -96,8 +96,8 @@ class Invocation:
     """How a verb was called: what the command line decided beside the config.
 
     directory: the run's own, claimed. overrides: as Hydra parsed them. choices: the option taken of each config group.
-    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder. peers: the
-    processes that work on the run together.
+    sweep: the directory of the sweep that this run is a job of. config_dir: the user's own conf folder. command: what
+    was typed, quoted for a shell. peers: the processes that work on the run together.
     """
 
     verb: str
@@ -106,6 +106,7 @@ class Invocation:
     choices: dict[str, str | None]
     sweep: Path | None = None
     config_dir: str | None = None
+    command: str = "roundround"
     peers: Peers = field(default_factory=Peers)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,10 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
     if apart is not None:
         headline |= {"baseline_from_paper": apart[0].value, "gains_from_paper": apart[1].value}
         for metric, distance in zip(("baseline_from_paper", "gains_from_paper"), apart, strict=True):
-            records.append({"metric": metric, "value": distance.value, "low": distance.low, "high": distance.high})
+            interval = (
+                {"low": distance.low, "high": distance.high} if math.isfinite(distance.low) else {}
+            )  # of one seed none
+            records.append({"metric": metric, "value": distance.value, **interval})
     run.results(records, **headline)
     notes = report.notes(measured, config.fit_sizes) + how_evaluated(config)
     if run.writes:

@@ -199,14 +199,13 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 def meter_of(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
 ) -> Meter:
-    """What tells how well the run uses its devices, whose peak is given, known by name or measured."""
+    """What tells how well the run uses its devices, whose peak is given, known by name or measured as it goes."""
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     device = trainer.strategy.root_device
     peak = config.trainer.get("peak_flops") or peak_flops(device, str(trainer.precision))
     if peak is None and run.writes:
         print_status(f"no peak is known of {describe_device(device)}: give trainer.peak_flops= for its utilisation")
-    of_all = None if peak is None else peak * trainer.world_size
-    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=of_all)
+    return Meter(batches, flops_per_step=flops * material.tokens_per_step, peak=peak, n_devices=trainer.world_size)
 
 
 def announce(
@@ -219,7 +218,7 @@ def announce(
     start: Start,
 ) -> None:
     """Record what is about to be trained, and by how many processes from which step on; print it in two lines."""
-    facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.encoding.facts()}
+    facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.facts()}
     now = {
         "from_step": first_step,
         "n": trainer.world_size,
@@ -233,7 +232,9 @@ def announce(
         return
     write_atomically(run.directory / "tokenizer.json", material.tokenizer.to_str(pretty=True))
     choices = run.manifest["choices"]
-    details = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in facts.items())
+    details = ", ".join(
+        f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
+    )
     print_status(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
     print_status(material.about())
     if first_step:
@@ -321,7 +322,8 @@ def report(run: Run, config: TrainConfig, material: Material) -> None:
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": config.seed}
     curve = measurements(run)
     records, headline = material.results(best, curve)
-    facts = [{"metric": name, "value": value} for name, value in run.manifest["facts"].items()]
+    numbers = {name: value for name, value in run.manifest["facts"].items() if not isinstance(value, str)}
+    facts = [{"metric": name, "value": value} for name, value in numbers.items()]
     run.results([common | record for record in [*records, *facts]], **headline, step=best["step"])
     for line in material.remarks(curve):
         print_status(line)

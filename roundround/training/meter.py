@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ TERAFLOPS = {
     "RTX 3090": 71,
 }
 SIDE, N_PRODUCTS = 512, 5  # of the matrices that tell a CPU's peak: 4 ms each on one core
+SHARE_OF_MEASURING = 0.01  # of the time, at most: a peak is measured again and again, for others may use the cores
 
 
 class Timed(Dataset[Any]):
@@ -52,23 +56,54 @@ class Timed(Dataset[Any]):
 class Meter:
     """The numbers of the steps since the last record.
 
-    flops_per_step: of the model, over all devices. peak: FLOP/s of all devices together; None where it is not known.
+    flops_per_step: of the model, over all devices. peak: FLOP/s of one device, None where it is not known; or what
+    measures it, which is asked again while the run goes on, and of whose answers the highest counts. n_devices: how
+    many such devices there are; a fraction where processes share cores.
     """
 
-    def __init__(self, batches: Timed, *, flops_per_step: float, peak: float | None) -> None:
-        self.batches, self.flops_per_step, self.peak = batches, flops_per_step, peak
+    def __init__(
+        self,
+        batches: Timed,
+        *,
+        flops_per_step: float,
+        peak: float | Callable[[], float] | None,
+        n_devices: float = 1.0,
+    ) -> None:
+        self.batches, self.flops_per_step, self.n_devices = batches, flops_per_step, n_devices
         self.waited = 0.0
+        self.measure = peak if callable(peak) else None
+        self.peak = None if callable(peak) else peak
+        self.not_before = 0.0  # on the clock, of the next measurement
 
     def numbers(self, n_steps: int, seconds: float) -> dict[str, float]:
-        """mfu: share of the peak that the model's own operations make up. peak_memory_gb: since the start, in 10^9
-        bytes, of this process's GPU or else of itself. waiting_share: of the seconds, those without a batch.
+        """mfu: share of the peak that the model's own operations make up; left out where that is more than all of it,
+        because then the peak is not known. peak_memory_gb: since the start, in 10^9 bytes, of this process's GPU or
+        else of itself. waiting_share: of the seconds, those without a batch.
         """
         waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
         memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
         found = {"waiting_share": min(1.0, waiting / seconds)}
+        self.measure_peak()
         if self.peak is not None:
-            found["mfu"] = n_steps * self.flops_per_step / seconds / self.peak
+            mfu = n_steps * self.flops_per_step / seconds / (self.peak * self.n_devices)
+            found |= {"mfu": mfu} if mfu <= 1 else {}
         return found if memory is None else found | {"peak_memory_gb": memory / 1e9}
+
+    def start(self, rank: int, world_size: int) -> None:
+        """Prepare to measure a peak; called by every process of the run, once they have met."""
+        if self.measure is not None:
+            self.n_devices = n_shares_of_cores(world_size)
+        if rank > 0:  # the first one's numbers are kept, and two that measure at once would disturb each other
+            self.measure = None
+
+    def measure_peak(self) -> None:
+        """Take a measurement of the peak, unless the last one was so recent that they would slow the run down."""
+        start = time.perf_counter()
+        if self.measure is None or start < self.not_before:
+            return
+        self.peak = max(self.peak or 0.0, self.measure())
+        end = time.perf_counter()
+        self.not_before = end + (end - start) / SHARE_OF_MEASURING
 
 
 def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> float:
@@ -89,14 +124,14 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
     return 6.0 * (matrices + scored * decoder.embed_tokens.weight.numel() + attention)
 
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOP/s of a device at the most: of a GPU by its name, in 16 bits; of a CPU by a matrix product in `precision`.
+def peak_flops(device: torch.device, precision: str) -> float | Callable[[], float] | None:
+    """FLOP/s of a device at the most: of a GPU by its name, in 16 bits; of a CPU what measures it in `precision`.
 
     None for a device whose name is not known.
     """
     if device.type == "cpu":
         dtype = {"b": torch.bfloat16, "1": torch.float16, "6": torch.float64}.get(precision[0], torch.float32)
-        return measured_flops(dtype)
+        return lambda: measured_flops(dtype)
     return flops_by_name(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
@@ -116,3 +151,27 @@ def measured_flops(dtype: torch.dtype) -> float:
         a @ b
         seconds.append(time.perf_counter() - start)
     return float(2 * SIDE**3 / min(seconds[1:]))
+
+
+Cores = tuple[str, tuple[int, ...], int]  # a process's machine, the cores that it may use, and its threads
+
+
+def n_shares_of_cores(world_size: int) -> float:
+    """How often the cores that this process keeps busy are there for all processes together; all of them call this."""
+    if world_size == 1:
+        return 1.0
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    here: Cores = (socket.gethostname(), tuple(cores), torch.get_num_threads())
+    everywhere: list[Any] = [None] * world_size
+    torch.distributed.all_gather_object(everywhere, here)
+    return shares_of_cores(here, everywhere)
+
+
+def shares_of_cores(here: Cores, everywhere: Sequence[Cores]) -> float:
+    """`n_shares_of_cores` of processes that have told each other: a core that several use counts once."""
+    busy = 0
+    for machine in {name for name, _, _ in everywhere}:
+        processes = [(cores, threads) for name, cores, threads in everywhere if name == machine]
+        n_cores = len({core for cores, _ in processes for core in cores})
+        busy += min(n_cores, sum(min(threads, len(cores)) for cores, threads in processes))
+    return busy / min(here[2], len(here[1]))

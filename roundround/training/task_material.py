@@ -119,7 +119,8 @@ class TaskMaterial(Material):
         records = [{"metric": name, **scored, "value": value} for name, value in values.items()]
         left = left_plateau(curve, self.plateau_bound)
         plateau = math.inf if left is None else float(left)
-        return [*records, {"metric": "plateau", "value": plateau}], {**values, "plateau": plateau}
+        headline = values if left is None else {**values, "plateau": plateau}
+        return [*records, {"metric": "plateau", "value": plateau}], headline
 
 
 def unread_loss(examples: Sequence[Example]) -> float:

@@ -35,7 +35,7 @@ def test_help_imports_neither_torch_nor_hydra() -> None:
 
 def test_cfg_job_imports_no_torch() -> None:
     printed = printed_without_importing({"torch", "lightning", "transformers"}, "train", "--cfg", "job")
-    assert "_target_: roundround.pe.p_rope.PRoPE" in printed
+    assert "_target_: roundround.pe.rope.RoPE" in printed
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["pe=rope", "--help"]])
@@ -88,9 +88,9 @@ def test_the_first_line_of_every_yaml_is_the_command_that_uses_it(path: Path) ->
         (["+trainer.acumulate_grad_batches=1"], ["did you mean 'accumulate_grad_batches'?"]),
         (["+trainer.val_check_interval=5"], ["trainer.val_check_interval is not supported", "validate_every"]),
         (["seed=abc"], ["seed", "abc"]),
-        (["pe.p=high"], ["pe.p", "'high'"]),
-        (["pe.p=1.5"], ["pe", "p=1.5"]),
-        (["pe.p=-0.1"], ["pe", "p=-0.1"]),
+        (["pe=p_rope", "pe.p=high"], ["pe.p", "'high'"]),
+        (["pe=p_rope", "pe.p=1.5"], ["pe", "p=1.5"]),
+        (["pe=p_rope", "pe.p=-0.1"], ["pe", "p=-0.1"]),
         (["model.d_model=31"], ["model", "d_model=31", "n_heads=2"]),
         (["model.head_dim=31"], ["head_dim=31", "even"]),
         (["model.n_key_heads=3"], ["n_heads=2", "n_key_heads=3"]),
@@ -151,7 +151,7 @@ def test_a_broken_yaml_is_named_with_its_line(train: Callable[..., Done]) -> Non
 
 
 def test_a_missing_value_is_named(train: Callable[..., Done]) -> None:
-    assert_refused(train("pe.p=???"), "pe.p")
+    assert_refused(train("pe=p_rope", "pe.p=???"), "pe.p")
 
 
 def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_sweep_runs_every_combination_in_its_own_directory(train: Callable[...
 
 
 def test_one_failing_job_of_a_sweep_does_not_stop_the_others(train: Callable[..., Done]) -> None:
-    done = train("-m", "pe.p=0.5,7,0.75", "trainer.max_steps=1")
+    done = train("-m", "pe=p_rope", "pe.p=0.5,7,0.75", "trainer.max_steps=1")
     assert done.code == 2
     assert "p=7" in done.err
     assert "Error executing job" not in done.err

@@ -113,7 +113,6 @@ ENCODING = {
         "rope/x",
         "[rope,alibi]", "softmax", "pe/rope",
     ],
-    "pe.p": ["2", "-1", "nan", "abc", "null", "1.0001", "[0.5]", "true"],
     "pe.theta": ["0", "-1", "nan", "inf", "abc", "null", "''"],
     "pe._target_": [
         "os.system", "builtins.print", "builtins.eval", "''", "roundround.softmax.softmax.Softmax", "null", "5", "..",
@@ -130,6 +129,7 @@ ENCODING_WORDS = [
     ("pe=kerple", "pe.init_r1=-1"), ("pe=kerple", "pe.init_r2=abc"), ("pe=xpos", "pe.scale_base=0"),
     ("pe=xpos", "pe.gamma=nan"), ("pe=fox", "pe.init_std=-1"), ("pe=alibi", "pe.exponent=nan"),
     ("pe=nape", "pe.nope_heads=4"), ("pe=nape", "pe.nope_heads=half"),
+    *(("pe=p_rope", f"pe.p={p}") for p in ("2", "-1", "nan", "abc", "null", "1.0001", "[0.5]", "true")),
     ("pe=partial_rope", "pe.p=2"), ("pe=p_rope_reversed", "pe.p=-0.5"), ("pe=sinusoidal", "pe.theta=0"),
 ]  # fmt: skip
 NORMALISER = {
@@ -204,8 +204,9 @@ GOOD = [
     "optim.betas=[0.8,0.99]", "optim=adam_l2", "schedule=wsd", "schedule.warmup_steps=0", "seed=4294967295",
     "batch_size=3", "validate_every=1", "checkpoint_every=1", "trainer.max_steps=1", "trainer.precision=bf16-mixed",
     "trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=null", "+trainer.detect_anomaly=true",
-    "+trainer.profiler=simple", "pe.p=0", "pe.p=1", "pe=alibi", "pe=rope_500k", "softmax=sink",
-    "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]", "data.split_regex='\\n'",
+    "+trainer.profiler=simple", "pe=alibi", "pe=rope_500k", "softmax=sink", ("pe=p_rope", "pe.p=0"),
+    ("pe=p_rope", "pe.p=1"), "data.held_out=0.5", "data.max_chars=300", "data.keep_chars=[50,5000]",
+    "data.split_regex='\\n'",
     ("tokenizer=bpe", "tokenizer.vocab_size=300"), "model.d_mlp=0",
     ("pe=nape", "softmax=as_entmax", "softmax.delta=0", "softmax.start=1", "softmax.scaled_heads=0.5"),
 ]  # fmt: skip

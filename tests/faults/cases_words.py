@@ -15,7 +15,7 @@ ODD = [
     "=1", "a=", "=", "a==b", "a b", "", " ", "\u00e9=1", "\x1b[31m=1", "pe=\x1b[31mx", "pe=p\nq", "pe=p\rq", "pe=\x07",
     "x" * 100_000, "pe=" + "x" * 100_000, "seed=" + "[" * 3000, "x." * 3000 + "x=1", "pe=" + "{a:" * 1000,
     "seed=${oc.env:NOPE}", "seed=${nope:1}", "seed=${seed}", "seed=${", "seed=${}", "outputs=${outputs}", "pe={a:",
-    "seed=${oc.env:HOME}", "seed=${run_directory:a,b,c}", "outputs=${oc.decode:'['}", "pe.p=${oc.create:[1]}",
+    "seed=${oc.env:HOME}", "seed=${run_directory:a,b,c}", "outputs=${oc.decode:'['}", "pe.theta=${oc.create:[1]}",
     "~pe", "~nope", "~pe=rope", "+seed=1", "+pe=rope", "@", "pe@x=p_rope", "pe@=p_rope", "a.b.c=1", "trainer=5",
     "model={}", "model.=1", ".model=1", "model..d_model=1", "seed=\u202e5", "seed=\u00b2", "preset=quick", "preset=",
     "text=",
@@ -101,7 +101,7 @@ NAMED = {
     "optim.lr=abc": "could not be converted to Float",
     "data.path=nope.txt": "data.path: no file, folder or glob match at",
     "resume=nope": "nope is not a run directory: it does not exist", "init=hf:nope": "there is no such folder",
-    "pe.p=2": "must lie between 0", "seed=-1": "must lie between 0 and 2^32 - 1",
+    "pe=p_rope pe.p=2": "must lie between 0", "seed=-1": "must lie between 0 and 2^32 - 1",
     "+trainer.max_epochs=2": "trainer.max_steps", "--config-dir=/nope": "there is no such folder",
 }  # fmt: skip
 NAMED_BY_OTHERS = {

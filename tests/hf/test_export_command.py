@@ -51,7 +51,7 @@ def test_a_run_becomes_a_stock_llama(roundround: Callable[..., Done], run: Path)
     place = Path("exported/model").absolute()
     assert done.manifest["exported"] == str(place)
     assert done.manifest["verb"] == "export"
-    assert done.err.splitlines()[0].startswith("pe=p_rope, softmax=softmax: a stock LlamaForCausalLM, 8,")
+    assert done.err.splitlines()[0].startswith("pe=rope, softmax=softmax: a stock LlamaForCausalLM, 8,")
     assert done.err.splitlines()[-1] == f"exported to {place}"
     assert "held-out tokens differ from the run's by at most" in done.err
     assert done.value("largest_difference") <= 1e-5 * done.value("largest_logit")

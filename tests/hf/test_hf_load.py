@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import Done
 from helpers_hf import some_tokens, tiny
+from rounding import rounding
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from torch import nn
@@ -158,7 +159,8 @@ def test_the_loss_over_a_large_vocabulary_is_that_of_float64() -> None:
     with torch.no_grad():
         logits = model(tokens_BT[:, :-1]).logits.double()
     exact = logits.logsumexp(-1) - logits.gather(-1, tokens_BT[:, 1:, None])[..., 0]
-    torch.testing.assert_close(losses.double(), exact, rtol=0, atol=4e-6)
+    allowed = rounding(n_vocab) + rounding(size=float(exact.max()))  # of the logarithm of a sum, and of the loss itself
+    torch.testing.assert_close(losses.double(), exact, rtol=0, atol=allowed)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,12 @@ def test_show_says_what_differs_from_the_defaults(train: Command, roundround: Co
     trained = train("pe=p_rope", "pe.p=0.5", "seed=3", "optim.lr=0.01")
     shown = roundround("show")
     settings = {tuple(line.split()) for line in shown.out.splitlines() if len(line.split()) == 3}
-    assert {("pe.p", "0.5", "0.75"), ("seed", "3", "0"), ("optim.lr", "0.01", "0.003")} <= settings
-    assert not [row for row in settings if row[0] == "pe"]  # p_rope is the default
+    assert {
+        ("pe", "p_rope", "rope"),
+        ("pe.p", "0.5", "0.75"),
+        ("seed", "3", "0"),
+        ("optim.lr", "0.01", "0.003"),
+    } <= settings
     assert shown.out.startswith(str(trained.directory.relative_to(Path.cwd())))
     assert f"{trained.value('perplexity'):.4g}" in shown.out
     losses = [json.loads(line) for line in (trained.directory / "metrics.jsonl").read_text().splitlines()]

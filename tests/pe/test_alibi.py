@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from helpers_pe import attention_shape, bias_of, build, golden, keys_at, layer_bias, noise, positions
+from rounding import rounding
 
 
 @pytest.mark.parametrize("case", golden("pe_alibi_slopes"), ids=lambda case: str(case["n_heads"]))
@@ -51,7 +52,7 @@ def test_slopes_beside_float64_are_float64() -> None:
     encoding, keys = build("alibi", attention_shape(n_heads=16, n_key_heads=16)), keys_at(positions(3))
     slopes = layer_bias(encoding, keys, noise(1, 3, 64)).slopes.flatten()
     expected = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(16)], dtype=torch.float64)
-    torch.testing.assert_close(slopes, expected, rtol=1e-15, atol=0)
+    torch.testing.assert_close(slopes, expected, rtol=rounding(dtype=torch.float64), atol=0)
 
 
 @pytest.mark.parametrize("exponent", [0.0, -8.0, math.inf, math.nan])

@@ -7,8 +7,10 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers_page import Page, eval_records, train_config, write_probe, write_run
+from safetensors.numpy import save_file
 
 from roundround.errors import UserError
 from roundround.report.page.write import page_of
@@ -296,3 +298,38 @@ def test_of_a_run_with_frequencies_at_zero_the_head_that_changes_most_is_shown_f
     assert "This run recorded no labels" in page.text
     (data,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert json.loads(data)["shares"]["0.0"] == {"all": [750, 250], "without lowest:0.5": [500, 500]}
+
+
+def test_a_share_that_is_shown_anew_is_rounded_once(tmp_path: Path) -> None:
+    run = write_probe(tmp_path / "run")
+    records = json.loads((run / "results.json").read_text())
+    for record, share in zip(
+        [r for r in records if r["metric"] == "label"], (0.4353, 0.8547, 0.5649, 0.1), strict=True
+    ):
+        record["share"] = share
+    (run / "results.json").write_text(json.dumps(records))
+    page = page_of(run)
+    carried = re.findall(r'"share":\s*([0-9.]+)', page)  # what the script rounds, head by head
+    drawn = re.findall(r"data-head=.*?<span>([0-9.]+)</span>", page)
+    assert [f"{float(share):.2f}" for share in carried] == drawn == ["0.44", "0.85", "0.56", "0.10"]
+
+
+def test_what_was_never_reached_or_cannot_be_known_is_no_number_on_a_page(tmp_path: Path) -> None:
+    plateau = [{"metric": "plateau", "value": "inf"}, {"metric": "loss", "value": 1.5}]
+    task = {"config": train_config(), "headline": {"plateau": "inf"}}
+    page = Page(page_of(write_run(tmp_path / "task", "train", plateau, **task)))
+    assert page.column("plateau") == ["never left"]
+    assert "plateau never left" in page.text
+    one_seed = [{"metric": "baseline_from_paper", "low": "nan", "high": "nan", "value": 31.8}]
+    one_seed.append({"metric": "accuracy", "softmax": "softmax", "n": 16, "value": 0.5})
+    config = {"model": {"_target_": "x"}, "normalisers": {}}
+    assert "nan" not in Page(page_of(write_run(tmp_path / "max", "max-retrieval", one_seed, config=config))).text
+
+
+def test_the_words_about_colours_are_true_in_both_themes(tmp_path: Path) -> None:
+    """A large weight is dark on a light page and bright on a dark one."""
+    run = runs_of_every_kind(tmp_path)["max-retrieval"]
+    save_file({"softmax.16": np.full((2, 3), 0.5, np.float32)}, run / "attention.safetensors")
+    text = Page(page_of(run)).text
+    assert "stronger a colour" in text
+    assert not re.search(r"\b(bright|dim|pale)\b", text)

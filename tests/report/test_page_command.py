@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
+import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Done, assert_refused
+import yaml
+from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.command_line.launch import Job
 from roundround.lab_book.changes import changed_settings
 from roundround.lab_book.past_run import past_run
+from roundround.report.page.facts import commands_of
 
 Command = Callable[..., Done]
+SMALL_MAXKEY = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu", "logger=none"]
 
 
 @pytest.mark.pages
@@ -29,7 +37,7 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
         == page.column("value").index("0.5")
         == page.column("default").index("0.75")
     )
-    assert "pe" not in page.column("setting")  # p_rope is the default
+    assert page.column("default")[page.column("setting").index("pe")] == "rope"
     assert "roundround train logger=none" in page.text
     assert f"roundround rerun {trained.directory}" in page.text
     assert "status done" in page.text
@@ -39,6 +47,52 @@ def test_a_run_leaves_its_page_with_its_numbers_and_what_differs_from_the_defaul
     changes = changed_settings(past_run(evaluated.directory))
     assert changes is not None
     assert {change.key for change in changes} == {"logger", "length", "device"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "-cd", "my conf", "pe=half", *FAST, "text=a (b).txt"),
+        ("train", "--config-dir=my conf", *FAST, "text=a (b).txt", "-m", "pe=half"),
+        ("maxkey", "preset=quick", *SMALL_MAXKEY, "--temp", "hard"),
+    ],
+    ids=["own folder", "job of a sweep", "preset"],
+)
+def test_the_command_of_a_run_is_what_was_typed_and_runs_when_it_is_pasted(
+    roundround: Command, corpus: Path, here: Path, words: tuple[str, ...]
+) -> None:
+    """Read off the run as `show` and its page have it; `--cfg job` prints what would run."""
+    (here / "my conf" / "pe").mkdir(parents=True)
+    (here / "my conf" / "pe" / "half.yaml").write_text(
+        "# half\n_target_: roundround.pe.p_rope.PRoPE\np: 0.5\ntheta: 1e4\n"
+    )
+    shutil.copy(corpus, here / "a (b).txt")
+    roundround_here(here / "bin")
+    done = roundround(*words)
+    assert done.code == 0, done.err
+    (directory,) = {path.parent for path in done.directory.rglob("run.json")}
+    command = past_run(directory).manifest["command"]
+    shown = roundround("show", str(directory)).out.splitlines()
+    assert command in shown
+    assert ("as it was given in " + str(here), command) in commands_of(past_run(directory))
+    assert "-m" in words or shlex.split(command) == ["roundround", *words]
+    path = f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    pasted = subprocess.run(
+        f"{command} --cfg job", shell=True, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False
+    )
+    assert pasted.returncode == 0, pasted.stderr
+    composed, ran = yaml.safe_load(pasted.stdout), past_run(directory).manifest["config"]
+    assert {key: ran[key] for key in ("pe", "data", "evaluate") if key in ran} == {
+        key: composed[key] for key in ("pe", "data", "evaluate") if key in composed
+    }
+
+
+def roundround_here(folder: Path) -> None:
+    """The program as a shell finds it."""
+    folder.mkdir()
+    program = folder / "roundround"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m roundround "$@"\n')
+    program.chmod(0o755)
 
 
 @pytest.mark.pages
@@ -59,7 +113,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
 @pytest.mark.pages
 def test_only_the_first_process_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", "eval", eval_records([(64, 2.0)]))
-    job = Job("eval", "", None)
+    job = Job("eval", "", None, ())
     monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 1)
     job.leave_page(run)
     assert not (run / "report.html").exists()

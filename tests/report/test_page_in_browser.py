@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers_browser import Tab, browser, tab
-from helpers_page import eval_records, write_probe, write_run
+from helpers_page import eval_records, train_config, write_probe, write_run
 from safetensors.numpy import save_file
 
 from roundround.report.page.write import write_page
@@ -102,6 +102,46 @@ def test_the_map_can_be_coloured_by_a_measure_and_thinned_to_a_label(tmp_path: P
     assert dimmed == 4 - int(shown(window, f'[data-place="{label}"] span'))
     window.ask("s = document.getElementById('measure'); s.value = 'entropy'; s.dispatchEvent(new Event('change'))")
     assert window.ask("document.querySelectorAll('[data-head].measured').length") == 4
+    assert window.ask("document.getElementById('of-labels').hidden && !document.getElementById('scale').hidden")
+    assert shown(window, "#most").endswith(" (entropy)")
+    window.ask("s.value = ''; s.dispatchEvent(new Event('change'))")
+    assert window.ask("!document.getElementById('of-labels').hidden && document.getElementById('scale').hidden")
+
+
+def test_the_numbers_of_the_map_come_back_as_they_were(tmp_path: Path, window: Tab) -> None:
+    window.open(write_page(write_probe(tmp_path / "run")))
+    cells = "Array.from(document.querySelectorAll('[data-head] span'), s => s.textContent)"
+    before = window.ask(cells)
+    for value in ("entropy", ""):
+        window.ask(f"s = document.getElementById('measure'); s.value = '{value}'; s.dispatchEvent(new Event('change'))")
+    assert window.ask(cells) == before
+
+
+def test_a_heading_sorts_wherever_it_is_clicked(tmp_path: Path, window: Tab) -> None:
+    window.open(write_page(write_run(tmp_path / "run", "eval", eval_records([(256, 9.5), (128, 35.0)]))))
+    x, y, height = window.ask(
+        "(() => { const b = document.querySelector('table.sortable th').getBoundingClientRect();"
+        "return [b.x + 1, b.y + b.height - 2, b.height]; })()"
+    )
+    assert height < 40  # one line: the arrow does not wrap
+    for kind in ("mousePressed", "mouseReleased"):
+        window.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    assert column(window, 0) == ["128", "256"]
+
+
+def test_the_name_of_an_axis_lies_beside_its_numbers(tmp_path: Path, window: Tab) -> None:
+    lines = "".join(json.dumps({"step": s, "tokens_per_second": 90_000 * s, "lr": 0.0015 * s}) + "\n" for s in (1, 2))
+    run = write_run(tmp_path / "run", "train", [], config=train_config())
+    (run / "metrics.jsonl").write_text(lines)
+    window.open(write_page(run))
+    gaps = window.ask(
+        "Array.from(document.querySelectorAll('.chart svg[role=img]'), picture => {"
+        "const name = picture.querySelector('.names text[transform]').getBoundingClientRect();"
+        "const ticks = Array.from(picture.querySelectorAll('.ticks text[text-anchor=end]'));"
+        "return Math.min(...ticks.map(t => t.getBoundingClientRect().left)) - name.right; })"
+    )
+    assert len(gaps) == 2
+    assert min(gaps) >= 0
 
 
 def test_the_slider_changes_the_maps(tmp_path: Path, window: Tab) -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from rounding import rounding
 from scipy import stats
 from torch import Tensor
 
@@ -111,7 +112,8 @@ def test_the_fast_form_is_the_definition_with_its_gradients(
 def trained(seeds: list[int], n_steps: int) -> MaxRetrieval:
     model = model_of(seeds, uniform_init=False)
     # a large penalty, so that a seed whose loss were divided by the number of seeds would be seen
-    adam = Adam(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.3, decay_biases=True).create(model)
+    # and an eps above the rounding of a gradient, which Adam would blow up to whole steps
+    adam = Adam(lr=1e-3, betas=[0.9, 0.999], eps=1e-3, weight_decay=0.3, decay_biases=True).create(model)
     sets = TrainingSets(seeds, batch_size=16, n_min=5, n_max=16, n_classes=4)
     assert [step for step, _ in train(model, plain(), adam, sets, first_step=0, n_steps=n_steps)][-1] == n_steps
     return model
@@ -122,7 +124,8 @@ def test_seeds_trained_at_once_are_the_seeds_trained_alone() -> None:
     for place, seed in enumerate(SEEDS):
         alone = trained([seed], 30)
         for a, b in zip(together.only(place).parameters(), alone.parameters(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+            allowed = 30 * rounding(16, float(b.detach().abs().max().clamp(min=1)))  # 30 steps of lr / eps = 1
+            torch.testing.assert_close(a, b, rtol=0, atol=allowed)
 
 
 def test_seeds_differ() -> None:

@@ -95,11 +95,9 @@ def names(directory: Path) -> set[str]:
 # -- the manifest
 
 
-def test_a_finished_run_is_done_and_says_how_it_came_to_be(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/roundround", "train", "data.path=my text.txt"])
-    with opening(directory, sweep="/sweeps/12-00-00-sweep") as run:
+def test_a_finished_run_is_done_and_says_how_it_came_to_be(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "roundround train 'text=my text.txt'"
+    with opening(directory, sweep="/sweeps/12-00-00-sweep", command=command) as run:
         during = read_manifest(directory)
         run.note(device="an abacus")
         assert read_manifest(directory)["device"] == "an abacus"
@@ -110,7 +108,7 @@ def test_a_finished_run_is_done_and_says_how_it_came_to_be(
     started, ended = (datetime.fromisoformat(after[key]) for key in ("started", "ended"))
     assert started.tzinfo is not None
     assert timedelta(0) < ended - started < timedelta(minutes=1)
-    assert after["command"] == "roundround train 'data.path=my text.txt'"
+    assert after["command"] == command
     assert (after["verb"], after["overrides"], after["config"], after["seed"]) == ("train", ["seed=3"], CONFIG, 3)
     assert after["sweep"] == "/sweeps/12-00-00-sweep"
     assert after["headline"] == {"perplexity": 8.1}

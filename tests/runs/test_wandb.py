@@ -24,6 +24,7 @@ from roundround.runs.directories import read_manifest
 from roundround.runs.loggers import wandb_sync
 from roundround.runs.loggers.wandb import WandB, has_login
 
+URL = "https://wandb.example.com/run"
 NAMES: dict[str, Any] = {"project": "project", "entity": None, "group": None, "tags": []}
 
 
@@ -261,6 +262,49 @@ def test_a_login_is_a_key_or_a_line_in_netrc(tmp_path: Path, monkeypatch: pytest
     assert has_login()
 
 
+@pytest.mark.parametrize(
+    ("verb", "overrides", "login", "asked", "said"),
+    [
+        ("train", [], True, "online", "W&B: https://wandb.example.com/run; logger=none turns it off"),
+        ("max-retrieval", ["seeds=2"], True, "online", "W&B: https://wandb.example.com/run; "),
+        ("train", [], False, "offline", "W&B: offline, in wandb/ of the run directory; roundround sync uploads it, "),
+        (
+            "eval",
+            ["run=last"],
+            True,
+            "offline",
+            "W&B: offline, in wandb/ of the run directory; logger=wandb uploads it, ",
+        ),
+        ("probe", ["logger.project=mine"], True, "offline", "logger=none turns it off"),
+        ("eval", ["logger=wandb"], True, "online", "W&B: https://wandb.example.com/run; "),
+        ("eval", ["logger=several", "+logger@logger.wandb=wandb"], True, "online", "W&B: https://"),
+        ("eval", ["logger=wandb"], False, "offline", "roundround sync uploads it"),
+    ],
+)
+def test_only_a_training_goes_online_unasked(
+    verb: str,
+    overrides: list[str],
+    login: bool,
+    asked: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("WANDB_MODE", "WANDB_CACHE_DIR", "NETRC"):  # empty is not set
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40 if login else "")
+    begin = MagicMock(side_effect=lambda wandb, mode, options: MagicMock(url=URL, settings=MagicMock(mode=mode)))
+    monkeypatch.setattr("roundround.runs.loggers.wandb.begun", begin)
+    WandB(**NAMES).start(tmp_path / "run", a_manifest() | {"verb": verb, "overrides": overrides})
+    assert begin.call_args.args[1] == asked
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert line.endswith("logger=none turns it off")
+    assert Path(os.environ["WANDB_CACHE_DIR"]).is_relative_to(tmp_path / "run")
+
+
 TWO_RUNS = """
 import sys
 import time
@@ -306,8 +350,12 @@ def test_wandb_without_a_login_asks_nothing_and_logs_into_the_run_directory(tmp_
         os.close(end)
         os.close(terminal)
     assert done.returncode == 0, shown
-    assert shown.split() == ["run"], "it says nothing but the run directory"
+    told = [
+        line for line in shown.splitlines() if not line.startswith("W&B: offline, in wandb/ of the run directory; ")
+    ]
+    assert told == ["run"], "it says nothing but where it logs, and the run directory"
     assert os.listdir(tmp_path / "work") == ["run"]
+    assert [str(path) for path in tmp_path.rglob("*wandb*") if not path.is_relative_to(tmp_path / "work" / "run")] == []
     manifest = read_manifest(tmp_path / "work" / "run")
     assert (manifest["status"], manifest["wandb"]["mode"]) == ("done", "offline")
     left = sorted((tmp_path / "work/run/wandb").glob(f"offline-run-*/run-{manifest['wandb']['id']}.wandb"))
@@ -327,7 +375,7 @@ def test_an_empty_variable_of_wandb_counts_as_one_that_is_not_set(
     begin = MagicMock()
     monkeypatch.setattr("roundround.runs.loggers.wandb.begun", begin)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_API_KEY", "NETRC"):
+    for name in ("WANDB_MODE", "WANDB_BASE_URL", "WANDB_API_KEY", "WANDB_CACHE_DIR", "NETRC"):
         monkeypatch.setenv(name, "")
     WandB(**NAMES).start(tmp_path, a_manifest())
     assert begin.call_args.args[1] == "offline"

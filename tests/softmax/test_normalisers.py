@@ -17,6 +17,7 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
+from rounding import rounding
 from test_softmax import KEYS, SCALE, encoding_of, in_blocks, inputs, keys_of, layer_bias
 from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
 from torch import Tensor
@@ -236,13 +237,13 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
         assert (mine - its).abs().max() < 1e-12
 
 
-def test_the_fused_entropy_in_float32_is_right_to_five_digits() -> None:
+def test_the_fused_entropy_in_float32_is_that_of_float64() -> None:
     q, k = (randn(1, 2, 2000, 8, seed=seed) for seed in range(2))
     keys, scale = keys_of(2000, 2000), 3 / math.sqrt(8)  # logits of standard deviation 3
     expected = dense_entropy(q, k, scale, torch.ones(1, 1, 2000, 2000).tril().bool())
     assert (fused.entropy(q, k, scale=scale, keys=keys) - expected).abs().max() < 1e-12
-    # of up to 7.6 nats; kernels differ between kinds of CPU
-    assert (fused.entropy(q.float(), k.float(), scale=scale, keys=keys) - expected).abs().max() < 5e-5
+    found = fused.entropy(q.float(), k.float(), scale=scale, keys=keys)
+    assert (found - expected).abs().max() < rounding(2000, float(expected.max()))
 
 
 def keys_with_an_offset(dtype: torch.dtype) -> tuple[Tensor, Tensor, Keys, Tensor]:
@@ -256,9 +257,9 @@ def keys_with_an_offset(dtype: torch.dtype) -> tuple[Tensor, Tensor, Keys, Tenso
     return q.to(dtype), k.to(dtype), keys_of(n, n, valid_BK=valid_BK), visible_B1QK
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2e-3), (torch.float16, 3e-4)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_the_entropy_in_half_precision_does_not_suffer_from_what_keys_share(
-    dtype: torch.dtype, bound: float, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entropy_scaled, "ENTROPY_IN_FLOAT32", ())  # as on a GPU
     q, k, keys, visible_B1QK = keys_with_an_offset(dtype)
@@ -267,8 +268,10 @@ def test_the_entropy_in_half_precision_does_not_suffer_from_what_keys_share(
     seen = visible_B1QK.any(-1, keepdim=True)
     expected_lse = logits.masked_fill(~visible_B1QK & seen, -torch.inf).logsumexp(-1, keepdim=True).where(seen, 0.0)
     found, log_sum_exp = fused.entropy_and_log_sum_exp(q, k, scale=0.125, keys=keys)
-    assert (found - expected).abs().max() < bound
-    assert (log_sum_exp - expected_lse).abs().max() < 10 * bound
+    # q . E[k] / 8 over 64 channels, where means of keys near 0.1 are rounded to the dtype; what they share is 10 large,
+    # is rounded in the log-sum-exp, and would be in the entropy
+    assert (found - expected).abs().max() < rounding(64, 0.1 / 8, dtype)
+    assert (log_sum_exp - expected_lse).abs().max() < rounding(64, 10 / 8, dtype)
 
 
 def test_the_gradient_of_the_entropy_in_half_precision_does_not_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +533,7 @@ def test_top_k_of_no_more_keys_than_k_is_softmax(k: int) -> None:
 def test_top_k_keeps_ties() -> None:
     logits = torch.tensor([2.0, 1.0, 1.0, 1.0, 0.0]).double().expand(1, 4, 1, 5)
     found = weights_of(build("top_k", k=2), logits)[0, 0, 0].tolist()
-    assert found == pytest.approx([*scipy.special.softmax([2, 1, 1, 1]), 0], abs=1e-15)
+    assert found == pytest.approx([*scipy.special.softmax([2, 1, 1, 1]), 0], abs=rounding(4, dtype=torch.float64))
 
 
 def test_top_1_is_hard_and_so_is_a_cold_softmax() -> None:

@@ -157,7 +157,7 @@ def test_an_encoding_is_replaced_at_inference(roundround: Callable[..., Done], r
     own = evaluated(roundround, run, "length=32")
     nope = evaluated(roundround, run, "length=32", "pe=nope")
     assert nope.manifest["choices"]["pe"] == "nope"
-    assert own.value("perplexity", pe="p_rope") != nope.value("perplexity", pe="nope")
+    assert own.value("perplexity", pe="rope") != nope.value("perplexity", pe="nope")
 
 
 def test_a_parameter_that_the_checkpoint_lacks_is_named(roundround: Callable[..., Done], run: Path) -> None:

@@ -96,13 +96,13 @@ def recorded(run: Done) -> list[dict[str, Any]]:
 
 
 def test_a_run_records_its_utilisation_memory_and_waiting(train: Callable[..., Done]) -> None:
-    done = train("trainer.peak_flops=1e9")
+    done = train("trainer.peak_flops=1e12")
     config = OmegaConf.create(done.manifest["config"])
     decoder = build_decoder(config.model, config.pe, config.softmax, done.manifest["data"]["n_vocab"])
     flops, steps = training_flops(decoder, length=32), recorded(done)
     assert len(steps) == 4
     for line in steps:
-        assert line["mfu"] == pytest.approx(flops * line["tokens_per_second"] / 1e9)
+        assert line["mfu"] == pytest.approx(flops * line["tokens_per_second"] / 1e12)
         assert 0 < line["waiting_share"] < 1
         assert 0.05 < line["peak_memory_gb"] < 50
     assert f"mfu {steps[-1]['mfu']:.0%}" in done.err
@@ -111,19 +111,61 @@ def test_a_run_records_its_utilisation_memory_and_waiting(train: Callable[..., D
 def test_of_a_task_only_scored_targets_have_logits(roundround: Callable[..., Done]) -> None:
     sizes = ["model.d_model=16", "model.n_layers=1", "model.n_heads=2", "model.n_key_heads=1", "model.d_mlp=0"]
     task = ["data=copy", "data.train_lengths=[5,5]", "data.n_symbols=400", "data.validation_examples=8", "batch_size=4"]
-    done = roundround("train", *sizes, *task, "trainer.max_steps=1", "trainer.peak_flops=1e9", "logger=none")
+    done = roundround("train", *sizes, *task, "trainer.max_steps=1", "trainer.peak_flops=1e12", "logger=none")
     assert done.code == 0, done.err
     (line,) = recorded(done)
     # an example of copy: a beginning, 5 symbols, a separator, 5 symbols and an end, of which the last 6 are targets
     n_vocab, length = done.manifest["data"]["n_vocab"], done.manifest["config"]["model"]["train_length"]
     per_token = 6 * (16 * 16 * 3 + 6 / length * n_vocab * 16 + 2 * 16 * length)
-    assert line["mfu"] == pytest.approx(per_token * line["tokens_per_second"] / 1e9)
+    assert line["mfu"] == pytest.approx(per_token * line["tokens_per_second"] / 1e12)
 
 
 def test_a_peak_is_measured_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0, 9, 10, 10.5, 20, 20.25, 30, 31, 40, 41, 50, 51])
     monkeypatch.setattr(meter.time, "perf_counter", lambda: next(ticks))
-    assert meter.peak_flops(torch.device("cpu"), "32-true") == 2 * 512**3 / 0.25  # the fastest but the first
+    measure = meter.peak_flops(torch.device("cpu"), "32-true")
+    assert callable(measure)
+    assert measure() == 2 * 512**3 / 0.25  # the fastest but the first
+
+
+def test_the_best_of_several_measurements_spread_over_the_run_is_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, answers = Slow(monkeypatch), iter([1e9, 4e9, 2e9])
+
+    def measure() -> float:
+        batches.now += 0.02
+        return next(answers)
+
+    found = Meter(Timed(batches), flops_per_step=1e9, peak=measure)
+    assert found.numbers(1, 2.0)["mfu"] == 0.5
+    batches.now += 1.9  # less than a hundred times what the measurement took
+    assert found.numbers(1, 2.0)["mfu"] == 0.5
+    batches.now += 0.2
+    assert found.numbers(1, 2.0)["mfu"] == 0.125
+    batches.now += 2.1
+    assert found.numbers(1, 2.0)["mfu"] == 0.125
+    assert next(answers, None) is None
+
+
+def test_a_step_that_is_faster_than_the_peak_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Meter(Timed(Slow(monkeypatch)), flops_per_step=4e9, peak=1e9)
+    assert "mfu" not in found.numbers(1, 1.0)
+    assert found.numbers(1, 8.0)["mfu"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("processes", "shares"),
+    [
+        ([("a", (0, 1), 1)], 1),
+        ([("a", (0, 1), 1), ("a", (0, 1), 1)], 2),  # a core each
+        ([("a", (0, 1), 2), ("a", (0, 1), 2)], 1),  # both use both
+        ([("a", (0,), 2), ("a", (1,), 2)], 2),  # bound to a core each by their launcher
+        ([("a", (0, 1), 1)] * 4, 2),
+        ([("a", (0, 1), 2), ("b", (0, 1), 2)], 2),  # two machines
+        ([("a", (0, 1, 2), 2), ("a", (0, 1, 2), 2)], 1.5),
+    ],
+)
+def test_processes_that_share_cores_share_the_peak(processes: list[meter.Cores], shares: float) -> None:
+    assert meter.shares_of_cores(processes[0], processes) == shares
 
 
 @pytest.mark.parametrize("value", ["0", "-1e12", "nan", "fast"])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Done
+from rounding import rounding
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule
@@ -168,7 +169,8 @@ def test_three_steps_are_those_of_the_paper(
     trained = load_file(Path(done.directory, "checkpoints", "last", "model.safetensors"))
     for name, expected in by_hand(steps).items():
         moved = trained[name].double() - steps.weights[name]
-        torch.testing.assert_close(moved, expected - steps.weights[name], rtol=1e-3, atol=1e-7, msg=name)
+        allowed = rounding(3, float(expected.abs().max()))  # three times a weight is rounded
+        torch.testing.assert_close(moved, expected - steps.weights[name], rtol=1e-3, atol=allowed, msg=name)
 
 
 def test_gradients_are_those_of_the_mean_loss_of_the_batch(train: Callable[..., Done], steps: Steps) -> None:
@@ -176,4 +178,5 @@ def test_gradients_are_those_of_the_mean_loss_of_the_batch(train: Callable[..., 
     whole = steps.gradients.pop()
     assert train("trainer.max_steps=1", "trainer.accumulate_grad_batches=4").code == 0
     for name, gradient in steps.gradients[0].items():
-        torch.testing.assert_close(gradient, whole[name], rtol=1e-4, atol=1e-8)
+        allowed = rounding(4 * 32, float(whole[name].abs().max()))  # a sum over the tokens of the batch
+        torch.testing.assert_close(gradient, whole[name], rtol=0, atol=allowed)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_refused, shell, typed
+from rounding import rounding
 from safetensors.torch import load_file
 from scipy import stats
 
@@ -501,8 +502,9 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
     assert both.code == 0, both.err
     alone = typed("train", *steady)
     a, b = (load_file(run.directory / "checkpoints" / "last" / "model.safetensors") for run in (alone, both))
+    steps = 6 * 3 * rounding(256, 0.1)  # of lr / eps = 3, with gradients of 0.1: sums over the tokens of a batch
     for name in a:
-        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=steps)
     for x, y in zip(metrics(alone.directory), metrics(both.directory), strict=True):
         for name in ("loss", "held_out_nats_per_token", "held_out_exact_match", "held_out_token_accuracy"):
             assert x.get(name, 0) == pytest.approx(y.get(name, 0), rel=1e-5)

@@ -13,7 +13,7 @@ from roundround.report.page.axes import Scale, scale_of, tick_label
 from roundround.report.page.numbers import shown
 
 WIDTH, HEIGHT = 440, 290
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 10, 44
+LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 44
 N_STYLES = 8  # of series; later ones repeat them
 MOST_MARKERS = 40  # points of a line that carry a marker and a text of their own
 

@@ -92,7 +92,7 @@ function niceTicks(high, n) {
 
 // lines: [{name, values, style}] over the same places 0, 1, ...; from zero upwards.
 function lineChart(chart) {
-  const [left, right, top, bottom, height] = [62, 12, 10, 44, 250];
+  const [left, right, top, bottom, height] = [76, 12, 10, 44, 250];
   const n = Math.max(...chart.lines.map((line) => line.values.length));
   const high = Math.max(...chart.lines.flatMap((line) => line.values.filter((v) => v !== null)), 1e-12) * 1.05;
   const x = (i) => left + (n > 1 ? i / (n - 1) : 0.5) * (WIDTH - left - right);

@@ -23,7 +23,6 @@ TITLES = {
     "export": "Export",
 }
 SHORT_HASH = 12  # characters
-NOT_TYPED_AGAIN = ("hydra.", "+hydra.")
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,11 @@ def code_of(manifest: dict[str, Any]) -> list[Fact]:
 
 
 def commands_of(run: PastRun) -> list[tuple[str, str]]:
-    """How to run it again: from its manifest, and as it was typed."""
-    words = [word for word in run.manifest["overrides"] if not word.startswith(NOT_TYPED_AGAIN)]
-    typed = shlex.join(["roundround", run.verb, *words])
+    """How to run it again: from its manifest, and as it was typed in its folder."""
     again = shlex.join(["roundround", "rerun", str(run.directory)])
     repeated = [("again, and compare the numbers", again)] if run.verb in REPEATABLE else []
-    return [*repeated, ("as it was given", typed)]
+    folder = run.manifest.get("cwd")
+    return [*repeated, ("as it was given" + (f" in {folder}" if folder else ""), run.manifest["command"])]
 
 
 def settings_of(run: PastRun, changes: list[Change] | None) -> dict[str, Any]:
@@ -127,7 +125,8 @@ def config_of(run: PastRun) -> list[tuple[str, str]]:
 
 
 def headline_of(run: PastRun) -> list[tuple[str, str]]:
-    return [(in_words(name), shown(value)) for name, value in run.manifest["headline"].items()]
+    found = {in_words(name): shown(value) for name, value in run.manifest["headline"].items()}
+    return list((found | ({"plateau": "never left"} if found.get("plateau") == "inf" else {})).items())
 
 
 def in_words(name: str) -> str:

@@ -99,8 +99,9 @@ def maps_of(files: RunFiles) -> Section:
         return Section("Attention by size")
     sizes = sorted({int(n) for by_n in maps.values() for n in by_n})
     note = (
-        "Rows are sets, columns their items of highest priority, the highest on the right. A row that ends bright on "
-        "the right found the largest; a row that is dim everywhere has dispersed."
+        "Rows are sets, columns their items of highest priority, the highest on the right. The stronger a colour, the "
+        "larger the weight, from none to 1: a row that ends strong on the right found the largest; a row that is faint "
+        "everywhere has dispersed."
     )
     return Section(
         "Attention by size",

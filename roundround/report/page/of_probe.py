@@ -51,7 +51,9 @@ def about_heads(heads: Sequence[Head], places: Sequence[str], first: Head) -> di
         "heads": {
             h.name: {
                 "label": h.place(),
-                "share": short(h.share()),
+                "share": short(
+                    h.share(), 6
+                ),  # the map shows two decimals: rounded to three before, some would be wrong
                 **{name: short(value) for name, value in h.measures.items()},
                 **({"change": short(change)} if (change := h.change()) is not None else {}),
             }

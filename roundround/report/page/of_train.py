@@ -19,8 +19,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
     """Loss and held-out loss, of a task what is right, learning rate, gradient norm and speed; results as tables."""
     lines = files.metrics()
     curves = [curve for curve in (losses(lines), shares(lines), *others(lines)) if curve.scales is not None]
+    results = [
+        r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
+    ]
     return View(
-        [Section("Curves", charts=curves), Section("Results", tables=tables_of(records))], scope=scope(files.run)
+        [Section("Curves", charts=curves), Section("Results", tables=tables_of(results))], scope=scope(files.run)
     )
 
 

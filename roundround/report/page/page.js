@@ -33,7 +33,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     button.type = "button";
     button.append(...header.childNodes);
     header.append(button);
-    button.addEventListener("click", () => sortBy(table, column, header));
+    header.addEventListener("click", () => sortBy(table, column, header));
   });
 }
 

@@ -58,6 +58,9 @@ function colourMap() {
   const key = measure.value;
   const values = Object.values(data.heads).map((head) => head[key]).filter((value) => typeof value === "number");
   const most = Math.max(...values, 1e-12);
+  document.getElementById("scale").hidden = key === "";
+  document.getElementById("of-labels").hidden = key !== "";
+  document.getElementById("most").textContent = `${shown(most)} (${measure.selectedOptions[0].textContent})`;
   for (const [name, cell] of cells) {
     const value = key ? data.heads[name][key] : data.heads[name].share;
     cell.classList.toggle("measured", key !== "");
@@ -124,7 +127,7 @@ function drawShares() {
       const width = share * WIDTH;
       const text = `${band}: ${data.places[number]} ${shown(share)}`;
       picture.append(svg("rect", { x: x, y: y, width: width, height: barHeight, class: `p${number} bar` }, svg("title", {}, text)));
-      const label = width > 78 ? data.places[number] : width > 34 ? share.toFixed(2) : "";
+      const label = width > 78 ? data.places[number] : width > 40 ? share.toFixed(3) : "";
       picture.append(svg("text", { x: x + width / 2, y: y + 16, class: "inbar", "text-anchor": "middle" }, label));
       x += width;
     });
@@ -135,7 +138,7 @@ function drawShares() {
   const legend = html("ul", { class: "legend" });
   data.places.forEach(function (place, number) {
     const share = bars[0][1][number];
-    legend.append(html("li", {}, html("i", { class: `p${number} swatch` }), `${place} ${share.toFixed(2)}`));
+    legend.append(html("li", {}, html("i", { class: `p${number} swatch` }), `${place} ${share.toFixed(3)}`));
   });
   document.getElementById("shares").replaceChildren(picture, legend);
 }
@@ -188,7 +191,7 @@ function drawPrompt() {
     tokens.replaceChildren(...data.words.map((word, i) => html("button", { type: "button", "data-token": i }, html("span", {}, word), html("small", {}))));
   }
   document.getElementById("triangle").replaceChildren(heatMap({
-    rows: n, columns: n, square: true, left: 74, xName: "key", yName: "query",
+    rows: n, columns: n, square: true, left: 92, xName: "key", yName: "query",
     rowLabel: (r) => data.words[r].slice(0, 9), columnLabel: (c) => (c ? "" : data.words[0].slice(0, 9)),
     share: weight, alt: "Weights of the prompt: a row for each query, a column for each key. " + rowInWords(n - 1),
     read: showRow,
@@ -199,7 +202,7 @@ function drawPrompt() {
 function rowInWords(query) {
   const keys = Array.from({ length: query + 1 }, (_, key) => key).sort((a, b) => weight(query, b) - weight(query, a));
   const best = keys.slice(0, 3).filter((key) => weight(query, key) >= 0.01);
-  return `${data.words[query]} (${query}): ` + best.map((key) => `${weight(query, key).toFixed(2)} on ${data.words[key]} (${key})`).join(", ");
+  return `${data.words[query]} (${query}): ` + best.map((key) => `${weight(query, key).toFixed(3)} on ${data.words[key]} (${key})`).join(", ");
 }
 
 function showRow(query) {
@@ -209,7 +212,7 @@ function showRow(query) {
     button.setAttribute("aria-pressed", String(key === query));
     button.style.setProperty("--share", share === null ? 0 : share);
     button.classList.toggle("later", share === null);
-    button.querySelector("small").textContent = share === null || share < 0.005 ? "\u00a0" : share.toFixed(2);
+    button.querySelector("small").textContent = share === null || share < 0.0005 ? "\u00a0" : share.toFixed(3);
   });
   for (const rect of document.querySelectorAll("#triangle [data-row]")) rect.classList.toggle("row", Number(rect.dataset.row) === query);
   document.getElementById("row").textContent = rowInWords(query);

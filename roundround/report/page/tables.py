@@ -74,7 +74,9 @@ def pivoted(fields: list[str], records: list[Record]) -> Table:
         n_alike[(*place, metric)] += 1
         rows.setdefault(key, ([record[name] for name in varies], {}))[1][metric] = record["value"]
     cells = [[*places, *(values.get(name) for name in metrics)] for places, values in rows.values()]
-    fixed = [f"{name} {text_of(records[0][name])}" for name in fields if name not in varies]
+    fixed = [
+        f"{name} {text_of(records[0][name])}" for name in fields if name not in varies and records[0][name] != "nan"
+    ]
     title = in_words(metrics[0]) if len(metrics) == 1 else f"{in_words(metrics[0])} and {len(metrics) - 1} more"
     if len(metrics) in (2, 3):
         title = ", ".join(map(in_words, metrics))

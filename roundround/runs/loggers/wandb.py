@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+from roundround.console import print_status
 from roundround.errors import UserError, one_line
 from roundround.runs.loggers.base import Logger
 
 log = logging.getLogger(__name__)
-WITH_CHECKPOINTS = ("train", "max-retrieval")  # verbs
+TRAINING = ("train", "max-retrieval")  # verbs: their runs leave checkpoints, and go online unasked
+OFF = "logger=none turns it off"
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 NOT_IN_PROJECTS = set("/\\#?%:")
 LONGEST_PROJECT, LONGEST_TAG = 128, 64  # characters
@@ -22,7 +24,8 @@ LONGEST_PROJECT, LONGEST_TAG = 128, 64  # characters
 
 @final
 class WandB(Logger):
-    """Weights & Biases: online where a login exists, else offline in the run directory; never prompts.
+    """Weights & Biases: online where a login exists and the run is a training or the command names the logger, else
+    offline in the run directory; never prompts.
 
     The config, the metrics, the results as a table, the figures as images, where asked for the checkpoint as an
     artifact, and how the run ended. The jobs of a sweep are a group; a run that goes on is the same run there.
@@ -64,13 +67,19 @@ class WandB(Logger):
             "resume": "allow" if earlier else None,
             "config": manifest["config"],
         }
-        mode = os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
-        self.run, self.folder = begun(wandb, mode, options), directory / "wandb"
+        os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # for this job: else in the home
+        self.run, self.folder = begun(wandb, mode_of(manifest), options), directory / "wandb"
         # an axis of our own: of wandb's, it drops the steps that it has, which a resumed run repeats
         self.run.define_metric("step", hidden=True)
         self.run.define_metric("*", step_metric="step")
-        offline = self.run.settings.mode == "offline"
-        return {"id": self.run.id, "mode": self.run.settings.mode, "url": None if offline else self.run.url}
+        mode = self.run.settings.mode
+        url = None if mode == "offline" else self.run.url
+        if mode == "offline":
+            later = "logger=wandb" if has_login() and mode_of(manifest) == "offline" else "roundround sync"
+            print_status(f"W&B: offline, in wandb/ of the run directory; {later} uploads it, {OFF}")
+        elif url is not None:
+            print_status(f"W&B: {url}; {OFF}")
+        return {"id": self.run.id, "mode": mode, "url": url}
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.run.log({**metrics, "step": step})
@@ -100,6 +109,15 @@ class WandB(Logger):
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
         self.run.summary.update({"status": manifest["status"], **manifest["headline"]})
         self.run.finish(exit_code=exit_code)
+
+
+def mode_of(manifest: Mapping[str, Any]) -> str:
+    """The mode that wandb is asked for: what the environment says; else online where there is a login, and the run is
+    a training or its command names the logger.
+    """
+    typed = any(word.startswith(("logger=", "+logger@logger.")) for word in manifest["overrides"])
+    wanted = has_login() and (typed or manifest["verb"] in TRAINING)
+    return os.environ.get("WANDB_MODE") or ("online" if wanted else "offline")
 
 
 def begun(wandb: Any, mode: str, options: dict[str, Any]) -> Any:
@@ -142,7 +160,7 @@ def checked_checkpoint(given: str | bool | None) -> str | None:
 def check_has_checkpoint(name: str | None, manifest: Mapping[str, Any]) -> None:
     """Raises UserError where a checkpoint is asked for, and the run leaves none of that name."""
     verb, wanted = manifest["verb"], f"logger.log_checkpoint={name}"
-    if name is not None and (verb not in WITH_CHECKPOINTS or manifest.get("run") is not None):
+    if name is not None and (verb not in TRAINING or manifest.get("run") is not None):
         raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
     if name == "best" and verb == "max-retrieval":
         raise UserError(
