@@ -31,6 +31,24 @@ def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
     return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
 
+def error_from_p(mean: float, p: float, n_seeds: int) -> float:
+    """Standard error of a mean difference whose two-sided p by the paired t-test is printed in its place."""
+    return abs(mean) / float(special.stdtrit(n_seeds - 1, 1 - p / 2))
+
+
+def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
+    """Two-sided p by Student's t of a mean with this standard error; NaN where there is no error to measure it by."""
+    return 2 * float(special.stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
+
+
+def welch_width(error: float, n_seeds: int, other: float, n_other: int, confidence: float = 0.95) -> float:
+    """Half the interval of the difference of two means with these standard errors. Welch 1947, Biometrika 34:28."""
+    if other == 0:
+        return error * error_widths(n_seeds, confidence)
+    variance, degrees = error**2 + other**2, error**4 / (n_seeds - 1) + other**4 / (n_other - 1)
+    return math.sqrt(variance) * float(special.stdtrit(variance**2 / degrees, (1 + confidence) / 2))
+
+
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     """p of the paired t-test over the first axis, [S, N] and [S, N] -> [N], as of `scipy.stats.ttest_rel`.
 

@@ -19,24 +19,23 @@ from roundround.files import write_atomically
 from roundround.markdown import markdown_table
 from roundround.report.figures import colour_map, save, set_title, subplots
 from roundround.report.theory import interval, number, plot
-from roundround.reproduction import ledger
+from roundround.reproduction import ledger, verdict
 from roundround.reproduction.item import HeatMap, Item
 from roundround.reproduction.ledger import Entry
+from roundround.reproduction.of_models import GEMMA_3
 from roundround.theory.claim import Comparison, Picture
 
 PAPERS = {
     "rope": "Round and Round We Go! What makes Rotary Positional Encodings useful? (arXiv 2410.06205)",
     "softmax": "softmax is not enough (for sharp out-of-distribution) (arXiv 2410.01104)",
 }
+STAND_IN = "stories260k"  # the model in the package
 HEAD = """# The papers' figures and tables, made again
 
 This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce`
 lists the same, `roundround reproduce NAME` makes an item again by the other verbs, `roundround reproduce all`
 everything that a machine can do. A figure that needs Gemma's or Llama's weights is made of them where they are in the
 cache of the Hugging Face hub, or of another model (`model=`), and then says so.
-
-An item passes if every number that is judged lies within what is allowed; that, and what the paper prints, stands
-beside it.
 """
 
 
@@ -55,26 +54,44 @@ def show_all(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]])
     """Every item with what was found last of it."""
     columns = ("item", "shows", "command", "needs", "published", "ours", "verdict")
     table = Table(*columns, title="figures and tables of the papers")
+    entries = {name: found[name][0] for name in items if name in found}
     for name, item in items.items():
-        entry = found[name][0] if name in found else None
-        ours, verdict = ("", "not run") if entry is None else (told(entry), entry.verdict)
-        table.add_row(name, item.shows, item.command, needs(item), item.published, ours, verdict)
+        table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(entries.get(name)))
     table.caption = "roundround reproduce NAME makes one, roundround reproduce all what this machine can"
     print_table(table)
+    print_status(summary(items, entries))
+
+
+def last_of(entry: Entry | None) -> tuple[str, str]:
+    """What was found last of an item, and its verdict; of another Gemma where one was measured, and no better model."""
+    if entry is None:
+        return "", verdict.NOT_RUN
+    relative = GEMMA_3.get(entry.name) if entry.model == STAND_IN else None
+    return (told(entry) if relative is None else f"{relative} (of Gemma 3 270M)"), entry.verdict
+
+
+def summary(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
+    """The counts by verdict, and how many of the figures of a pretrained model were made of the paper's own."""
+    counted = verdict.counts(last_of(entries.get(name))[1] for name in items)
+    of_models = [entries.get(name) for name, item in items.items() if item.model is not None]
+    own = sum(entry is not None and entry.is_the_papers for entry in of_models)
+    return (
+        f"{len(items)} figures and tables: {counted}. {len(of_models)} of them show a pretrained model; "
+        f"measured on the paper's own model: {own or 'none'}."
+    )
 
 
 def show(items: Mapping[str, Item], entries: Sequence[Entry]) -> None:
-    """What was made now, with every number that is judged and does not hold."""
+    """What was made now, with every number that differs."""
     table = Table("item", "published", "ours", "numbers", "verdict", title="reproduced")
     for entry in entries:
-        judged = [c for c in entry.comparisons if is_judged(c)]
-        numbers = f"{sum(c.holds for c in judged)} of {len(judged)}" if judged else ""
+        numbers = verdict.counts(verdict.of_number(c) for c in entry.comparisons if c.is_judged)
         table.add_row(entry.name, items[entry.name].published, told(entry), numbers, entry.verdict)
     print_table(table)
     for entry in entries:
         for c in entry.comparisons:
-            if not c.holds:
-                print_status(f"{entry.name}: {c.what}: {number(c.ours)} ({interval(c)})")
+            if c.is_judged and verdict.of_number(c) == verdict.DIFFERS:
+                print_status(f"{entry.name}: {c.what}: {with_error(c)} ({interval(c)})")
 
 
 def told(entry: Entry) -> str:
@@ -82,16 +99,20 @@ def told(entry: Entry) -> str:
     return entry.ours if entry.is_the_papers else f"{entry.ours} (of {entry.model})"
 
 
-def allowed(comparison: Comparison) -> str:
-    """What a number had to be, and whether it was; what the paper prints where it is only shown."""
-    paper = "" if comparison.published is None else f"; the paper: {number(comparison.published)}"
-    if not is_judged(comparison):
-        return f"shown{paper}"
-    return f"{interval(comparison)}{paper}{'' if comparison.holds else ': **no**'}"
+def with_error(comparison: Comparison) -> str:
+    """A number, and half of its 95 % interval where it has one."""
+    if not comparison.is_judged or comparison.error == 0:
+        return number(comparison.ours)
+    error = f"± {number(comparison.error)}" if np.isfinite(comparison.error) else "(interval unknown)"
+    return f"{number(comparison.ours)} {error}"
 
 
-def is_judged(comparison: Comparison) -> bool:
-    return bool(np.isfinite(comparison.low) or np.isfinite(comparison.high))
+def row_of(comparison: Comparison) -> tuple[str, str, str, str, str]:
+    """What it is, ours, the paper's, where it would agree, and the verdict; a number that is only shown has none."""
+    c = comparison
+    paper = "" if c.published is None else number(c.published)
+    judged = (interval(c), verdict.of_number(c)) if c.is_judged else ("", "shown")
+    return c.what, with_error(c), paper, *judged
 
 
 def tell_plan(items: Mapping[str, Item], missing: Mapping[str, str]) -> None:
@@ -117,7 +138,7 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         found.append({"metric": "verdict", "item": entry.name, "value": entry.verdict})
         found += [
             {"metric": "comparison", "item": entry.name, "what": c.what, "value": c.ours, "low": c.low, "high": c.high,
-             "published": c.published, "holds": c.holds}
+             "published": c.published, "error": c.error, "verdict": row_of(c)[-1]}
             for c in entry.comparisons
         ]  # fmt: skip
     return found
@@ -199,7 +220,7 @@ def kept_in(folder: Path) -> list[Entry]:
 
 def page_of(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
     """The page of all items, in Markdown."""
-    parts = [HEAD, f"\nWritten by version {__version__}.\n"]
+    parts = [HEAD, f"\n**{summary(items, entries)}**\n\n", verdict.RULE, f"\nWritten by version {__version__}.\n"]
     for paper, title in PAPERS.items():
         of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
         parts += [f"\n## {title}\n\n", overview(of_paper, entries)]
@@ -211,28 +232,26 @@ def overview(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
     """The table at the top of a paper's half."""
     rows = []
     for name, item in items.items():
-        entry = entries.get(name)
-        ours, verdict = ("", "not run") if entry is None else (told(entry), entry.verdict)
-        rows.append((f"`{name}`", item.shows, needs(item), item.published, ours, verdict))
+        rows.append((f"`{name}`", item.shows, needs(item), item.published, *last_of(entries.get(name))))
     return markdown_table(("item", "shows", "needs", "published", "ours", "verdict"), rows)
 
 
 def section(name: str, item: Item, entry: Entry | None) -> str:
     """One item: command, remark, numbers, figure."""
     if entry is None:
-        return f"\n### {name}\n\n{item.shows.capitalize()}. Not run: it needs {needs(item)}.\n"
+        return f"\n### {name}: {verdict.NOT_RUN}\n\n{item.shows[0].upper()}{item.shows[1:]}. It needs {needs(item)}.\n"
     parts = [f"\n### {name}: {entry.verdict}\n\n{item.shows[0].upper()}{item.shows[1:]}.\n"]
-    if not entry.is_the_papers:
-        parts.append(f"\nMade of {entry.model}, which is not the paper's model.\n")
-    if entry.incomparable:
-        parts.append(f"\nNot comparable: {entry.incomparable}.\n")
+    if entry.untested:
+        parts.append(f"\nNot tested: {entry.untested}.\n")
+    if entry.model == STAND_IN and name in GEMMA_3:
+        parts.append(f"\nIn Gemma 3 270M, a relative ([gemma3.md](gemma3.md)): {GEMMA_3[name]}.\n")
     if entry.remark:
         parts.append(f"\n{entry.remark}\n")
     command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
     parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
-        rows = ((c.what, number(c.ours), allowed(c)) for c in entry.comparisons)
-        parts += ["\n", markdown_table(("number", "ours", "allowed"), rows)]
+        columns = ("number", "ours", "paper", "agrees if", "verdict")
+        parts += ["\n", markdown_table(columns, map(row_of, entry.comparisons))]
     if entry.figure is not None:
         parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
     return "".join(parts)

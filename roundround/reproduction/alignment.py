@@ -8,14 +8,15 @@ from typing import final
 
 import numpy as np
 
+from roundround.intervals import welch_width
 from roundround.reproduction.item import Item, Outcome, RunVerb, Subject
 from roundround.reproduction.named_heads import DIAGONAL, LATE_DIAGONAL, PREVIOUS, NamedHead, find
 from roundround.reproduction.probed import Array, probed, sentences, whose
-from roundround.theory.claim import Comparison, Curve, Picture, as_printed, shown
+from roundround.theory.claim import Comparison, Curve, Picture, as_printed, near, shown
 
 N_TOKENS = 8  # columns of the tables, from the first token
 HALF_PRECISION = 0.03  # of the first token's bound, which no prompt changes: eight bits twice, and the root of a sum
-ERRORS = 3  # standard errors of the difference of two means, of the paper's tokens and as many others
+MARGIN = 0.25  # of the bound: as far as the token before is from 0 in these tables; diagonal heads are 0.75 from 0
 
 
 @final
@@ -39,20 +40,20 @@ class Alignment(Item):
         before, after = (rows[name][1:] / rows["bound"][1:] for name in ("previous", "next"))
         own_bound = rows["previous"][1:] / rows["bound_previous"][1:]
         target = published_previous.mean()
-        readings = {"t on t - 1": float(np.nanmean(before)), "t + 1 on t": float(np.nanmean(after))}
-        nearest = min(readings, key=lambda reading: abs(readings[reading] - target))
+        readings = {"t on t - 1": before, "t + 1 on t": after}
+        nearest = min(readings, key=lambda reading: abs(float(np.nanmean(readings[reading])) - target))
         comparisons = [
             *self.compare_first(rows),
-            alike("diagonal: mean share of the bound", float(diagonal.mean()), published_diagonal, 1),
-            alike(f"previous, read as {nearest}: mean share of the bound", readings[nearest], published_previous),
+            beside("diagonal: mean share of the bound", diagonal[1:], published_diagonal[1:]),
+            beside(f"previous, read as {nearest}: mean share of the bound", readings[nearest], published_previous),
             *[
-                shown(f"previous, read as {reading}: mean share of the bound", ratio, target)
-                for reading, ratio in readings.items()
+                shown(f"previous, read as {reading}: mean share of the bound", float(np.nanmean(ratios)), target)
+                for reading, ratios in readings.items()
                 if reading != nearest
             ],
             shown("previous: mean share of the bound with the key of t - 1", float(np.nanmean(own_bound))),
         ]
-        told = f"{diagonal.mean():.3f} of the bound on itself, {readings[nearest]:.3f} on the token before"
+        told = f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
         remark = sentences(
             [
                 found.remark,
@@ -88,14 +89,12 @@ def as_array(values: Sequence[float | None]) -> Array:
     return np.array([np.nan if value is None else value for value in values[:N_TOKENS]])
 
 
-def alike(what: str, ours: float, published_T: Array, n_fixed: int = 0) -> Comparison:
-    """Means over other tokens differ by chance: by how much, the paper's own tokens say.
-
-    n_fixed: how many of the first tokens are the same in every prompt.
-    """
-    varied = published_T[n_fixed:]
-    error = varied.std(ddof=1) * np.sqrt(2 / len(varied))
-    return as_printed(what, ours, float(published_T.mean()), ERRORS * float(error))
+def beside(what: str, ours_T: Array, published_T: Array) -> Comparison:
+    """The means over tokens, which are other ones in the paper; each mean has its error, that of its own tokens."""
+    ours_T = ours_T[np.isfinite(ours_T)]
+    means, errors = zip(*((x.mean(), x.std(ddof=1) / np.sqrt(len(x))) for x in (ours_T, published_T)), strict=True)
+    error = welch_width(float(errors[0]), len(ours_T), float(errors[1]), len(published_T))
+    return near(what, float(means[0]), float(means[1]), MARGIN, float(means[1]), error)
 
 
 ITEMS: dict[str, Item] = {

@@ -100,9 +100,9 @@ def stand_out(what: str, map_PH: Array, heads: tuple[int, ...]) -> Comparison:
 def paper_group(map_PH: Array, published: Array) -> tuple[list[int], Array, str]:
     """Query heads 12 to 15 or 16 to 19 of the last layer, whichever fits better."""
     groups = {f"heads {4 * g} to {4 * g + 3}": map_PH[:, GROUP_SIZE * g : GROUP_SIZE * (g + 1)] for g in GROUPS}
-    name, ours = best_fit(groups, published)
+    name, ours, chosen = best_fit(groups, published)
     first = GROUP_SIZE * GROUPS[list(groups).index(name)]
-    return list(range(first, first + GROUP_SIZE)), ours, f"Of the readings of group 4, {name} fit best."
+    return list(range(first, first + GROUP_SIZE)), ours, f"Of the readings of group 4, {name} fit best: {chosen}."
 
 
 def diagonal_group(seen: Probed, map_PH: Array) -> tuple[list[int], Array, str]:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
+from roundround.reproduction import verdict
 from roundround.theory.claim import Comparison, Picture
 
 
@@ -46,20 +47,20 @@ class Outcome:
     """What came of making an item again.
 
     ours: its most telling number or two, as text. panels: the figure, in the paper's layout. remark: why it differs,
-    what the paper does not say. incomparable: why there is no verdict, although there are numbers; "" where there is.
+    what the paper does not say. untested: why nothing is judged, although there are numbers; "" where something is.
+    drawn: whether a sketch or a listing is compared with itself.
     """
 
     ours: str
     comparisons: Sequence[Comparison] = ()
     panels: Mapping[str, HeatMap | Picture] = field(default_factory=dict)
     remark: str = ""
-    incomparable: str = ""
+    untested: str = ""
+    drawn: bool = False
 
     @property
     def verdict(self) -> str:
-        if self.incomparable:
-            return "not comparable"
-        return "pass" if self.comparisons and all(comparison.holds for comparison in self.comparisons) else "fail"
+        return verdict.of_item(self.comparisons, untested=bool(self.untested), drawn=self.drawn)
 
 
 @dataclass(frozen=True, kw_only=True)

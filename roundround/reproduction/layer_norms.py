@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from roundround.reproduction.item import HeatMap, Item, Outcome, RunVerb, Subject
-from roundround.reproduction.norm_maps import best_fit, compare_maps, correlation, side_by_side
+from roundround.reproduction.norm_maps import alike, best_fit, compare_maps, correlation, side_by_side
 from roundround.reproduction.probed import (
     Array,
     Probed,
@@ -22,7 +22,7 @@ from roundround.reproduction.probed import (
     whose,
 )
 from roundround.reproduction.published import heat_map
-from roundround.theory.claim import Comparison, at_least, shown
+from roundround.theory.claim import Comparison, shown
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values"}
 NEARLY_EVEN = 0.05  # from an even share, the mean over layers: values of Gemma 7B have 0.250 and of Llama 3.1 8B 0.265
@@ -41,16 +41,16 @@ class LayerNorms(Item):
         seen = probed(run, subject)
         comparisons: list[Comparison] = []
         panels: dict[str, HeatMap] = {}
-        remarks, ours = [], []
+        remarks, ours, chosen = [], [], ""
         for kind, name in self.maps.items():
             map_PL, published, what = seen.by_layer(kind), heat_map(name), PLURALS[kind]
             if subject.is_the_papers:
-                fit, map_PL = fitted(seen, kind, published)
+                fit, map_PL, chosen = fitted(seen, kind, published)
                 remarks.append(f"Of {what} fits best: {fit}.")
             comparisons += compare_maps(what, map_PL, published) + compare_ends(what, map_PL, published)
             panels |= side_by_side(what, map_PL, published, "layer")
             remarks.append(statement(seen, kind))
-            ours.append(f"{what} {slowest_share(map_PL).mean():.2f}")
+            ours.append(f"{what} {slowest_share(map_PL).mean():.2f}{f' ({chosen})' if chosen else ''}")
         told = f"share of the slowest quarter: {', '.join(ours)}"
         remark = sentences([*remarks, about_layers(seen)])
         return whose(Outcome(told, comparisons, panels, remark), subject, self.model)
@@ -74,25 +74,25 @@ class DomainNorms(Item):
         assert subject is not None
         comparisons: list[Comparison] = []
         panels: dict[str, HeatMap] = {}
-        remarks, ours = [], {}
+        remarks, ours, chosen = [], {}, ""
         for texts, name in self.maps.items():
             seen, published = probed(run, subject, texts), heat_map(name)
             map_PL = ours[texts] = seen.by_layer("query")
             if subject.is_the_papers:
-                fit, map_PL = fitted(seen, "query", published)
+                fit, map_PL, chosen = fitted(seen, "query", published)
                 remarks.append(f"On {texts} fits best: {fit}.")
             comparisons += compare_maps(texts, map_PL, published) + compare_ends(texts, map_PL, published)
             panels |= side_by_side(texts, map_PL, published, "layer")
-        alike, published_alike = least_alike(ours), least_alike({text: heat_map(n) for text, n in self.maps.items()})
-        comparisons.append(at_least("smallest correlation of two texts' maps", alike, ALIKE))
-        comparisons.append(shown("the same of the paper's maps", published_alike, published_alike))
-        remarks.append(f"The maps of all texts are {'' if alike >= ALIKE else 'not '}alike here.")
-        told = f"smallest correlation of two texts' maps {alike:.2f}"
+        least, published_least = least_alike(ours), least_alike({text: heat_map(n) for text, n in self.maps.items()})
+        comparisons.append(alike("smallest correlation of two texts' maps", least, ALIKE))
+        comparisons.append(shown("the same of the paper's maps", published_least, published_least))
+        remarks.append(f"The maps of all texts are {'' if least >= ALIKE else 'not '}alike here.")
+        told = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
         return whose(Outcome(told, comparisons, panels, sentences(remarks)), subject, self.model)
 
 
-def fitted(seen: Probed, kind: str, published: Array) -> tuple[str, Array]:
-    """The model's map as it fits the paper's best, and how that is."""
+def fitted(seen: Probed, kind: str, published: Array) -> tuple[str, Array, str]:
+    """How the model's map fits the paper's best, the map, and of how many readings."""
     candidates = {
         f"{'with' if first_token else 'without'} first tokens": seen.by_layer(kind, first_token=first_token)
         for first_token in (True, False)

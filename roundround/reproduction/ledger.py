@@ -30,7 +30,7 @@ class Entry:
     ours: str
     comparisons: Sequence[Comparison]
     remark: str
-    incomparable: str
+    untested: str
     model: str | None
     is_the_papers: bool
     runs: Sequence[Made]
@@ -63,7 +63,7 @@ def read(directory: Path) -> list[Entry]:
 def entry_of(recorded: Mapping[str, Any]) -> Entry:
     comparisons = [
         Comparison(c["what"], number(c["ours"], math.nan), number(c["low"], -math.inf), number(c["high"], math.inf),
-                   c["published"])
+                   c["published"], number(c["error"], math.inf), c["signed"])
         for c in recorded["comparisons"]
     ]  # fmt: skip
     runs = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]

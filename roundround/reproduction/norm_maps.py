@@ -15,7 +15,7 @@ import numpy as np
 from roundround.errors import UserError
 from roundround.reproduction.item import HeatMap
 from roundround.reproduction.probed import Array, columns, mean, slowest_share
-from roundround.theory.claim import Comparison, as_printed, at_least, near
+from roundround.theory.claim import Comparison, as_printed, near
 
 N_BINS = 16  # of the frequencies, from the fastest
 # Figure 19 (Italian, Chinese, code, sums) against Figure 3(a) (English) differs by up to 0.31 in these means, by up to
@@ -27,8 +27,11 @@ TIED = 0.8  # of the largest norm of a head, from which on a pair is one of its 
 ROWS = 1  # pairs by which the reading of a picture may be wrong
 
 
-def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Array]:
-    """Which map correlates best with the published one, each with one of its columns left out where it has one more."""
+def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Array, str]:
+    """Which map correlates best with the published one, each with one of its columns left out where it has one more.
+
+    And of how many it is the best, in the words that stand beside the verdict.
+    """
     cut = {}
     for name, ours in candidates.items():
         check_shape(ours, published)
@@ -38,7 +41,7 @@ def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Ar
         for layer in range(ours.shape[1]):
             cut[f"{name}, without layer {layer}"] = np.delete(ours, layer, axis=1)
     best = max(cut, key=lambda name: correlation(cut[name], published))
-    return best, cut[best]
+    return best, cut[best], f"the best of {len(cut)} readings, norms within {NORM_TOLERANCE:.0%}"
 
 
 def check_shape(ours: Array, published: Array) -> None:
@@ -74,8 +77,13 @@ def compare_maps(what: str, ours: Array, published: Array) -> list[Comparison]:
         for n, (a, b) in enumerate(means, 1)
     ]
     if ours.shape == published.shape:
-        found.append(at_least(f"{what}: correlation of the cells", correlation(ours, published), LEAST_CORRELATION))
+        found.append(alike(f"{what}: correlation of the cells", correlation(ours, published), LEAST_CORRELATION))
     return found
+
+
+def alike(what: str, correlation: float, least: float) -> Comparison:
+    """Two maps that are the same have a correlation of 1."""
+    return near(what, correlation, 1.0, 1 - least)
 
 
 def compare_strongest(what: str, ours_P: Array, published_P: Array) -> list[Comparison]:

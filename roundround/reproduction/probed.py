@@ -159,7 +159,7 @@ def whose(outcome: Outcome, subject: Subject, model: str | None) -> Outcome:
         return outcome
     told = [shown(c.what, c.ours, c.published) for c in outcome.comparisons]
     made_of = f"made of {subject.name}, not of {PAPERS_MODELS[model or '']}"
-    return replace(outcome, comparisons=told, incomparable=made_of)
+    return replace(outcome, comparisons=told, untested=made_of)
 
 
 def sentences(parts: Sequence[str]) -> str:

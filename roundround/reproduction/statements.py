@@ -15,10 +15,14 @@ from roundround.theory.claim import Comparison, Curve, Picture
 @final
 @dataclass(frozen=True, kw_only=True)
 class Statements(Item):
-    """Holds where every number of these statements does. claims: what each stands for, by its name."""
+    """Judged by every number of these statements. claims: what each stands for, by its name.
+
+    drawn: whether the paper has a sketch or a listing, made again of the same formula.
+    """
 
     claims: Mapping[str, str]
     remark: str = ""
+    drawn: bool = False
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         directory = run("theory", f"claim=[{','.join(self.claims)}]")
@@ -29,6 +33,7 @@ class Statements(Item):
             comparisons=[comparison for name in self.claims for comparison in found[name]],
             panels=pictures_of(directory),
             remark=self.remark,
+            drawn=self.drawn,
         )
 
 
@@ -68,18 +73,21 @@ ITEMS: dict[str, Item] = {
             "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
         },
         remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a weight "
-        "among many keys it does not guarantee (beyond.p_rope_guarantee).",
+        "among many keys it does not guarantee (beyond.p_rope_guarantee). The paper has ticks and no numbers, so "
+        "that their direction is all that can agree.",
     ),
     "softmax.fig1": Statements(
         shows="every softmax head disperses as inputs grow (a sketch in the paper)",
         published="every weight tends to 0",
         command="roundround theory softmax.thm_2_2",
         claims={"softmax.thm_2_2": "largest weight of every row below exp(delta) / n"},
+        drawn=True,
     ),
     "softmax.fig4": Statements(
         shows="the adaptive temperature as code",
         published="-0.037, 0.481, -2.3, 4.917, -1.791",
         command="roundround theory softmax.polynomial",
         claims={"softmax.polynomial": "the published listing"},
+        drawn=True,
     ),
 }

@@ -1,5 +1,6 @@
 """Figures 1, 2, 8 and 9 of arXiv:2410.06205: of RoPE alone, without a model. By this program's own rotation.
 
+Neither figure's width is printed; all are drawn at the one whose curve is nearest to Figure 2(a).
 Shapes: N positions or distances, C channels, D draws.
 """
 
@@ -13,22 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roundround.intervals import half_width
 from roundround.pe.rope_random import drawn_positions
 from roundround.reproduction.item import HeatMap, Item, Outcome, RunVerb, Subject
 from roundround.theory.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
-from roundround.theory.heads import HEAD_DIM, frequencies, logits, random_vector, rotated, turned
+from roundround.theory.heads import frequencies, logits, random_vector, rotated, turned
 from roundround.theory.rows import weights
 
 DISTANCES = torch.arange(5001, dtype=torch.float64)
 DRAWN = torch.arange(0, len(DISTANCES), 10)  # of the curves
-BEST_GUESS = 1024  # of the width of Figure 2, by the shape of its whole curve
-WIDTHS = (256, 512, BEST_GUESS, 2048, 4096)
+WIDTH = 1024  # of the vectors: the best guess, by the shape of Figure 2(a)
+WIDTHS = (256, 512, WIDTH, 2048, 4096)
 READ_OFF = {1000: 0.185, 2000: 0.111, 3000: 0.069, 4000: 0.040, 5000: 0.014}  # of Figure 2(a)
 AROUND = 50  # tokens to either side over which a value is averaged
 READING = 0.02  # of values read off a picture whose axis goes from -1 to 1
-DRAWS, RANDOM = 100, 40  # of positions, or of one pair of vectors; of vectors at every distance
-ENDS = 1000  # distances at either end of a curve between which a decay would be seen
-ERRORS = 4  # standard errors
+# Root mean square of the curve of this width about its mean over the neighbours: the picture's 500 readings follow the
+# unsmoothed curve to 0.007, so that they wander about their own means by as much, give or take that.
+WANDER, FOLLOWED = 0.016, 0.007
+SPACINGS = 100  # draws of positions, and of what is drawn as a band
+DRAWS = 10 * SPACINGS  # of vectors, for the absence of a decay
+ENDS = torch.cat([torch.arange(1, 1001, 100), torch.arange(4001, 5001, 100)])  # distances at either end, nearest first
+EQUIVALENT = 0.1  # of the mean square near by: no decay, and no growth
 LONGEST = (10_000, 20_000, 50_000)  # ranges of Random RoPE's positions
 THETAS = {"theta = 10,000": 1e4, "theta = 500,000": 5e5}
 X, Y = "relative distance (tokens)", "q . k, as a share of its largest value"
@@ -40,12 +46,25 @@ def aligned(width: int, distances_N: Tensor = DISTANCES, theta: float = 1e4) -> 
     return logits(one_C, one_C, distances_N, frequencies(width, theta)) / width
 
 
-def gaussian(distances_N: Tensor, seed: int) -> Tensor:
-    """The same for Gaussian queries and keys, fresh ones at every distance, in standard deviations: [N]."""
-    n = len(distances_N)
-    q_NC, k_NC = random_vector(2 * n * HEAD_DIM, seed).view(2, n, HEAD_DIM)
-    logits_N: Tensor = (q_NC * rotated(k_NC, -distances_N, frequencies())).sum(-1)
-    return logits_N / math.sqrt(HEAD_DIM)
+def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
+    """The same for Gaussian queries and keys, fresh ones at every distance, in standard deviations: [D, N]."""
+    pos = -distances_DN.flatten().double()
+    q_NC, k_NC = random_vector(2 * len(pos) * WIDTH, seed).view(2, len(pos), WIDTH)
+    logits_N: Tensor = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1)
+    return (logits_N / math.sqrt(WIDTH)).view(distances_DN.shape)
+
+
+def one_pair(distances_N: Tensor, theta: float, n_draws: int) -> Tensor:
+    """The same for one Gaussian query and one Gaussian key at all distances, drawn again and again: [D, N]."""
+    ladder_P = frequencies(WIDTH, theta)
+    pairs = (random_vector(2 * WIDTH, seed).view(2, WIDTH) for seed in range(n_draws))
+    return torch.stack([logits(q_C, k_C, distances_N, ladder_P) for q_C, k_C in pairs]) / math.sqrt(WIDTH)
+
+
+def fresh(distances_DN: Tensor) -> Tensor:
+    """DRAWS of `gaussian` at these distances, of which there is one row for all or one for each of SPACINGS: [D, N]."""
+    distances_DN = distances_DN.expand(SPACINGS, -1)
+    return torch.cat([gaussian(distances_DN, seed) for seed in range(DRAWS // SPACINGS)])
 
 
 def around(f_N: Tensor, distance: int) -> float:
@@ -53,26 +72,29 @@ def around(f_N: Tensor, distance: int) -> float:
     return float(f_N[max(0, distance - AROUND) : distance + AROUND + 1].mean())
 
 
-def without_decay(what: str, curves_DN: Tensor) -> list[Comparison]:
-    """No draw's mean square is smaller, or larger, far away than near: in the mean over draws, with its own error."""
-    near_D, far_D = curves_DN[:, 1 : ENDS + 1].square().mean(1), curves_DN[:, -ENDS:].square().mean(1)
-    difference_D = far_D - near_D
-    error = ERRORS * float(difference_D.std()) / math.sqrt(len(difference_D))
-    whole = curves_DN.mean(1)
-    return [
-        near(f"{what}: mean square far away less that nearby", float(difference_D.mean()), 0.0, error),
-        near(f"{what}: mean", float(whole.mean()), 0.0, ERRORS * float(whole.std()) / math.sqrt(len(whole))),
-    ]
+def without_decay(what: str, curves_DN: Tensor) -> Comparison:
+    """The mean square at the far half of ENDS is that at the near half, as a share of it; draws are independent."""
+    near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
+    change_D = (far_D - near_D) / near_D.mean()
+    error = float(half_width(change_D.numpy()))
+    return near(
+        f"{what}: change of the mean square from near to far", float(change_D.mean()), 0, EQUIVALENT, error=error
+    )
+
+
+def wander(f_N: Tensor) -> float:
+    """Root mean square of a curve about its mean over the neighbours."""
+    n = 2 * AROUND + 1
+    return float((f_N[AROUND:-AROUND] - f_N.unfold(0, n, 1).mean(1)).square().mean().sqrt())
 
 
 def band(curves_DN: Tensor) -> list[Curve]:
-    """Within which 95 % of the draws lie, and the first draw."""
-    places = DRAWN.numpy()
+    """Within which 95 % of the draws lie at the distances DRAWN, and the first draw."""
     low, high = np.quantile(curves_DN.numpy(), [0.025, 0.975], axis=0)
     return [
-        Curve("one draw", places, curves_DN[0].numpy()[places]),
-        Curve(f"2.5 % of {len(curves_DN)} draws", places, low[places]),
-        Curve("97.5 %", places, high[places]),
+        Curve("one draw", DRAWN, curves_DN[0]),
+        Curve(f"2.5 % of {len(curves_DN)} draws", DRAWN, low),
+        Curve("97.5 %", DRAWN, high),
     ]
 
 
@@ -96,7 +118,8 @@ class PreviousToken(Item):
             comparisons=comparisons,
             panels={"ours": HeatMap(alpha_55, "key", "query", most=1.0)},
             remark="Queries psi, keys R psi. The paper's caption rotates the queries, which under its equation 3 would "
-            "attend one token ahead.",
+            "attend one token ahead. The paper's figure is a sketch.",
+            drawn=True,
         )
 
 
@@ -106,29 +129,33 @@ class Decay(Item):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         curves = {width: aligned(width, torch.arange(5001 + AROUND, dtype=torch.float64)) for width in WIDTHS}
-        best = curves[BEST_GUESS]
+        best = curves[WIDTH]
         comparisons = [
-            near(f"(a) around {r:,}, d = {BEST_GUESS:,}", around(best, r), value, READING, published=value)
+            near(f"(a) around {r:,}, d = {WIDTH:,}", around(best, r), value, READING, published=value)
             for r, value in READ_OFF.items()
+        ]
+        comparisons += [
+            at_least("(a) fall from 1,000 to 5,000", around(best, 1000) - around(best, 5000), 0.0),
+            near("(a) deviation from the mean of neighbours", wander(best), WANDER, FOLLOWED, published=WANDER),
         ]
         for width, f_N in curves.items():
             raw = distance_from(READ_OFF, [float(f_N[r]) for r in READ_OFF])
-            mean = distance_from(READ_OFF, [around(f_N, r) for r in READ_OFF])
             comparisons.append(shown(f"(a) d = {width:,}: root mean square error at the five values", raw))
-            comparisons.append(shown(f"(a) d = {width:,}: the same, each averaged over {AROUND} to either side", mean))
-        random_DN = torch.stack([gaussian(DISTANCES, seed) for seed in range(RANDOM)])
-        comparisons += without_decay("(b)", random_DN)
+            comparisons.append(shown(f"(a) d = {width:,}: deviation from the mean of neighbours", wander(f_N)))
+        comparisons.append(without_decay("(b)", fresh(ENDS)))
         published = Curve("read off the paper", list(READ_OFF), list(READ_OFF.values()), points=True)
         return Outcome(
             ours=f"{around(best, 1000):.3f} at 1,000, {around(best, 5000):.3f} at 5,000",
             comparisons=comparisons,
             panels={
-                "(a) all ones": Picture(X, Y, [Curve(f"d = {BEST_GUESS:,}", DRAWN, best[DRAWN]), published]),
-                "(b) Gaussian": Picture(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, random_DN[0][DRAWN])]),
+                "(a) all ones": Picture(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
+                "(b) Gaussian": Picture(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
             },
-            remark="The paper does not state d. Five values do not decide it: averaged over their neighbours, every "
-            "width from 512 up fits them within the error of reading; raw, a wider head fits better because its curve "
-            "is smoother. In (b) the paper's normalisation is not known, so only the absence of decay is compared.",
+            remark="The paper does not state d, and its curve is known here by five values, so that (a) is compared by "
+            f"its direction: the values, each averaged over {AROUND} distances to either side, do not decide d, and a "
+            "smooth curve without RoPE would fit them too. Its deviations from these means tell: they depend on d, and "
+            f"the picture follows d = {WIDTH:,} to {FOLLOWED}. In (b) the paper's normalisation is not known, so only "
+            f"the absence of decay is compared, over {DRAWS:,} draws.",
         )
 
 
@@ -137,30 +164,28 @@ class RandomPositions(Item):
     """Figure 8: over randomly spaced positions aligned vectors decay faster, Gaussian ones as little as before."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
-        spaced = {most: [spacing(most, seed) for seed in range(DRAWS)] for most in LONGEST}
-        plain = aligned(HEAD_DIM)
-        curves = {"RoPE": plain[None]} | {
-            f"L = {most:,}": torch.stack([aligned(HEAD_DIM, d_N) for d_N in draws]) for most, draws in spaced.items()
-        }
+        curve_N = aligned(WIDTH, torch.arange(LONGEST[-1], dtype=torch.float64))
+        spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
+        curves = {"RoPE": curve_N[None, : len(DISTANCES)]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
         reach = {name: first_below(f_DN.mean(0), 0.25) for name, f_DN in curves.items()}
         comparisons = [
             at_most(f"(a) {b} falls to 0.25 sooner than {a}: share of its distance", reach[b] / reach[a], 0.9)
             for a, b in zip(list(reach), list(reach)[1:], strict=False)
         ]
-        for most, draws in spaced.items():
-            random_DN = torch.stack([gaussian(distances_N, seed) for seed, distances_N in enumerate(draws[:RANDOM])])
-            comparisons += without_decay(f"(b) L = {most:,}", random_DN)
+        comparisons += [without_decay(f"(b) L = {n:,}", fresh(d_DN[:, ENDS])) for n, d_DN in spaced.items()]
         lines = [Curve(name, DRAWN, f_DN.mean(0)[DRAWN]) for name, f_DN in curves.items()]
-        wander = band(random_DN)
+        farthest_DN = spaced[LONGEST[-1]][:, DRAWN]
+        wandering = band(torch.cat([gaussian(d_N[None], seed) for seed, d_N in enumerate(farthest_DN)]))
         return Outcome(
             ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
             comparisons=comparisons,
             panels={
                 "(a) all ones": Picture(X, Y, lines),
-                f"(b) Gaussian, L = {LONGEST[-1]:,}": Picture(X, "q . k / sqrt(d)", wander),
+                f"(b) Gaussian, L = {LONGEST[-1]:,}": Picture(X, "q . k / sqrt(d)", wandering),
             },
-            remark=f"Compared by statement, over {DRAWS} draws of the positions; the paper gives no d and no "
-            "normalisation, so its curves are not comparable number by number.",
+            remark=f"Compared by statement, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} of the "
+            "vectors; the paper gives no d and no normalisation, so its curves are not compared number by number. The "
+            "width is that of figure 2.",
         )
 
 
@@ -172,26 +197,25 @@ class OneQueryOneKey(Item):
         comparisons: list[Comparison] = []
         panels: dict[str, HeatMap | Picture] = {}
         spreads = []
-        pairs = [random_vector(2 * HEAD_DIM, seed).view(2, HEAD_DIM) for seed in range(DRAWS)]
         for name, theta in THETAS.items():
-            found = [logits(q_C, k_C, DISTANCES, frequencies(HEAD_DIM, theta)) for q_C, k_C in pairs]
-            f_DN = torch.stack(found) / math.sqrt(HEAD_DIM)
-            comparisons += without_decay(name, f_DN)
-            spreads.append(float(f_DN.std()))
-            panels[name] = Picture(X, "q . k / sqrt(d)", band(f_DN))
+            ends_DN = one_pair(ENDS, theta, DRAWS)
+            comparisons.append(without_decay(name, ends_DN))
+            spreads.append(float(ends_DN.std()))
+            panels[name] = Picture(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
         return Outcome(
             ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
             comparisons=comparisons,
             panels=panels,
-            remark=f"Compared by statement, over {DRAWS} draws; the paper's d, draw and normalisation are not known, "
-            "so its two curves are not comparable number by number.",
+            remark=f"Compared by statement, over {DRAWS:,} draws; the paper's d, draw and normalisation are not known, "
+            "so its two curves are not compared number by number. The width is that of figure 2.",
         )
 
 
 def spacing(most: int, seed: int) -> Tensor:
     """Distances from the last of 5,001 positions drawn below `most` to those before it, nearest first: [N]."""
     drawn_N = drawn_positions(seed, 0, most, len(DISTANCES))
-    return (drawn_N[-1] - drawn_N.flip(0)).double()
+    distances_N: Tensor = drawn_N[-1] - drawn_N.flip(0)
+    return distances_N
 
 
 def first_below(f_N: Tensor, level: float) -> int:

@@ -73,13 +73,6 @@ class Difference:
     def excludes_zero(self) -> bool:
         return self.low > 0 or self.high < 0
 
-    @property
-    def verdict(self) -> str:
-        """What the seeds say of the first encoding: lower loss is better."""
-        if not self.excludes_zero:
-            return "not told apart"
-        return "better" if self.nats < 0 else "worse"
-
 
 def sweep_of(records: Iterable[Mapping[str, Any]]) -> Sweep:
     """The perplexities among the records of evaluations, whole seeds only.

@@ -26,10 +26,10 @@ from roundround.reproduction.named_heads import (
     find,
     statement,
 )
-from roundround.reproduction.norm_maps import check_shape, compare_strongest, correlation, side_by_side
+from roundround.reproduction.norm_maps import alike, check_shape, compare_strongest, correlation, side_by_side
 from roundround.reproduction.probed import Array, probed, sentences, whose
 from roundround.reproduction.published import heat_map
-from roundround.theory.claim import Comparison, as_printed, at_least
+from roundround.theory.claim import Comparison, as_printed
 
 NO_PROMPT = "The paper does not print its prompt; ours is another one with three apostrophes."
 # Of a head's mean norms: those of Figures 14 to 18 correlate from 0.74 to 0.996 with Figure 4, of the same heads on
@@ -147,7 +147,7 @@ def compare_norms(what: str, ours: Array, published: Array) -> list[Comparison]:
     first, published_first = float(np.linalg.norm(ours[:, 0])), float(np.linalg.norm(published[:, 0]))
     return [
         *compare_strongest(what, ours_P, published_P),
-        at_least(f"{what}: correlation of the pairs' mean norms", correlation(ours_P, published_P), LEAST_PROFILE),
+        alike(f"{what}: correlation of the pairs' mean norms", correlation(ours_P, published_P), LEAST_PROFILE),
         as_printed(f"{what}: norm of the first token", first, published_first, FIRST_TOKEN * published_first),
     ]
 

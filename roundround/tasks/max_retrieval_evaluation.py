@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,20 @@ def fit_temperature(
         write_atomically(
             path, f"{head}# Adaptive temperature fitted to {len(points):,} inputs.\n{OmegaConf.to_yaml(node)}"
         )
-        run.note(fit={**found, "inputs": len(points), "sizes": config.fit_sizes})
+        by_seed = fits_by_seed(every, len(every) // len(config.fit_sizes))
+        run.note(fit={**found, "inputs": len(points), "sizes": config.fit_sizes, "by_seed": by_seed})
         typed = " ".join(f"softmax.{key}=[{','.join(map(str, numbers))}]" for key, numbers in found.items())
         print_status(f"fitted to {len(points):,} inputs: softmax=adaptive_temperature {typed}")
     return points, softmax_of(config, "fitted", **found)
+
+
+def fits_by_seed(points: Sequence[torch.Tensor], n_seeds: int) -> list[list[float]]:
+    """The fit to each seed's own points, which come seed by seed for one size after the other; none where too few."""
+    own = [torch.cat(list(points[seed::n_seeds])).numpy() for seed in range(n_seeds)]
+    try:
+        return [fitting.fit(points_N2[:, 0], points_N2[:, 1]) for points_N2 in own]
+    except ValueError:
+        return []
 
 
 def measure(

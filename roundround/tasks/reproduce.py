@@ -17,7 +17,7 @@ from roundround.console import print_result, print_status
 from roundround.data.network import hub_is_reachable, is_cached
 from roundround.errors import Refuted, UserError
 from roundround.report import reproduction as report
-from roundround.reproduction import ledger
+from roundround.reproduction import ledger, verdict
 from roundround.reproduction.catalogue import chosen, in_order
 from roundround.reproduction.item import Item, Outcome, Subject
 from roundround.reproduction.runner import Runner
@@ -29,22 +29,22 @@ from roundround.runs.run import Invocation, Run
 
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
-    """List the items, or make some; write the page where it is asked for. Refuted where one fails."""
+    """List the items, or make some; write the page where it is asked for. Refuted where one differs."""
     config = checked(ReproduceConfig, cfg)
     if config.write_docs:
         report.docs_folder()  # said before hours
-    failed = make(cfg, config, invocation) if config.item else []
+    differing = make(cfg, config, invocation) if config.item else []
     found = ledger.newest(config.outputs)
     if config.write_docs:
         print_result(str(report.write_docs(in_order(), found)))
     elif not config.item:
         report.show_all(in_order(), found)
-    if failed:
-        raise Refuted(f"{len(failed)} differ from the paper: {', '.join(failed)}")
+    if differing:
+        raise Refuted(f"{len(differing)} differ from the paper: {', '.join(differing)}")
 
 
 def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
-    """Make the items that are asked for; the names of those that fail."""
+    """Make the items that are asked for; the names of those that differ from the paper."""
     items = chosen(config.item)
     check_used(config, items)
     subjects = {name: subject_of(item, cfg, invocation) for name, item in items.items()}
@@ -63,7 +63,7 @@ def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> li
                 entries.append(entry_of(name, item, subjects[name], runner, run, go_on=everything))
                 conclude(run, entries)
         report.show(items, entries)
-        return [entry.name for entry in entries if entry.verdict == "fail"]
+        return [entry.name for entry in entries if entry.verdict == verdict.DIFFERS]
 
 
 def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run: Run, *, go_on: bool) -> ledger.Entry:
@@ -71,19 +71,17 @@ def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run
     began = time.monotonic()
     try:
         outcome = item.make(runner, subject)
-    except VerbFailed as error:
-        outcome = Outcome(ours="none", remark=f"{error}.")
-    except UserError as error:
+    except (VerbFailed, UserError) as error:
         if not go_on:
             raise
-        outcome = Outcome(ours="none", incomparable=str(error))
+        outcome = Outcome(ours="none", remark=f"{error}.")
     entry = ledger.Entry(
         name=name,
         verdict=outcome.verdict,
         ours=outcome.ours,
         comparisons=outcome.comparisons,
         remark=outcome.remark,
-        incomparable=outcome.incomparable,
+        untested=outcome.untested,
         model=None if subject is None else subject.name,
         is_the_papers=subject is None or subject.is_the_papers,
         runs=runner.made,
@@ -100,7 +98,7 @@ def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run
 def conclude(run: Run, entries: list[ledger.Entry]) -> None:
     """Record what there is so far: a later item may take hours."""
     verdicts = [entry.verdict for entry in entries]
-    run.results(report.records(entries), passed=verdicts.count("pass"), failed=verdicts.count("fail"))
+    run.results(report.records(entries), agree=verdicts.count(verdict.AGREES), differ=verdicts.count(verdict.DIFFERS))
     if run.writes:
         ledger.write(entries, run.directory)
 

@@ -22,6 +22,8 @@ class Comparison:
     """A number that a check looks at, and the interval in which it must lie, ends included.
 
     published: the paper's number, where it prints one. An end is infinite where there is none.
+    Of a measured number (`roundround reproduce`): error, half of the 95 % interval of its difference from the published
+    one, infinite where that is not known; signed, whether 0 means no effect.
     """
 
     what: str
@@ -29,6 +31,8 @@ class Comparison:
     low: float
     high: float
     published: float | None = None
+    error: float = 0.0
+    signed: bool = False
 
     @property
     def holds(self) -> bool:
@@ -54,22 +58,24 @@ class Comparison:
         return room / (abs(end) or 1.0)
 
 
-def near(what: str, ours: float, expected: float, tolerance: float, published: float | None = None) -> Comparison:
+def near(
+    what: str, ours: float, expected: float, tolerance: float, published: float | None = None, error: float = 0.0
+) -> Comparison:
     """Must lie within `tolerance` of `expected`."""
-    return Comparison(what, float(ours), expected - tolerance, expected + tolerance, published)
+    return Comparison(what, float(ours), expected - tolerance, expected + tolerance, published, error)
 
 
-def as_printed(what: str, ours: float, published: float, tolerance: float) -> Comparison:
+def as_printed(what: str, ours: float, published: float, tolerance: float, error: float = 0.0) -> Comparison:
     """Must be the paper's number, within `tolerance` for its rounding."""
-    return near(what, ours, published, tolerance, published)
+    return near(what, ours, published, tolerance, published, error)
 
 
-def at_least(what: str, ours: float, bound: float) -> Comparison:
-    return Comparison(what, float(ours), bound, math.inf)
+def at_least(what: str, ours: float, bound: float, error: float = 0.0) -> Comparison:
+    return Comparison(what, float(ours), bound, math.inf, error=error)
 
 
-def at_most(what: str, ours: float, bound: float) -> Comparison:
-    return Comparison(what, float(ours), -math.inf, bound)
+def at_most(what: str, ours: float, bound: float, error: float = 0.0) -> Comparison:
+    return Comparison(what, float(ours), -math.inf, bound, error=error)
 
 
 def shown(what: str, ours: float, published: float | None = None) -> Comparison:

@@ -53,7 +53,8 @@ STATUS = re.compile(
             r"loaded in a clean process",
             r"documents have ",
             r"holds  \w+\.\w+|margin: ",
-            r"(pass|not comparable)  \w+\.\w+: |items: \d+; |roundround reproduce NAME makes one|"
+            r"(agrees|sign agrees|not told apart|not tested|drawn|not run)  \w+\.\w+: |"
+            r"items: \d+; |\d+ figures and tables: |roundround reproduce NAME makes one|"
             r"roundround (probe|theory|train|eval|max-retrieval) \S+=",  # what reproduce starts
             r"\w+ has no exact fused form: ",
             r"the learning rate warms up during ",

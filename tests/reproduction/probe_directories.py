@@ -37,7 +37,8 @@ def gemma_norms(queries: str = "G7B_Fig3a_query_layer") -> Arrays:
     arrays["frequencies"] = np.tile(1e4 ** -(np.arange(N_PAIRS) / N_PAIRS), (N_LAYERS, 1))
     arrays["places"] = np.full((N_LAYERS, N_HEADS, len(PLACES)), 1 / len(PLACES))
     arrays["places"][26, LATE_DIAGONAL.head, 0] = 0.9
-    arrays["logit_spread"] = np.tile([3.0, 8.4], (N_LAYERS, N_HEADS // 2))
+    arrays["logit_spread"] = np.tile([3.69, 7.69], (N_LAYERS, N_HEADS // 2))  # mean 5.69, deviation 2.05
+    arrays["logit_spread"][0, 0], arrays["logit_spread"][0, 1] = 2.28, 14.78
     return arrays
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from roundround.intervals import half_width, paired_p
 from roundround.report import max_retrieval_figures as figures
 from roundround.report import max_retrieval_tables as report
 from roundround.retrieval.sets import TrainingSets
+from roundround.tasks.max_retrieval_evaluation import fits_by_seed
 
 SMALL = [
     "logger=none",
@@ -97,7 +99,10 @@ def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], f
     done = roundround("maxkey", *SMALL, "fit=true")
     assert done.code == 0, done.err
     node = OmegaConf.load(done.directory / "conf" / "softmax" / "fitted.yaml")
-    assert done.manifest["fit"]["coefficients"] == list(node.coefficients)
+    fit = done.manifest["fit"]
+    assert fit["coefficients"] == list(node.coefficients)
+    low, high = fit["entropy_range"]
+    assert 0 < low < high < math.log(max(fit["sizes"]))
     assert f"softmax.coefficients=[{','.join(map(str, node.coefficients))}]" in done.err
     low, high = done.manifest["fit"]["entropy_range"]
     assert 0 < low < high <= np.log(64), "of the points; 64 items are the most"
@@ -109,6 +114,18 @@ def test_a_fit_can_be_used_by_the_other_verbs(roundround: Callable[..., Done], f
     assert trained.code == 0, trained.err
     for key in ("coefficients", "entropy_range"):
         assert trained.manifest["config"]["softmax"][key] == list(node[key])
+
+
+def test_each_seed_is_fitted_to_its_own_points() -> None:
+    """The points come seed by seed for one size after the other."""
+    entropy_N = torch.linspace(0.1, 3, 20, dtype=torch.float64)
+    of_seed = [torch.stack([entropy_N, share * entropy_N**4], -1) for share in (1.0, 2.0)]
+    points = [of_seed[0][:10], of_seed[1][:10], of_seed[0][10:], of_seed[1][10:]]
+    fits = fits_by_seed(points, n_seeds=2)
+    for found, share in zip(fits, (1.0, 2.0), strict=True):
+        assert found == pytest.approx([share, 0, 0, 0, 0], abs=1e-9)
+    assert fits_by_seed(points[:3], n_seeds=2)
+    assert fits_by_seed([points[0], points[1][:3]], n_seeds=2) == []
 
 
 def test_fitted_brings_the_published_polynomial_along(roundround: Callable[..., Done]) -> None:
