@@ -221,7 +221,8 @@ class DocumentWindows:
         """The tokens of one window, not filled up."""
         a, b, _ = self.rows[number].tolist()
         head = [] if self.first is None else [self.first]
-        return head + np.asarray(self.tokens[a + len(head) : b]).tolist()
+        text: list[int] = np.asarray(self.tokens[a + len(head) : b]).tolist()
+        return head + text
 
     def scored(self, windows: slice) -> Tensor:
         """Whether a target counts, of each of these windows: [n, longest], bool; False where a window is filled up."""

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from roundround.data.entry import FILES, SPLITS, Entry, dtype_of_ids, files_of
 from roundround.data.sampling import GROUP
 from roundround.data.shard_cache import ShardCache
-from roundround.data.stream import Mix, OpenShards, TokenStream
+from roundround.data.stream import Array, Mix, OpenShards, TokenStream
 from roundround.data.token_bytes import BYTES
 from roundround.data.vocabulary import open_vocabulary
 from roundround.files import home_expanded
@@ -33,8 +33,8 @@ class TokenData:
     """
 
     train: TokenStream | Mix
-    held_out: TokenStream
-    held_out_bytes: TokenStream
+    held_out: TokenStream | Array
+    held_out_bytes: TokenStream | Array
     n_train_documents: int
     n_held_out_documents: int
     n_held_out_bytes: int
@@ -52,7 +52,7 @@ class TokenData:
 
     def bytes_of_targets(self, n: int) -> int:
         """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
-        return self.held_out_bytes[1 : n + 1].sum()
+        return int(self.held_out_bytes[1 : n + 1].sum())
 
     def about_documents(self, split: str, length: int) -> str | None:
         """A line where the documents of a split are much shorter than the `length` tokens of a window."""

@@ -202,7 +202,8 @@ def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Se
     tokenizer = shared_tokenizer(mixture, recipe)
     parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
     first, trains = parts[0], [part.train for part in parts]
-    held_out, held_out_bytes = mixture.held_out_streams([(part.held_out, part.held_out_bytes) for part in parts])
+    streams = [(part.held_out, part.held_out_bytes) for part in parts]
+    held_out, held_out_bytes = mixture.held_out_streams(streams)  # type: ignore[arg-type]  # what was prepared is no array
     assert all(isinstance(train, TokenStream) for train in trains), "a mixture holds no mixtures"
     return TokenData(
         train=Mix(tuple(trains), tuple(mixture.shares)),  # type: ignore[arg-type]

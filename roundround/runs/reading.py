@@ -18,6 +18,7 @@ from torch import nn
 from roundround.console import print_status
 from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
 from roundround.data.encoding import Encoder
+from roundround.data.stream import Mix
 from roundround.data.token_data import TokenData
 from roundround.data.vocabulary import Vocabulary, content_hash
 from roundround.errors import UserError
@@ -108,7 +109,7 @@ class Reader:
         `check`.
         """
         windows = self.windows(length, first_token, most)
-        joints = self.cut(self.is_joint, length, most)
+        joints = None if self.one_by_one else self.cut(self.is_joint.view(np.uint8), length, most)
         share = Share(windows, first=self.peers.rank, n=self.peers.n)
         own = score(
             self.scored_model(first_token),
@@ -116,7 +117,7 @@ class Reader:
             batch=max(1, self.batch_tokens // max(1, windows.length)),
             device=self.device,
             scored=lambda rows: windows.scored(share.among_all(rows)),
-            joints=None if self.one_by_one else lambda rows: joints[share.among_all(rows)][:, 1:].bool(),
+            joints=None if joints is None else lambda rows: joints[share.among_all(rows)][:, 1:].bool(),
             separator=self.data.end_of_document if self.separate_documents and not self.one_by_one else None,
         )
         total = PositionLoss(windows.length)
@@ -128,7 +129,10 @@ class Reader:
         if not self.one_by_one:
             return self.cut(self.data.held_out[: self.n_tokens], length, most)
         tokens, stride = self.data.held_out[: self.n_tokens], self.stride or length
-        return DocumentWindows(tokens, self.is_joint, first=first_token, length=length, stride=stride)
+        windows = DocumentWindows(tokens, self.is_joint, first=first_token, length=length, stride=stride)
+        if not len(windows):
+            raise UserError("no document has a token to predict from the one before it; give longer documents")
+        return windows
 
     def cut(self, values: Tokens, length: int, most: int | None) -> EvaluationWindows:
         return evaluation_windows(values, length=length, longest=length, stride=self.stride, max_tokens=most)
@@ -137,7 +141,8 @@ class Reader:
     def is_joint(self) -> NDArray[np.bool_]:
         """Which tokens of the stream join documents: text that spells the same token stands for bytes, [n_tokens]."""
         ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
-        return (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
+        is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
+        return is_joint
 
     def scored_bytes(self, first_token: int | None) -> int:
         """UTF-8 bytes of the text that the targets stand for."""
@@ -185,7 +190,7 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
         raise UserError("there is no text to read; give text=FILE or data=...")
     ids, n_bytes = (np.concatenate([arrays[name] for arrays in found]) for name in ("held_out", "held_out_bytes"))
     return TokenData(
-        train=ids[:0],
+        train=Mix((), ()),
         held_out=ids,
         held_out_bytes=n_bytes,
         n_train_documents=0,

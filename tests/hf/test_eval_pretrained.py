@@ -134,7 +134,7 @@ def test_a_lengths_number_does_not_depend_on_the_others(evaluated: Callable[...,
         assert alone.manifest["first_token"] == token
 
 
-@pytest.mark.parametrize(("length", "stride"), [(64, None), (20, None), (20, 7)])
+@pytest.mark.parametrize(("length", "stride"), [(500, None), (20, None), (20, 7)])
 @pytest.mark.parametrize("begins_texts", [True, False])
 def test_single_documents_are_scored_as_the_model_reads_them_alone(
     roundround: Callable[..., Done], tmp_path: Path, begins_texts: bool, length: int, stride: int | None
