@@ -33,6 +33,7 @@ STATUS = re.compile(
             r"prepared in |in [\d.,]+ s with n_processes=",
             r"\S+ model, pe=",
             r"[\d,]+ training tokens, ",
+            r"W&B: ",
             r"step [\d,]+/[\d,]+  ",
             r"resuming after step ",
             r"held-out perplexity |exact match |training (never )?left the loss plateau ",
