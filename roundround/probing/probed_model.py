@@ -45,6 +45,11 @@ class ProbedModel(ABC):
     def tables(self) -> list[Tensor]:
         """The model's tables of frequencies, radians per token; a layer uses one of them or none."""
 
+    @property
+    @abstractmethod
+    def theta(self) -> float | list[float]:
+        """The base of the model's own RoPE; several where kinds of layers have different ones."""
+
     @abstractmethod
     def windows(self) -> list[int | None]:
         """Tokens that a query of each layer sees at most, itself included, however long the text; None for all."""
@@ -111,6 +116,11 @@ class ProbedDecoder(ProbedModel):
     def tables(self) -> list[Tensor]:
         assert isinstance(self.decoder.encoding, RotaryEncoding)
         return [self.decoder.encoding.frequencies(torch.float64)]
+
+    @property
+    def theta(self) -> float | list[float]:
+        assert isinstance(self.decoder.encoding, RotaryEncoding)
+        return self.decoder.encoding.theta
 
     def windows(self) -> list[int | None]:
         return [None] * len(self.normalisers)
