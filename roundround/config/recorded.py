@@ -71,7 +71,9 @@ def give_theta(config: DictConfig, theta: Any = THETA) -> None:
     A run records the number, so that its config says everything about its model.
     """
     pe: Any = config._get_node("pe", validate_access=False)
-    given: Any = pe._get_node("theta", validate_access=False) if isinstance(pe, DictConfig) and not pe._is_none() else None
+    given: Any = (
+        pe._get_node("theta", validate_access=False) if isinstance(pe, DictConfig) and not pe._is_none() else None
+    )
     if given is not None and given._is_none():
         OmegaConf.update(config, "pe.theta", theta)
 

@@ -56,9 +56,11 @@ class ProbedHuggingFaceModel(ProbedModel):
     def windows(self) -> list[int | None]:
         config = self.pretrained.config.get_text_config().to_dict()
         window, kinds = config.get("sliding_window"), config.get("layer_types")
-        if kinds is None:
-            return [window] * len(self.normalisers)
-        return [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+        found = [window] * len(self.normalisers)
+        if kinds is not None:
+            found = [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+        both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
+        return [min(windows, default=None) for windows in both]
 
     def text_tokens(self, text: str) -> list[int]:
         plain = not self.reads_special_tokens

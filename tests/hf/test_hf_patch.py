@@ -264,7 +264,7 @@ class Letters:
         ("gemma3_text", {"pe": "p_rope"}, "different bases"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
         ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
-        ("llama", {"softmax": "temperature", "heat": 2}, "has no parameter 'heat'"),
+        ("llama", {"softmax": "temperature", "heat": 2}, "no option named has a parameter 'heat'"),
         ("llama", {"softmax": "temperature", "temperature": -1.0}, "must be a finite number above 0"),
         ("llama", {}, "needs softmax=... or pe=..."),
     ],

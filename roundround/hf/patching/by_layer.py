@@ -24,7 +24,7 @@ COMPUTED = "roundround_computed"  # what a rotary module and its copies gave las
 
 
 def places_of_layers(model: PreTrainedModel) -> list[Place | None]:
-    """The rotation that each attention layer is handed, seen in a pass over two tokens; None where it is handed none."""
+    """The rotation that each attention layer is handed, seen in a pass over two tokens; None where there is none."""
     layers, there = attention_layers(model), places(model)
     if len(there) < 2:
         return (there or [None]) * len(layers)

@@ -23,8 +23,8 @@ from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.probe import check
-from roundround.probing.selftest import N_TOKENS
 from roundround.probing.rotation import is_said_by_frequencies
+from roundround.probing.selftest import N_TOKENS
 
 MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
 
@@ -119,13 +119,13 @@ def rotations_of(
 
 def differs_by_layer(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> bool:
     """Whether layers that had the same rotation get different ones, or only some of them none."""
-    of_place = {place: rotation for place, rotation in zip(of_layers, new, strict=True)}
+    of_place = dict(zip(of_layers, new, strict=True))
     same = all(rotation.same_as(of_place[place]) for place, rotation in zip(of_layers, new, strict=True))
     return not same or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1
 
 
 def check_layers(model: PreTrainedModel, rotations: Sequence[Rotation]) -> None:
-    """UserError where a layer does not rotate although it is to, or the other way round: some have no rotation at all."""
+    """UserError where a layer does not rotate as it is to: some models leave layers without any rotation."""
     name = type(model).__name__
     tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
     layouts = check(ProbedHuggingFaceModel(name, model, None), tokens, ablated=True)
