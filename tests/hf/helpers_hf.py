@@ -46,6 +46,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": WINDOW},
     "smollm3": {"head_dim": 16, "no_rope_layers": [1, 0, 1, 0]},
 }
+FAMILIES = [  # models whose layers are handed their cosines
+    *ARCHITECTURES,
+    *("apertus", "arcee", "aria_text", "bitnet", "cohere2", "cohere2_moe", "cwm", "ernie4_5", "exaone4", "flex_olmo"),
+    *("glm", "glm4", "granite", "granite_swa", "granitemoe", "hyperclovax", "internlm3", "jais2", "lfm2", "minimax"),
+    *("ministral3", "mixtral", "nemotron", "olmo", "olmo3", "persimmon", "phi", "qwen2", "seed_oss", "starcoder2"),
+    "vaultgemma",
+]
 SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 SCALED_ROPE = {"rope_parameters": {**SCALED, "original_max_position_embeddings": 64}}
 

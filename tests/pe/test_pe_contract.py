@@ -243,6 +243,7 @@ def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch:
 
 @every_encoding
 def test_construction_on_the_meta_device_costs_nothing(name: str) -> None:
+    """Parameters are made on the device that is asked for, in `reset_parameters` or with `torch.empty` (pe/base.py)."""
     with torch.device("meta"):
         encoding = build(name)
     assert all(tensor.is_meta for tensor in encoding.state_dict().values())

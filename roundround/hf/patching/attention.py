@@ -218,8 +218,10 @@ def ask_for_weights(
 def check_weights_given(layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], output: Any) -> None:
     """UserError where weights were asked for and the model left them behind on their way."""
     asked = [layer.__dict__.pop(ASKED, False) for layer in layers]
-    given = None if isinstance(output, tuple) else getattr(output, "attentions", None)
-    if any(asked) and not isinstance(output, tuple) and (not given or any(alpha is None for alpha in given)):
+    if not any(asked) or isinstance(output, tuple):
+        return
+    given = [alpha for alpha in getattr(output, "attentions", None) or () if alpha is not None]
+    if len(given) < len(layers):
         raise UserError(
             f"{type(model).__name__} does not hand on the weights of its attention; leave out output_attentions"
         )
