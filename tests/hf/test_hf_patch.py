@@ -310,7 +310,7 @@ class Letters:
 
     bos_token_id = 1
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> object:
+    def __call__(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> object:
         return type("Ids", (), {"input_ids": [3 + ord(c) % (N_VOCAB - 3) for c in text]})
 
 
