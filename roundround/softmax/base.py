@@ -63,7 +63,7 @@ class AttentionSoftmax(nn.Module):
             return keys
         return replace(keys, window=self.window if keys.window is None else min(self.window, keys.window))
 
-    @final
+    @final  # type: ignore[misc]  # torch declares an attribute
     def forward(
         self,
         q_BHQC: Tensor,

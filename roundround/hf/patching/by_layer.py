@@ -27,7 +27,7 @@ def places_of_layers(model: PreTrainedModel) -> list[Place | None]:
     """The rotation that each attention layer is handed, seen in a pass over two tokens; None where there is none."""
     layers, there = attention_layers(model), places(model)
     if len(there) < 2:
-        return (there or [None]) * len(layers)
+        return [there[0] if there else None] * len(layers)
     found: dict[int, Place] = {}
 
     def look(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
