@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from roundround.attention.keys import AttentionShape
-from roundround.config.options import named
+from roundround.config.options import load_option, named
 from roundround.data.vocabulary import Vocabulary
-from roundround.errors import UserError
+from roundround.errors import UserError, nearest
 from roundround.lab_book.compare import compare as compare
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
@@ -106,14 +106,17 @@ def patch(
     """Put a normaliser, or RoPE of another kind, into a loaded Hugging Face model, in place.
 
     softmax, pe: the name of an option (`roundround list softmax`), or a function from an AttentionShape to the module.
-    numbers: changes to the option's yaml where one name is given, such as `temperature=0.5`; with both, those of the
-    softmax. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which gives the model:
+    An encoding may differ by layer; one whose `theta` is not given keeps the model's own base, that of each layer where
+    they have several. numbers: changes to the yamls of the options that are named, such as `temperature=0.5, p=0.25`;
+    each goes to the one that has it. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which gives
+    the model:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)
 
-    Generation with a cache works. Learned parameters start as the yaml says and join `model.parameters()`. Raises
-    UserError for what cannot be honoured, such as a soft cap of the model's own beside another normaliser.
+    Generation with a cache works, and `output_attentions=True` gives the weights of the normaliser. Learned parameters
+    start as the yaml says and join `model.parameters()`. Raises UserError for what cannot be honoured, such as a soft
+    cap of the model's own beside another normaliser.
     """
     from roundround.hf.patching.patch import Patch
     from roundround.hf.probed_model import as_pretrained_model
@@ -121,14 +124,26 @@ def patch(
     checked = as_pretrained_model(model)
     if softmax is None and pe is None:
         raise UserError("rr.patch needs softmax=... or pe=...")
-    if isinstance(softmax, str):
-        make_softmax: Any = named("softmax", softmax, AttentionSoftmax, **numbers)
-    else:
-        make_softmax = softmax
-    of_pe = {} if softmax is not None else numbers
-    make_encoding: Any = named("pe", pe, PositionalEncoding, **of_pe) if isinstance(pe, str) else pe
+    families: dict[str, tuple[Any, type[nn.Module]]] = {
+        "softmax": (softmax, AttentionSoftmax),
+        "pe": (pe, PositionalEncoding),
+    }
+    known = {
+        group: {*load_option(group, of)} - {"_target_"} for group, (of, _) in families.items() if isinstance(of, str)
+    }
+    makers: dict[str, Any] = {}
+    for group, (of, family) in families.items():
+        own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
+        makers[group] = named(group, of, family, **own) if group in known else of
+    for name in numbers:
+        n_having = sum(name in names for names in known.values())
+        if n_having != 1:
+            what = "several options named have" if n_having else "no option named has"
+            raise UserError(
+                f"{what} a parameter '{name}'{nearest(name, [key for names in known.values() for key in names])}"
+            )
     with torch.no_grad():
-        patched = Patch(checked, make_softmax, make_encoding)
+        patched = Patch(checked, makers["softmax"], makers["pe"])
     if patched.remark is not None:
         warnings.warn(patched.remark, stacklevel=2)
     return patched

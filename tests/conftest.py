@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -99,6 +100,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         if "pack_vnni2" not in str(error):
             raise
         pytest.skip("torch has no attention in bfloat16 under a lowered ATEN_CPU_CAPABILITY on a CPU with AMX")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Say of a variant of the user's own which promise it breaks: the docstring of the test that fails."""
+    report = yield
+    promise = inspect.getdoc(getattr(item, "function", None))
+    if OWN and report.failed and promise is not None and hasattr(report.longrepr, "reprcrash"):
+        report.longrepr.reprcrash.message = f"{promise} {report.longrepr.reprcrash.message}"  # of the summary
+        report.sections.append(("the promise that is broken", promise))
+    return report
 
 
 def parameters_of(item: pytest.Item) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -68,6 +69,27 @@ def write(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+
+
+def test_every_promise_is_named_on_the_page() -> None:
+    page = " ".join((ROOT / "docs" / "variants.md").read_text().split())
+    for path in CONTRACTS[:2]:
+        tests = [node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)]
+        asked = [
+            node for node in tests if node.name.startswith("test_") and {"name", "encoding_name"} & arguments(node)
+        ]
+        promises = {node.name: ast.get_docstring(node) for node in asked if not is_of_the_package(node)}
+        assert [name for name, promise in promises.items() if promise is None] == []
+        assert [promise for promise in promises.values() if " ".join(str(promise).split()) not in page] == []
+
+
+def arguments(node: ast.FunctionDef) -> set[str]:
+    return {argument.arg for argument in node.args.args}
+
+
+def is_of_the_package(node: ast.FunctionDef) -> bool:
+    """Whether a test is about the packaged variants alone: their yamls and docstrings."""
+    return any(isinstance(mark, ast.Name) and mark.id == "every_packaged" for mark in node.decorator_list)
 
 
 @pytest.mark.slow

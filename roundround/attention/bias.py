@@ -22,7 +22,11 @@ class Bias:
     n_hidden: int = 1
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
-        """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits."""
+        """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits.
+
+        At least float32, under autocast too: what multiplies turns it off. The part of the whole that these rows are,
+        whatever other rows, windows and blocks there are, and whether or not `keys.causal` is set.
+        """
         raise NotImplementedError
 
     def of_groups(self, documents: Documents) -> list[Bias]:

@@ -168,7 +168,7 @@ def without_broken_rows(
         bad_q_BHQ1 = ~q_norm_BHQ.isfinite()[..., None]
         bad_k_BGK = ~(k_norm_BGK * longest_BGQ.amax(-1, keepdim=True)).isfinite()
         sees_bad_BHQ1 = kernels.repeated(keys.counts(0, keys.n_queries, bad_k_BGK) > 0, q_BHQC)
-        broken_BHQ1 = bad_q_BHQ1 | sees_bad_BHQ1
+        broken_BHQ1 = (bad_q_BHQ1 & (keys.counts(0, keys.n_queries) > 0)) | sees_bad_BHQ1
     return q_BHQC.masked_fill(bad_q_BHQ1, 0.0), k_BGKC.masked_fill(bad_k_BGK[..., None], 0.0), broken_BHQ1
 
 

@@ -16,7 +16,10 @@ from roundround.attention.documents import Documents
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """The sizes of one attention layer, known only when a model is built; they never stand in a yaml."""
+    """The sizes of one attention layer, known only when a model is built; they never stand in a yaml.
+
+    theta: the base of the layer's own RoPE, where the model is a loaded one that brings it.
+    """
 
     n_heads: int
     n_key_heads: int
@@ -24,6 +27,7 @@ class AttentionShape:
     d_model: int
     layer: int
     train_length: int
+    theta: float = 10_000.0  # config/recorded.py has the same
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,15 @@ def extreme_logits(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     return largest, smallest
 
 
+def spread_of_weights(alpha: Tensor, visible: Tensor) -> Tensor:
+    """ln (largest / smallest) of the visible weights of each row: the spread of the logits of which they are a softmax.
+
+    inf where a visible weight is zero, 0 for a row that sees nothing.
+    """
+    largest, smallest = alpha.amax(-1), alpha.masked_fill(~visible, torch.inf).amin(-1)
+    return (largest.log() - smallest.log()).nan_to_num(torch.inf, posinf=torch.inf).where(visible.any(-1), 0.0)
+
+
 def entropy_bound(ln_n: Tensor | float, spread: Tensor) -> Tensor:
     """The least entropy in nats of a softmax over n logits with this spread.
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from roundround.config.options import conf_dir, config_name
-from roundround.config.recorded import as_dict
+from roundround.config.recorded import as_dict, give_theta
 
 
 def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConfig:
@@ -48,6 +48,7 @@ def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any],
         options = dict(config.hydra.runtime.choices)
         with open_dict(config):
             del config["hydra"]
+        give_theta(config)
         return as_dict(config), options
     except (HydraException, OmegaConfBaseException):
         return None

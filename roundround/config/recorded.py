@@ -12,6 +12,7 @@ from roundround.config.build import literal
 from roundround.errors import UserError
 
 ITS_OWN = "its own"  # of a pretrained model: no option of a group
+THETA = 10_000.0  # the base of RoPE in a model that brings none, as `AttentionShape` has it
 
 
 def as_dict(cfg: DictConfig) -> dict[str, Any]:
@@ -62,6 +63,19 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from nodes_in(item, f"{name}.{key}" if name else str(key))
+
+
+def give_theta(config: DictConfig, theta: Any = THETA) -> None:
+    """Put the base of RoPE, in one number or one for each kind of layer, where `pe.theta` is null for the model's own.
+
+    A run records the number, so that its config says everything about its model.
+    """
+    pe: Any = config._get_node("pe", validate_access=False)
+    given: Any = (
+        pe._get_node("theta", validate_access=False) if isinstance(pe, DictConfig) and not pe._is_none() else None
+    )
+    if given is not None and given._is_none():
+        OmegaConf.update(config, "pe.theta", theta)
 
 
 def overridden(overrides: list[str]) -> set[str]:

@@ -7,11 +7,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import literal, plain, target_class
-from roundround.config.recorded import as_dict, flat, overridden, own_config
+from roundround.config.build import literal, plain
+from roundround.config.recorded import as_dict, flat, give_theta, overridden, own_config
 from roundround.errors import UserError
-from roundround.pe.base import PositionalEncoding
-from roundround.pe.rotary import RotaryEncoding
 
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
@@ -29,14 +27,13 @@ def config_of_run(
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
-    brought = {"pe.theta"} if own.get("init") is not None and not keys & {"pe.theta", "experiment"} else set()
+    give_theta(cfg, OmegaConf.select(own, "pe.theta"))
     before, after = flat(as_dict(own)), flat(as_dict(cfg))
     changed = [
         f"{key} ({before.get(key)} -> {after.get(key)})"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
         and (everything or any(key == k or key.startswith(k + ".") for k in keys))
-        and key not in brought  # the checkpoint's own, as `config_from_checkpoint` takes it
         and not any(key == name or key.startswith(name + ".") for name in free)
     ]
     if changed:
@@ -61,8 +58,8 @@ def config_from_checkpoint(
 ) -> tuple[DictConfig, dict[str, str | None]]:
     """The config with the nodes `model`, `pe`, `tokenizer` and `init` that a checkpoint of this name brings.
 
-    `pe` and `softmax` stay where the command line gives them, except that a rotary encoding takes the checkpoint's
-    theta unless it gives that too. Also the choices that this makes.
+    `pe` and `softmax` stay where the command line gives them; `pe.theta` null is the checkpoint's. Also the choices
+    that this makes.
     """
     keys = overridden(overrides)
     given = {key.partition(".")[0] for key in keys}
@@ -72,13 +69,9 @@ def config_from_checkpoint(
     if not given & {"pe", "experiment"}:
         nodes["pe"] = pe
         choices["pe"] = str(pe["_target_"]).split(".")[-2]
-    elif "theta" in pe and "theta" in cfg.pe and not keys & {"pe.theta", "experiment"} and is_rotary(cfg.pe):
-        nodes["pe"] = {**cfg.pe, "theta": pe["theta"]}
+    elif "theta" in pe:
+        give_theta(cfg, pe["theta"])
     with open_dict(cfg):
         for key, node in nodes.items():
             OmegaConf.update(cfg, key, literal(node), merge=False)
     return cfg, choices
-
-
-def is_rotary(pe: DictConfig) -> bool:
-    return issubclass(target_class(pe, PositionalEncoding), RotaryEncoding)

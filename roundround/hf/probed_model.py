@@ -18,7 +18,7 @@ from roundround.attention.precision import at_least_float32
 from roundround.data.vocabulary import Vocabulary, vocabulary_of
 from roundround.errors import UserError
 from roundround.hf.patching.attention import normalisers_of, text_decoder
-from roundround.hf.patching.frequencies import frequency_tables, replace_frequencies, replace_rotations
+from roundround.hf.patching.frequencies import frequency_tables, places, replace_frequencies, replace_rotations
 from roundround.probing.probed_model import ProbedModel
 
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32
@@ -48,12 +48,19 @@ class ProbedHuggingFaceModel(ProbedModel):
     def tables(self) -> list[Tensor]:
         return [table.detach().double().cpu() for table in frequency_tables(self.pretrained)]
 
+    @property
+    def theta(self) -> float | list[float]:
+        bases = list(dict.fromkeys(place.theta for place in places(self.pretrained)))
+        return bases if len(bases) > 1 else bases[0]
+
     def windows(self) -> list[int | None]:
         config = self.pretrained.config.get_text_config().to_dict()
         window, kinds = config.get("sliding_window"), config.get("layer_types")
-        if kinds is None:
-            return [window] * len(self.normalisers)
-        return [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+        found = [window] * len(self.normalisers)
+        if kinds is not None:
+            found = [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+        both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
+        return [min(windows, default=None) for windows in both]
 
     def text_tokens(self, text: str) -> list[int]:
         plain = not self.reads_special_tokens
@@ -68,7 +75,9 @@ class ProbedHuggingFaceModel(ProbedModel):
         return [self.tokenizer.decode([token]) for token in tokens]
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        hidden_BTD: Tensor = self.decoded(tokens_BT, pos_BT).last_hidden_state
+        hidden_BTD: Tensor | None = getattr(self.decoded(tokens_BT, pos_BT), "last_hidden_state", None)
+        if hidden_BTD is None:
+            raise UserError(f"{type(self.pretrained).__name__} has no text decoder of a known form inside")
         return hidden_BTD
 
     def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:

@@ -19,11 +19,16 @@ class PositionalEncoding(nn.Module):
     """Base of every positional encoding. Each hook does nothing unless a variant says otherwise.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,
-    or one a layer where `per_layer` is set. `pos_BT` holds positions in tokens (int64; its batch axis may be 1).
+    or one a layer where `per_layer` is set: one that reads `shape.layer` must set it. `pos_BT` holds positions in
+    tokens (int64; its batch axis may be 1).
 
     An evaluation asks `draws` what its mean is over. A forward pass calls `positions`, `embed` and `prepare` once, then
     in each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is what `prepare`
     returned, or what `prepare_layer` made of it.
+
+    Hooks keep the shape and the dtype of what they are given. Texts of a batch do not see each other. Logits depend on
+    distances alone unless `embed` is overridden. A module with parameters draws them in `reset_parameters`; nothing
+    else is saved.
     """
 
     per_layer: ClassVar[bool] = False
@@ -75,7 +80,11 @@ class PositionalEncoding(nn.Module):
         return k_BGTC
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        """What is added to the logits of these queries and keys, which are rotated already."""
+        """What is added to the logits of these queries and keys, which are rotated already.
+
+        Its blocks are asked for with keys that are not causal too: a bias that sums over keys leaves out by itself
+        those of the future, and those that `keys.valid_BK` marks as padding.
+        """
         return None
 
     def longest(self) -> int | None:

@@ -33,7 +33,7 @@ class PRoPE(RotaryEncoding):
     `rope_type: proportional`, and the frequencies are equal to theirs to the last bit.
     """
 
-    def __init__(self, shape: AttentionShape, *, p: float, theta: float) -> None:
+    def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:
         super().__init__(shape, theta=theta)
         self.p = p
         self.n_kept = kept_pairs(p, shape.head_dim)

@@ -24,7 +24,7 @@ class PRoPEReversed(RotaryEncoding):
     in the full ladder is our reading. p = 1 is RoPE, p = 0 is NoPE.
     """
 
-    def __init__(self, shape: AttentionShape, *, p: float, theta: float) -> None:
+    def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:
         super().__init__(shape, theta=theta)
         self.n_kept = kept_pairs(p, shape.head_dim)
 

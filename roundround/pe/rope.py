@@ -20,7 +20,7 @@ class RoPE(RotaryEncoding):
     Su et al. 2021, arXiv:2104.09864, equation 15.
     """
 
-    def __init__(self, shape: AttentionShape, *, theta: float) -> None:
+    def __init__(self, shape: AttentionShape, *, theta: float | None) -> None:
         super().__init__(shape, theta=theta)
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:

@@ -33,7 +33,9 @@ class RoPERandom(RotaryEncoding):
     evaluation, such as `model(tokens)`, too: logits of one draw are no mean.
     """
 
-    def __init__(self, shape: AttentionShape, *, theta: float, max_position: int, positions: str, seed: int) -> None:
+    def __init__(
+        self, shape: AttentionShape, *, theta: float | None, max_position: int, positions: str, seed: int
+    ) -> None:
         super().__init__(shape, theta=theta)
         if max_position < shape.train_length:
             raise ValueError(

@@ -26,10 +26,12 @@ def ladder(n_pairs: int, width: int, theta: float, dtype: torch.dtype, device: t
     return 1.0 / theta**exponents
 
 
-def check_theta(theta: float) -> None:
-    """Raises ValueError unless the base of the frequencies is a finite number above 1."""
+def checked_theta(theta: float | None, shape: AttentionShape) -> float:
+    """The base of the frequencies; None is the model's own. Raises ValueError unless it is finite and above 1."""
+    theta = shape.theta if theta is None else theta
     if not (theta > 1 and math.isfinite(theta)):
         raise ValueError(f"theta={theta} must be a finite number above 1")
+    return theta
 
 
 def check_head_dim(shape: AttentionShape) -> None:
@@ -68,13 +70,14 @@ class RotaryEncoding(PositionalEncoding):
 
     Frequencies are computed where they are used and never stored, so that no cast of the module can round them: in
     bfloat16 the slowest pairs would be 10 radians off at position 8191.
+
+    `theta` None is the base of the model that the encoding is put into, `shape.theta`: 10,000 where it brings none.
     """
 
-    def __init__(self, shape: AttentionShape, *, theta: float) -> None:
+    def __init__(self, shape: AttentionShape, *, theta: float | None) -> None:
         super().__init__(shape)
         check_head_dim(shape)
-        check_theta(theta)
-        self.theta = theta
+        self.theta = checked_theta(theta, shape)
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         """Frequency of each pair, radians per token: [P], the order of the channels."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.rotary import check_theta, ladder
+from roundround.pe.rotary import checked_theta, ladder
 
 
 @final
@@ -29,8 +29,7 @@ class Sinusoidal(PositionalEncoding):
         super().__init__(shape)
         if shape.d_model % 2:
             raise ValueError(f"d_model={shape.d_model} is odd; sines and cosines come in pairs, so it must be even")
-        check_theta(theta)
-        self.theta = theta
+        self.theta = checked_theta(theta, shape)
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
         d_model = self.shape.d_model

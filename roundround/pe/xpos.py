@@ -11,7 +11,7 @@ from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.rotary import apply_rotation, check_head_dim, check_theta, ladder, rotation
+from roundround.pe.rotary import apply_rotation, check_head_dim, checked_theta, ladder, rotation
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -29,12 +29,11 @@ class XPos(PositionalEncoding):
     float32 and bfloat16 hold and float16 does not.
     """
 
-    def __init__(self, shape: AttentionShape, *, theta: float, gamma: float, scale_base: float) -> None:
+    def __init__(self, shape: AttentionShape, *, theta: float | None, gamma: float, scale_base: float) -> None:
         super().__init__(shape)
         check_head_dim(shape)
-        check_theta(theta)
         checked_positive(gamma=gamma, scale_base=scale_base)
-        self.theta, self.gamma, self.scale_base = theta, gamma, scale_base
+        self.theta, self.gamma, self.scale_base = checked_theta(theta, shape), gamma, scale_base
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Rotation, Rotation]:
         """Cosines and signed sines [1 or B, T, C] for the queries and for the keys, with the decay multiplied in."""

@@ -25,6 +25,7 @@ from roundround.attention.row_measures import (
     entropy_of_weights,
     extreme_logits,
     largest_weight_bound,
+    spread_of_weights,
 )
 from roundround.probing.probed_model import watching
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
@@ -37,7 +38,7 @@ MEASURES = (
     "logit_spread",  # delta: largest minus smallest visible logit, before any temperature
     "in_active_range",  # 1 where the entropy of the plain softmax is one at which the polynomial sharpens
     "ln_n",  # nats: the entropy of a uniform row
-    "entropy_bound",  # nats: no softmax of logits with this spread has less (Lemma 2.1: ln n - delta)
+    "entropy_bound",  # nats: weights this far apart have no less (Lemma 2.1: ln n - delta, delta = ln (max / min))
     "largest_weight_bound",  # nor a larger weight (Lemma 2.1: exp(delta) / n)
 )
 
@@ -45,7 +46,8 @@ MEASURES = (
 class Dispersion:
     """Means over attention rows, for every layer and head, by the number of visible keys.
 
-    The bounds are those of Lemma 2.1 of arXiv:2410.01104 at temperature 1, row by row.
+    The bounds are those of Lemma 2.1 of arXiv:2410.01104, row by row, for the logits that made the weights: those of a
+    softmax after its temperature or cap, and for any other normaliser the logarithms of its weights.
     """
 
     def __init__(self, beta_at: Callable[[Tensor], Tensor], n_layers: int, n_heads: int, longest: int) -> None:
@@ -74,7 +76,7 @@ class Dispersion:
         place_BQN = nn.functional.one_hot(bins_BQ, len(self.largest_n)).double() * (n_visible > 0)[..., None]
         values = row_measures(softmax, q_BHQC, k_BGKC, scale, keys, bias, rows)
         ln_n_BHQ = n_visible.clamp(min=1).to(values["entropy"].dtype).log()[:, None]
-        plain, spread = values.pop("plain_entropy"), values["logit_spread"]
+        plain, spread = values.pop("plain_entropy"), values.pop("spread_behind")
         values["in_active_range"] = (self.beta_at(plain) > 1).double()
         values["ln_n"] = ln_n_BHQ.expand_as(plain)
         values["entropy_bound"] = entropy_bound(ln_n_BHQ, spread)
@@ -139,6 +141,8 @@ def row_measures(
 ) -> dict[str, Tensor]:
     """Entropy, largest weight, logit spread and entropy of the plain softmax of each row, every one [B, H, Q].
 
+    And the spread of the logits behind the weights, which made them.
+
     The entropies of the plain softmax and of a row-scaled one come from the fused pass where there is one; the extremes
     of the logits, and what any other normaliser makes of them, from blocks of rows.
     """
@@ -154,10 +158,12 @@ def row_measures(
             entropy, log_sum_exp = (value[:, :, a:b, 0] for value in own)
             beta_BHQ = own_beta[:, :, a:b, 0]
             top = torch.maximum(beta_BHQ * largest, beta_BHQ * smallest)  # a learned beta may be negative
-            found |= {"entropy": entropy, "largest_weight": (top - log_sum_exp).exp()}
+            behind = beta_BHQ.abs() * (largest - smallest)
+            found |= {"entropy": entropy, "largest_weight": (top - log_sum_exp).exp(), "spread_behind": behind}
         else:
             alpha = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
-            found |= {"entropy": entropy_of_weights(alpha), "largest_weight": alpha.amax(-1)}
+            behind = spread_of_weights(alpha, visible)
+            found |= {"entropy": entropy_of_weights(alpha), "largest_weight": alpha.amax(-1), "spread_behind": behind}
         for name, value in found.items():
             blocks.setdefault(name, []).append(value)
     return {name: torch.cat(values[::-1], -1) for name, values in blocks.items()}

@@ -155,9 +155,12 @@ def checked_layouts(name: str, layouts: Sequence[Layout | None], *, ablated: boo
     return found
 
 
-def check(probed: ProbedModel, tokens: Sequence[int]) -> None:
-    """The self-test alone, on rows from these tokens; UserError for an unknown layout or a model that is not causal."""
-    observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False)
+def check(probed: ProbedModel, tokens: Sequence[int], *, ablated: bool = False) -> list[Layout]:
+    """The self-test alone, on rows from these tokens, and the layouts that it reads.
+
+    UserError for an unknown layout or a model that is not causal.
+    """
+    return observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False, ablated=ablated).layouts
 
 
 class Watch:

@@ -45,6 +45,11 @@ class ProbedModel(ABC):
     def tables(self) -> list[Tensor]:
         """The model's tables of frequencies, radians per token; a layer uses one of them or none."""
 
+    @property
+    @abstractmethod
+    def theta(self) -> float | list[float]:
+        """The base of the model's own RoPE; several where kinds of layers have different ones."""
+
     @abstractmethod
     def windows(self) -> list[int | None]:
         """Tokens that a query of each layer sees at most, itself included, however long the text; None for all."""
@@ -93,27 +98,32 @@ class ProbedDecoder(ProbedModel):
         normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
-        encoding = decoder.encoding
-        if not isinstance(encoding, RotaryEncoding):
-            raise UserError(
-                f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
-            )
-        if not is_said_by_frequencies(encoding):
-            raise UserError(
-                f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
-                "a probe would lose the rest"
-            )
+        self.rotary: list[RotaryEncoding] = []  # one for all layers, or one a layer
+        for encoding in decoder.encodings:
+            if not isinstance(encoding, RotaryEncoding):
+                raise UserError(
+                    f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
+                )
+            if not is_said_by_frequencies(encoding):
+                raise UserError(
+                    f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
+                    "a probe would lose the rest"
+                )
+            self.rotary.append(encoding)
 
     @property
     def device(self) -> torch.device:
         return self.decoder.embed_tokens.weight.device
 
     def tables(self) -> list[Tensor]:
-        assert isinstance(self.decoder.encoding, RotaryEncoding)
-        return [self.decoder.encoding.frequencies(torch.float64)]
+        return [encoding.frequencies(torch.float64) for encoding in self.rotary]
+
+    @property
+    def theta(self) -> float | list[float]:
+        return self.rotary[0].theta
 
     def windows(self) -> list[int | None]:
-        return [None] * len(self.normalisers)
+        return [softmax.window for softmax in self.normalisers]
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
@@ -146,7 +156,8 @@ class ProbedDecoder(ProbedModel):
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
         own = self.decoder.encodings
-        self.decoder.encodings = nn.ModuleList([FixedFrequencies(self.decoder.encoding, tables[0])])
+        fixed = [FixedFrequencies(*of_layer) for of_layer in zip(self.rotary, tables, strict=True)]
+        self.decoder.encodings = nn.ModuleList(fixed)
         try:
             yield
         finally:
@@ -209,8 +220,15 @@ def watching(
     normalisers: Sequence[AttentionSoftmax],
     take_in: Callable[[AttentionSoftmax, Sequence[Tensor], dict[str, Any]], None],
 ) -> Iterator[None]:
-    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of `attend`)."""
-    hooks = [softmax.register_forward_pre_hook(take_in, with_kwargs=True) for softmax in normalisers]
+    """Inside, every call of a normaliser is shown to `take_in` first: (normaliser, (q, k, v), options of the call).
+
+    The keys among them are those that the normaliser looks at.
+    """
+
+    def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        take_in(softmax, qkv, {**options, "keys": softmax.narrowed(options["keys"])})
+
+    hooks = [softmax.register_forward_pre_hook(show, with_kwargs=True) for softmax in normalisers]
     try:
         yield
     finally:

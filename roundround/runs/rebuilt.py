@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build
 from roundround.config.models import build_decoder, planned
-from roundround.config.recorded import own_config
+from roundround.config.recorded import THETA, flat, give_theta, own_config
 from roundround.data.corpora import Corpus
 from roundround.data.source import Source
 from roundround.data.tasks.base import BOS, Task
@@ -31,6 +31,7 @@ PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how thei
 class TrainedRun:
     """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
 
+    A given `pe` whose theta is null takes the run's own.
     source_changes: a line for each class from outside whose source is not what the run kept; printed at once.
     Raises UserError where the run is of another verb, where it stopped before it had a model, or where its config names
     a class from outside, unless `trust`.
@@ -51,6 +52,7 @@ class TrainedRun:
         if self.manifest["data"] is None:
             raise UserError(f"{directory} stopped before its model was built; there is nothing to evaluate")
         self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
+        give_theta(self.config, flat(self.manifest["config"]).get("pe.theta") or THETA)
         self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from roundround.config.build import build, literal
 from roundround.config.models import build_decoder
 from roundround.config.prepared import config_of_prepared
+from roundround.config.recorded import give_theta
 from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
 from roundround.config.tasks import config_of_task, task_of, with_context
@@ -162,6 +163,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
     cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
+    give_theta(cfg)
     start.task = task
     return cfg if task is None else with_context(cfg, task, invocation.overrides), start
 

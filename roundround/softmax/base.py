@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.blocks import attend_in_blocks, rows_between
+from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.kernel_choice import fitted
 from roundround.attention.keys import AttentionShape, Keys
@@ -29,21 +31,39 @@ class AttentionSoftmax(nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer. It defines `normalise`,
-    and where an exact faster form of the same thing exists `has_fused_form` and `attend_fused`. PyTorch's forward
-    hooks see the queries, keys and values of every layer.
+    and where an exact faster form of the same thing exists `has_fused_form` and `attend_fused`. One that looks no
+    further back than some tokens sets `window`; both forms are then given the keys that are left. `forward` is final:
+    PyTorch's forward hooks see the queries, keys and values of every layer, and `narrowed` tells which keys count.
 
+    window: a query sees itself and at most the `window - 1` tokens before it; None for all that the model shows it.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     cost_in_blocks: time of attention over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
     (docs/benchmarks.md).
     """
 
+    window: int | None = None
     sums_to_one: ClassVar[bool] = True
     cost_in_blocks: ClassVar[float]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} overrides forward, which is final; it may set window, and define normalise and, for a "
+                "fast form, has_fused_form and attend_fused"
+            )
 
     def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
         self.shape = shape
 
+    def narrowed(self, keys: Keys) -> Keys:
+        """The keys that this normaliser looks at. Those of several documents are narrowed in each by itself."""
+        if self.window is None or keys.documents is not None or self.window >= keys.n_keys:
+            return keys
+        return replace(keys, window=self.window if keys.window is None else min(self.window, keys.window))
+
+    @final  # type: ignore[misc]  # torch declares an attribute
     def forward(
         self,
         q_BHQC: Tensor,
@@ -59,8 +79,10 @@ class AttentionSoftmax(nn.Module):
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
-        if keys.documents is not None and not self.takes_documents(q_BHQC, bias):
+        together = self.window is None and self.takes_documents(q_BHQC, bias)
+        if keys.documents is not None and not together:
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
+        keys = self.narrowed(keys)
         if self.has_fused_form(q_BHQC, keys, bias):
             assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
@@ -96,6 +118,18 @@ class AttentionSoftmax(nn.Module):
         # finite: 0; a sum that overflows although its terms are finite needs logits of 1e30
         nan_if_broken_BHQ1 = 0.0 * wide_BHQK.detach().masked_fill(~visible_B1QK, 0.0).sum(-1, keepdim=True)
         return alpha_BHQK + nan_if_broken_BHQ1
+
+    def all_weights(
+        self, q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: Bias | None, rows: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The weights of every query and key, [B, H, Q, K]: a table of n x n numbers, for whoever asks to see it."""
+        keys, blocks = self.narrowed(keys), []
+        for a, b in query_blocks(q_BHQC, keys, bias):
+            logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
+            alpha_BHQK = self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))
+            first, last = keys.span(a, b)
+            blocks.append(F.pad(alpha_BHQK, (first, keys.n_keys - last)))
+        return torch.cat(blocks, 2)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         """Whether `attend_fused` computes exactly this, here; default no."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.models import give_default_data, opened_pretrained
-from roundround.config.recorded import as_dict, overridden
+from roundround.config.recorded import as_dict, give_theta, overridden
 from roundround.config.schema import EvalConfig
 from roundround.console import print_status, print_table, warnings_as_lines
 from roundround.data.corpora import Corpus
@@ -81,6 +81,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         )
     source = run_to_evaluate(config)
     trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
+    give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
     task = trained.task()
     if task is not None:
         evaluate_task(cfg, config, invocation, trained, task)
@@ -159,6 +160,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
+        give_theta(cfg, probed.theta)
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from safetensors.torch import save_file
 
 from roundround.config.checked import checked
-from roundround.config.recorded import as_dict
+from roundround.config.recorded import as_dict, give_theta
 from roundround.config.schema import ProbeConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.errors import UserError
@@ -51,6 +51,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
     ablation.check_apart(bands)
     device = pick_device(config.device)
     with probed_model_of(config, device) as (probed, trained):
+        give_theta(cfg, probed.theta)
         if config.prompt == "maximum" and trained is not None and trained.learns_a_task:
             raise UserError("prompt=maximum asks in words, which a run that learns a task does not know")
         with warnings_as_lines(RunsInBlocks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from roundround.config.checked import checked
-from roundround.config.recorded import as_dict
+from roundround.config.recorded import as_dict, give_theta
 from roundround.config.schema import TheoryConfig
 from roundround.console import print_status, warnings_as_lines
 from roundround.errors import Refuted, UserError
@@ -14,6 +14,7 @@ from roundround.report import theory as report
 from roundround.runs.device import describe_device, pick_device
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.provenance import config_hash
 from roundround.runs.run import Invocation, Run
 from roundround.runs.subject import probed_model_of, settle_model_and_data, texts_for, windows_for
 from roundround.softmax.base import RunsInBlocks
@@ -32,6 +33,8 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
         of_model: list[Answer] = []
         if config.model is not None or config.run is not None:
             with probed_model_of(config, device) as (probed, trained), warnings_as_lines(RunsInBlocks):
+                give_theta(cfg, probed.theta)
+                run.note(config=as_dict(cfg), config_hash=config_hash(as_dict(cfg)))
                 if trained is not None:
                     run.note(run=str(trained.directory))
                 windowed = windows_for(config, probed, trained, invocation.peers)

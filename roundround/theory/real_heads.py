@@ -72,10 +72,13 @@ def layouts(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> list[Layout]
     """How each layer pairs its channels: half-split in a decoder of this program, measured in any other model."""
     if not isinstance(probed, ProbedDecoder):
         return observe(probed, texts[:1], rows=False, entropy=False).layouts
-    (table,), head_dim = probed.tables(), probed.normalisers[0].shape.head_dim
-    frequencies = torch.zeros(head_dim // 2, dtype=torch.float64)
-    frequencies[: len(table)] = table
-    return [Layout(frequencies, PAIRINGS[0], 2 * len(table))] * len(probed.normalisers)
+    tables, head_dim, found = probed.tables(), probed.normalisers[0].shape.head_dim, []
+    for layer in range(len(probed.normalisers)):
+        table = tables[layer % len(tables)]  # one for all layers, or one a layer
+        frequencies = torch.zeros(head_dim // 2, dtype=torch.float64)
+        frequencies[: len(table)] = table
+        found.append(Layout(frequencies, PAIRINGS[0], 2 * len(table)))
+    return found
 
 
 def stories260k() -> Trained:

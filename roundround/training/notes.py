@@ -44,7 +44,8 @@ def trains_as_softmax(decoder: Decoder) -> bool:
 
 def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
     """Whether a normaliser without parameters gives the weights of the softmax, from even rows to sharp ones."""
-    if any(True for _ in softmax.parameters()):
+    narrows = softmax.window is not None and softmax.window < softmax.shape.train_length
+    if narrows or any(True for _ in softmax.parameters()):
         return False
     shape, generator = softmax.shape, torch.Generator().manual_seed(0)
     n_visible_Q = torch.linspace(1, shape.train_length, n_rows).long()

@@ -7,9 +7,12 @@ import copy
 import pytest
 from omegaconf import OmegaConf
 
+from roundround.attention.keys import AttentionShape
 from roundround.config.models import give_default_data
+from roundround.config.recorded import give_theta
 from roundround.config.starting import config_from_checkpoint
 from roundround.errors import UserError
+from roundround.pe.rope import RoPE
 
 
 def test_what_a_checkpoint_brings_can_be_brought_again() -> None:
@@ -21,6 +24,21 @@ def test_what_a_checkpoint_brings_can_be_brought_again() -> None:
         found, _ = config_from_checkpoint(cfg, [f"model.train_length={length}"], {}, brought, "there")
         assert found.model == {"d_model": 64, "train_length": length}
         assert brought == before
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, 500.0), (100.0, 100.0)])
+def test_a_base_that_is_not_given_is_the_checkpoints(given: float | None, taken: float) -> None:
+    pe = {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.5, "theta": given}
+    brought = {"model": {}, "pe": {"theta": 500.0}, "tokenizer": {}, "init": "hf:there"}
+    cfg = OmegaConf.create({"model": {}, "pe": pe})
+    assert config_from_checkpoint(cfg, ["pe=p_rope"], {}, brought, "there")[0].pe == {**pe, "theta": taken}
+
+
+def test_a_model_that_brings_no_base_has_one() -> None:
+    cfg = OmegaConf.create({"pe": {"theta": None}})
+    give_theta(cfg)
+    sizes = {"n_heads": 1, "n_key_heads": 1, "head_dim": 8, "d_model": 8, "layer": 0, "train_length": 8}
+    assert cfg.pe.theta == AttentionShape(**sizes).theta == RoPE(AttentionShape(**sizes), theta=None).theta
 
 
 def test_a_default_text_that_roundround_does_not_have_is_refused_by_its_name() -> None:

@@ -113,7 +113,7 @@ ENCODING = {
         "rope/x",
         "[rope,alibi]", "softmax", "pe/rope",
     ],
-    "pe.theta": ["0", "-1", "nan", "inf", "abc", "null", "''"],
+    "pe.theta": ["0", "-1", "nan", "inf", "abc", "''"],
     "pe._target_": [
         "os.system", "builtins.print", "builtins.eval", "''", "roundround.softmax.softmax.Softmax", "null", "5", "..",
         "subprocess.Popen", "roundround", "roundround.pe.base.PositionalEncoding", "roundround.pe.nope.NOPE", "a b",

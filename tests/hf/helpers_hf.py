@@ -46,6 +46,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": WINDOW},
     "smollm3": {"head_dim": 16, "no_rope_layers": [1, 0, 1, 0]},
 }
+FAMILIES = [  # models whose layers are handed their cosines
+    *ARCHITECTURES,
+    *("apertus", "arcee", "aria_text", "bitnet", "cohere2", "cohere2_moe", "cwm", "ernie4_5", "exaone4", "flex_olmo"),
+    *("glm", "glm4", "granite", "granite_swa", "granitemoe", "hyperclovax", "internlm3", "jais2", "lfm2", "minimax"),
+    *("ministral3", "mixtral", "nemotron", "olmo", "olmo3", "persimmon", "phi", "qwen2", "seed_oss", "starcoder2"),
+    "vaultgemma",
+]
 SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 SCALED_ROPE = {"rope_parameters": {**SCALED, "original_max_position_embeddings": 64}}
 
@@ -66,9 +73,9 @@ def some_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(3, N_VOCAB, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def saved_llama(path: Path, *, begins_texts: bool = True) -> Path:
+def saved_llama(path: Path, *, begins_texts: bool = True, **changes: Any) -> Path:
     """A folder with a tiny random Llama and a byte tokenizer, which puts <s> before every text or nothing."""
-    tiny("llama", vocab_size=260).save_pretrained(path)
+    tiny("llama", vocab_size=260, **changes).save_pretrained(path)
     letters = {c: i + 3 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     backend = Tokenizer(models.BPE({"<unk>": 0, "<s>": 1, "</s>": 2, **letters}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -40,6 +40,19 @@ def test_a_pretrained_model_is_evaluated(evaluated: Callable[..., Done]) -> None
     assert cut.value("perplexity", length=32) != plain.value("perplexity", length=32)
 
 
+def test_the_base_that_was_the_models_own_is_recorded(
+    roundround: Callable[..., Done], corpus: Path, tmp_path: Path
+) -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e5}
+    folder = saved_llama(tmp_path / "far", rope_parameters=rope)
+    given = ["eval", "logger=none", "model=hf", f"model.path={folder}", "data=text", f"data.path={corpus}"]
+    plain, own, typed = (roundround(*given, "length=32", *pe) for pe in ([], ["pe=rope"], ["pe=rope", "pe.theta=1e4"]))
+    assert own.value("perplexity", length=32) == pytest.approx(plain.value("perplexity", length=32), rel=1e-5)
+    assert typed.value("perplexity", length=32) != own.value("perplexity", length=32)
+    assert own.manifest["config"]["pe"]["theta"] == 1e5
+    assert typed.manifest["config"]["pe"]["theta"] == 1e4
+
+
 @pytest.mark.parametrize(("length", "stride"), [(32, 8), (48, 48), (20, 1)])
 def test_sliding_windows_are_those_of_hugging_faces_page_on_perplexity(
     evaluated: Callable[..., Done], folder: Path, corpus: Path, length: int, stride: int

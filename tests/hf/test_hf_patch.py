@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import warnings
 from contextlib import nullcontext
 
 import pytest
 import torch
 from conftest import ROOT, STORIES
-from helpers_hf import N_VOCAB, some_tokens, tiny
+from helpers_hf import FAMILIES, N_VOCAB, some_tokens, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import roundround as rr
 from roundround.errors import UserError
+from roundround.hf.patching.attention import installed
 from roundround.hf.patching.frequencies import frequency_tables
 from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
@@ -99,6 +101,73 @@ def test_p_rope_is_its_frequencies() -> None:
         assert not frequency_tables(model)[0].any()
 
 
+def test_an_encoding_keeps_the_models_own_base() -> None:
+    model = tiny("llama", rope_parameters={"rope_type": "default", "rope_theta": 1e5})
+    own = frequency_tables(model)[0].clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with rr.patch(model, pe="p_rope", p=0.5):
+            assert torch.equal(frequency_tables(model)[0], torch.cat([own[:4], torch.zeros(4)]))
+    with pytest.warns(UserWarning, match="whose base is 100,000"), rr.patch(model, pe="rope", theta=1e4):
+        assert torch.equal(frequency_tables(model)[0], ladder(8, 16, 1e4, torch.float32, "cpu"))
+
+
+def test_each_kind_of_layer_keeps_its_own_base() -> None:
+    model = tiny("gemma3_text")
+    of_all, local = (table.clone() for table in frequency_tables(model))
+    assert not torch.equal(of_all, local)
+    with rr.patch(model, pe="p_rope", p=0.5):
+        expected = [torch.cat([table[:4], torch.zeros(4)]) for table in (of_all, local)]
+        assert all(torch.equal(*pair) for pair in zip(frequency_tables(model), expected, strict=True))
+    with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope", theta=1e4):
+        assert all(torch.equal(table, local) for table in frequency_tables(model))
+
+
+def test_numbers_go_to_the_option_that_has_them() -> None:
+    model, by_hand = tiny("llama"), tiny("llama")
+    with rr.patch(model, softmax="temperature", pe="p_rope", temperature=0.4, p=0.5):
+        both = logits(model)
+    for layer in by_hand.model.layers:
+        layer.self_attn.q_proj.weight /= 0.4
+    with rr.patch(by_hand, pe="p_rope", p=0.5):
+        torch.testing.assert_close(both, logits(by_hand), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "gpt2"])
+def test_the_weights_that_are_asked_for_are_the_normalisers(name: str) -> None:
+    model, tokens = tiny(name), some_tokens(2, 12)
+    stock = model(tokens, use_cache=False, output_attentions=True).attentions
+    with installed(model):
+        own = model(tokens, use_cache=False, output_attentions=True).attentions
+        assert model(tokens, use_cache=False).attentions is None
+    assert [alpha.shape for alpha in own] == [(2, 4, 12, 12)] * len(stock)
+    if name not in ("granite_swa", "gpt_oss"):  # which count their sinks in
+        # weights are at most 1; logits of up to 30 are rounded by 30 eps, and by as much again in each layer before
+        bound = 4 * 30 * 12 * torch.finfo(torch.float32).eps
+        assert max(float((a - b).abs().max()) for a, b in zip(own, stock, strict=True)) < bound
+
+
+def test_a_normaliser_of_another_kind_shows_its_own_weights() -> None:
+    model, tokens = tiny("llama"), some_tokens(2, 40)
+    with rr.patch(model, softmax="top_k", k=3):
+        attentions = model(tokens, use_cache=False, output_attentions=True).attentions
+        generated = model.generate(
+            tokens[:, :5], max_new_tokens=3, output_attentions=True, return_dict_in_generate=True, do_sample=False
+        )
+    assert all(((alpha > 0).sum(-1) <= 3).all() for alpha in attentions)
+    assert all(torch.allclose(alpha.sum(-1), torch.ones(())) for alpha in attentions)
+    assert generated.attentions[2][0].shape == (2, 4, 1, 7)
+
+
+def test_weights_that_a_model_leaves_behind_are_missed_in_one_line() -> None:
+    model = tiny("llama")
+    layer = model.model.layers[1].self_attn
+    own = layer.forward
+    layer.forward = lambda *args, **options: (own(*args, **options)[0], None)
+    with installed(model), pytest.raises(UserError, match="does not hand on the weights of its attention"):
+        model(some_tokens(1, 8), use_cache=False, output_attentions=True)
+
+
 def test_other_frequencies_are_remarked_on() -> None:
     model = tiny("llama")
     with pytest.warns(UserWarning, match=r"other frequencies than the model was trained with"):
@@ -122,8 +191,6 @@ def test_an_attention_factor_that_goes_is_remarked_on_where_no_pair_rotates_fast
 
 
 def test_frequencies_set_to_zero_leave_the_attention_factor() -> None:
-    from roundround.hf.patching.attention import installed
-
     model, still = tiny("llama", rope_parameters=YARN), tiny("llama", rope_parameters={**YARN, "rope_type": "default"})
     factor = 0.1 * math.log(4) + 1  # Hugging Face's for a context four times as long
     for layer in still.model.layers:
@@ -147,8 +214,6 @@ def test_a_model_that_computes_its_frequencies_itself_is_refused(theta: dict[str
 
 @pytest.mark.parametrize(("name", "refused"), [("phimoe", True), ("llama", False)])
 def test_frequencies_whose_slowest_quarter_alone_changes_are_followed_or_refused(name: str, refused: bool) -> None:
-    from roundround.hf.patching.attention import installed
-
     model = tiny(name)
     with installed(model):
         probed = ProbedHuggingFaceModel(name, model, None)
@@ -245,7 +310,7 @@ class Letters:
 
     bos_token_id = 1
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> object:
+    def __call__(self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False) -> object:
         return type("Ids", (), {"input_ids": [3 + ord(c) % (N_VOCAB - 3) for c in text]})
 
 
@@ -261,10 +326,10 @@ class Letters:
         ("llama", {"pe": "xpos"}, "XPos is no RoPE that its frequencies determine"),
         ("llama", {"pe": "rope_random"}, "RoPERandom draws positions, which a loaded model does not take"),
         ("llama", {"pe": "partial_rope"}, "pairs other channels"),
-        ("gemma3_text", {"pe": "p_rope"}, "different bases"),
+        ("llama", {"softmax": "top_k", "pe": "p_rope", "q": 3}, "no option named has a parameter 'q'"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
         ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
-        ("llama", {"softmax": "temperature", "heat": 2}, "has no parameter 'heat'"),
+        ("llama", {"softmax": "temperature", "heat": 2}, "no option named has a parameter 'heat'"),
         ("llama", {"softmax": "temperature", "temperature": -1.0}, "must be a finite number above 0"),
         ("llama", {}, "needs softmax=... or pe=..."),
     ],

@@ -75,14 +75,21 @@ def prepared_of_layer(encoding: PositionalEncoding, keys: Keys, dtype: torch.dty
     return encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, dtype), keys)
 
 
-def layer_bias(encoding: PositionalEncoding, keys: Keys, x_BTD: Tensor | None = None) -> Any:
-    """The bias of a layer with this input, by default noise of the encoding's precision; None where it has none."""
+def layer_bias(
+    encoding: PositionalEncoding, keys: Keys, x_BTD: Tensor | None = None, qk: tuple[Tensor, Tensor] | None = None
+) -> Any:
+    """The bias of a layer with this input and these queries and keys; None where it has none.
+
+    By default all of them are noise of the encoding's precision, the same for a token whatever the queries are.
+    """
     if x_BTD is None:
         x_BTD = layer_input(encoding, keys)
-    shape, n_batch = encoding.shape, max(len(x_BTD), len(keys.k_pos_BK))
-    q_BHQC = torch.zeros(n_batch, shape.n_heads, keys.n_queries, shape.head_dim, dtype=x_BTD.dtype)
-    k_BGKC = torch.zeros(n_batch, shape.n_key_heads, keys.n_keys, shape.head_dim, dtype=x_BTD.dtype)
-    return encoding.bias(q_BHQC, k_BGKC, prepared_of_layer(encoding, keys, x_BTD.dtype, x_BTD))
+    if qk is None:
+        shape, n_batch = encoding.shape, max(len(x_BTD), len(keys.k_pos_BK))
+        sizes = [(n_batch, n_heads, keys.n_keys, shape.head_dim) for n_heads in (shape.n_heads, shape.n_key_heads)]
+        q, k = (noise(*size, dtype=x_BTD.dtype, seed=seed) for seed, size in enumerate(sizes, 4))
+        qk = q[:, :, keys.n_keys - keys.n_queries :], k
+    return encoding.bias(*qk, prepared_of_layer(encoding, keys, x_BTD.dtype, x_BTD))
 
 
 def bias_of(encoding: PositionalEncoding, n_tokens: int, start: int = 0) -> Tensor:
@@ -107,8 +114,8 @@ def logits(
     """q . k after rotation, plus the bias of a layer with input `x_BTD`: [B, H, T, T], unmasked."""
     keys = keys_at(pos_BT)
     prepared = prepared_of_layer(encoding, keys, q_BHTC.dtype, x_BTD)
-    q_dot_k = encoding.rotate_queries(q_BHTC, prepared) @ encoding.rotate_keys(k_BHTC, prepared).mT
-    bias = layer_bias(encoding, keys, x_BTD)
+    qk = encoding.rotate_queries(q_BHTC, prepared), encoding.rotate_keys(k_BHTC, prepared)
+    q_dot_k, bias = qk[0] @ qk[1].mT, encoding.bias(*qk, prepared)
     return q_dot_k if bias is None else q_dot_k + bias.block(keys, 0, pos_BT.shape[1])
 
 

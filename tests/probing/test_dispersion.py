@@ -74,7 +74,7 @@ def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: li
                 continue
             e, w = logits[b, :, i, seen], alpha[b, :, i, seen]
             plain = torch.from_numpy(shannon(e.softmax(-1).numpy(), axis=-1))
-            delta = e.amax(-1) - e.amin(-1)
+            delta, behind = e.amax(-1) - e.amin(-1), w.log().amax(-1) - w.log().amin(-1)  # of their softmax
             rows.append(
                 {
                     "n": torch.tensor(n),
@@ -83,8 +83,8 @@ def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: li
                     "logit_spread": delta,
                     "in_active_range": ((plain > 0.8492) & (plain < 5.9449)).double(),
                     "ln_n": torch.full_like(delta, math.log(n)),
-                    "entropy_bound": (math.log(n) - delta).clamp(min=0),
-                    "largest_weight_bound": (delta.exp() / n).clamp(max=1),
+                    "entropy_bound": (math.log(n) - behind).clamp(min=0),
+                    "largest_weight_bound": (behind.exp() / n).clamp(max=1),
                 }
             )
     return rows
@@ -130,6 +130,27 @@ def test_several_calls_add_up() -> None:
     once = measured(softmax, keys, None, [q, k, v, v])
     for name in MEASURES:
         torch.testing.assert_close(both.means_LHN(name), once.means_LHN(name))
+
+
+def test_a_window_is_measured_as_the_model_applies_it() -> None:
+    keys, narrow = KEYS["plain causal"], Softmax(shape_of(2))
+    narrow.window = 4
+    tensors = inputs(keys, 2)
+    found, shown = (measured(s, k, None, tensors) for s, k in ((narrow, keys), (Softmax(shape_of(2)), KEYS["window"])))
+    for name in MEASURES:
+        torch.testing.assert_close(found.means_LH(name), shown.means_LH(name), msg=name)
+    assert float(found.means_LHN("entropy").nan_to_num(0.0).max()) <= math.log(4)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "ssmax", "sink", "entmax15", "sigmoid"])
+def test_no_mean_of_any_normaliser_breaks_the_lemma(name: str) -> None:
+    keys, tensors = KEYS["plain causal"], inputs(KEYS["plain causal"], 2)
+    with torch.no_grad():
+        tensors[0].mul_(4)
+    seen = measured(normaliser(name), keys, None, tensors)
+    entropy, largest = seen.means_LHN("entropy"), seen.means_LHN("largest_weight")
+    assert (entropy >= seen.means_LHN("entropy_bound") - 1e-12)[~entropy.isnan()].all()
+    assert (largest <= seen.means_LHN("largest_weight_bound") + 1e-12)[~largest.isnan()].all()
 
 
 def test_no_row_of_a_softmax_breaks_the_lemma() -> None:

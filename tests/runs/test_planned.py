@@ -40,6 +40,8 @@ def test_so_are_those_of_training_and_of_evaluating_a_run(roundround: Callable[.
     words = [*FAST, "data=text", f"data.path={corpus}"]
     trained = roundround("train", *words)
     assert is_found(trained.manifest, *words)
+    assert trained.manifest["config"]["pe"]["theta"] == 10_000.0, "as runs recorded it when the yaml had the number"
+    assert not is_found(trained.manifest, *words, "pe.theta=500")
     evaluated = [f"run={trained.directory}", "length=[16,32]"]
     assert is_found(roundround("eval", *evaluated).manifest, *evaluated)
     words = ["init=stories260k", *FAST[:1], *FAST[8:], "data=text", f"data.path={corpus}", "model.train_length=32"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundround.attention import blocks
 from roundround.attention.bias import Bias
+from roundround.attention.documents import documents_of
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -449,3 +451,41 @@ def test_the_fused_kernel_serves_what_needs_no_mask(monkeypatch: pytest.MonkeyPa
     assert calls == [True, False, False]  # plain causal, one query and its cache, both ways
     attended(KEYS["plain causal"], encoding_of("t5_bias").double(), inputs(KEYS["plain causal"]))
     assert len(calls) == 3
+
+
+# -- a window of the normaliser's own
+
+
+@each_keys
+def test_a_window_of_the_normaliser_is_one_of_the_keys(keys: Keys) -> None:
+    q, k, v, _ = inputs(keys)
+    narrow = Softmax(shape_of())
+    narrow.window = 3
+    windowed = replace(keys, window=3)
+    options = {"scale": SCALE, "bias": None, "rows": {}}
+    found, expected = narrow(q, k, v, keys=keys, **options), Softmax(shape_of())(q, k, v, keys=windowed, **options)
+    assert torch.equal(found, expected)
+    shown = narrow.all_weights(q, k, keys=keys, **options)
+    torch.testing.assert_close(shown @ v, expected)
+    assert not shown.masked_select(~mask_by_loop(windowed)).any()
+
+
+def test_documents_are_narrowed_one_by_one() -> None:
+    ends_BT = torch.zeros(2, 12, dtype=torch.bool)
+    ends_BT[0, 4] = ends_BT[1, 7] = True
+    documents = documents_of(ends_BT, lambda pos: pos)
+    q, k, v = (torch.randn(2, N_HEADS, 12, HEAD_DIM, dtype=torch.float64) for _ in range(3))
+    narrow = Softmax(shape_of())
+    narrow.window = 3
+    keys = Keys(q_pos_BQ=documents.pos_BT, k_pos_BK=documents.pos_BT, documents=documents)
+    found = narrow(q, k, v, scale=SCALE, keys=keys, bias=None, rows={})
+    rows, columns = torch.arange(12)[:, None], torch.arange(12)
+    same = documents.first_BT[:, None, :, None] <= columns
+    visible = same & (columns <= rows) & (rows - columns < 3)
+    weights = (SCALE * q @ k.mT).masked_fill(~visible, -torch.inf).softmax(-1)
+    torch.testing.assert_close(found, weights @ v)
+
+
+def test_forward_is_final() -> None:
+    with pytest.raises(TypeError, match="Narrow overrides forward, which is final; it may set window"):
+        type("Narrow", (AttentionSoftmax,), {"forward": lambda self, *args: None})

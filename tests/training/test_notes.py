@@ -39,6 +39,15 @@ def test_numbers_decide_too() -> None:
     assert acts_in_training("log_n", n_train=16)
 
 
+def test_a_window_acts_in_training_where_texts_are_longer() -> None:
+    nodes = [load_option("pe", "rope"), load_option("softmax", "softmax")]
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 32}
+    decoder = build_decoder(load_option("model", "tiny", **sizes), *nodes, 8)
+    for window, as_softmax in ((None, True), (32, True), (31, False)):
+        decoder.layers[0].self_attn.softmax.window = window
+        assert trains_as_softmax(decoder) is as_softmax
+
+
 @pytest.mark.parametrize(
     ("warmup", "n_steps", "part"),
     [

@@ -27,6 +27,7 @@ from roundround.softmax.softmax import Softmax
 NAME = "roundround"  # of the attention implementation
 SLOT = "roundround_softmax"  # of the submodule of each attention layer
 INPUT = "roundround_input"  # of what an attention layer was called with, until its attention is
+ASKED = "roundround_asked"  # of whether the weights of attention are asked for in this pass
 
 MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 
@@ -65,6 +66,11 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
                 layer.register_forward_pre_hook(remember_input, with_kwargs=True),
                 layer.register_forward_hook(check_input_taken),
             ]
+            if layer is layers[0]:
+                hooks += [
+                    model.register_forward_pre_hook(partial(ask_for_weights, layers), with_kwargs=True),
+                    model.register_forward_hook(partial(check_weights_given, layers)),
+                ]
             object.__setattr__(softmax, "layer_hooks", hooks)
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, mask)
@@ -85,6 +91,7 @@ def remove(model: PreTrainedModel, before: list[tuple[Any, str | None]]) -> None
             for hook in softmax.layer_hooks:  # type: ignore[union-attr]
                 hook.remove()
         layer.__dict__.pop(INPUT, None)
+        layer.__dict__.pop(ASKED, None)
     for config, name in before:
         config._attn_implementation = name
 
@@ -199,6 +206,27 @@ def check_input_taken(layer: nn.Module, args: tuple[Any, ...], output: Any) -> N
         raise UserError(f"{type(layer).__name__} does not call the attention that it is given; it cannot be replaced")
 
 
+def ask_for_weights(
+    layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Tell each layer whether `output_attentions` is given: some models do not hand it on."""
+    asked = options.get("output_attentions")
+    for layer in layers:
+        layer.__dict__[ASKED] = model.config.output_attentions if asked is None else asked
+
+
+def check_weights_given(layers: list[nn.Module], model: PreTrainedModel, args: tuple[Any, ...], output: Any) -> None:
+    """UserError where weights were asked for and the model left them behind on their way."""
+    asked = [layer.__dict__.pop(ASKED, False) for layer in layers]
+    if not any(asked) or isinstance(output, tuple):
+        return
+    given = [alpha for alpha in getattr(output, "attentions", None) or () if alpha is not None]
+    if len(given) < len(layers):
+        raise UserError(
+            f"{type(model).__name__} does not hand on the weights of its attention; leave out output_attentions"
+        )
+
+
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -212,8 +240,11 @@ def attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     **others: Any,
-) -> tuple[Tensor, None]:
-    """What Hugging Face models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C]."""
+) -> tuple[Tensor, Tensor | None]:
+    """What Hugging Face models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C].
+
+    Also the weights [B, H, Q, K] where `output_attentions` asks for them.
+    """
     softmax = getattr(module, SLOT, None)
     if not isinstance(softmax, AttentionSoftmax):
         raise UserError(f"{type(module).__name__} calls its attention in a form that roundround does not know")
@@ -234,13 +265,14 @@ def attention(
     if parameter is not None:
         x_BTD = x_BTD.to(parameter.dtype)
     n_keys = attention_mask.n_keys  # a static cache has room behind the last key
-    out_BHQC = softmax(
-        query,
-        key[:, :, :n_keys],
-        value[:, :, :n_keys],
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        keys=attention_mask,
-        bias=None,
-        rows=softmax.row_parameters(x_BTD),
-    )
-    return out_BHQC.transpose(1, 2).contiguous(), None
+    options: dict[str, Any] = {
+        "scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
+        "keys": attention_mask,
+        "bias": None,
+        "rows": softmax.row_parameters(x_BTD),
+    }
+    q, k, v = query, key[:, :, :n_keys], value[:, :, :n_keys]
+    out_BHQC = softmax(q, k, v, **options)
+    asked = module.__dict__.get(ASKED) or others.get("output_attentions")
+    alpha_BHQK = softmax.all_weights(q, k, **options) if asked else None
+    return out_BHQC.transpose(1, 2).contiguous(), alpha_BHQK

@@ -21,7 +21,7 @@ TABLE, FACTOR = "inv_freq", "attention_scaling"  # how names end; in front the k
 FARTHEST = 2**20  # position at which a change of frequencies must show
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rotation:
     """One rotation of a model: radians per token of each pair, and what cosines and sines are multiplied by.
 
@@ -30,6 +30,9 @@ class Rotation:
 
     frequencies_P: Tensor
     factor: float = 1.0
+
+    def same_as(self, other: Rotation) -> bool:
+        return self.factor == other.factor and torch.equal(self.frequencies_P, other.frequencies_P)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,16 @@ class Place:
     @property
     def factor_name(self) -> str:
         return self.name.removesuffix(TABLE) + FACTOR
+
+    @property
+    def theta(self) -> float:
+        """The base of the frequencies: the config's, which every architecture keeps alike, else read off the table."""
+        rope = getattr(getattr(self.module, "config", None), "rope_parameters", None) or {}
+        base = rope.get(self.name.removesuffix("_" + TABLE), rope).get("rope_theta")
+        if base is not None:
+            return float(base)
+        fastest, next_P = self.table_P[0].double(), self.table_P[1:2].double()
+        return float(f"{float((fastest / next_P[0]) ** len(self.table_P)):.4g}") if next_P.any() else 10_000.0
 
     def rotation(self) -> Rotation:
         return Rotation(self.table_P.clone(), float(vars(self.module).get(self.factor_name, 1.0)))

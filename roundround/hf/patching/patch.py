@@ -5,7 +5,7 @@ Shapes: P channel pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import final
@@ -16,11 +16,15 @@ from transformers import PreTrainedModel
 from roundround.attention.keys import AttentionShape
 from roundround.errors import UserError
 from roundround.hf.patching.attention import MakeSoftmax, attention_layers, install, remove, shape_of
-from roundround.hf.patching.frequencies import Rotation, places, replace_rotations
+from roundround.hf.patching.by_layer import places_of_layers, rotate_layers
+from roundround.hf.patching.frequencies import Place, Rotation
+from roundround.hf.probed_model import ProbedHuggingFaceModel
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.probe import check
 from roundround.probing.rotation import is_said_by_frequencies
+from roundround.probing.selftest import N_TOKENS
 
 MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
 
@@ -41,25 +45,29 @@ class Patch:
         make_encoding: MakeEncoding | None = None,
     ) -> None:
         self.model, self.remark = model, None
-        new = None if make_encoding is None else rotations_of(model, make_encoding)
-        self.own_rotations = None if new is None else replace_rotations(model, new)
-        if self.own_rotations is not None and new is not None:
-            self.remark = remark_on(self.own_rotations, new)
+        self.give_rotations_back: Callable[[], None] = lambda: None
+        of_layers = [] if make_encoding is None else places_of_layers(model)
+        new = [] if make_encoding is None else rotations_of(model, make_encoding, of_layers)
+        if new:
+            self.remark = remark_on(of_layers, new)
+            self.give_rotations_back = rotate_layers(model, of_layers, new)
         try:
             self.attention_before = install(model, make_softmax)
         except BaseException:
             self.give_rotations_back()
+            raise
+        try:
+            if differs_by_layer(of_layers, new):
+                check_layers(model, new)
+        except BaseException:
+            self.remove()
             raise
 
     def remove(self) -> None:
         """Give the model its own attention and frequencies back."""
         remove(self.model, self.attention_before)
         self.give_rotations_back()
-
-    def give_rotations_back(self) -> None:
-        if self.own_rotations is not None:
-            replace_rotations(self.model, self.own_rotations)
-            self.own_rotations = None
+        self.give_rotations_back = lambda: None
 
     def __enter__(self) -> PreTrainedModel:
         return self.model
@@ -70,24 +78,26 @@ class Patch:
         self.remove()
 
 
-def rotations_of(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Rotation]:
-    """The encoding's rotation in the place of each of the model's. UserError where it does not fit.
+def rotations_of(
+    model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[Place | None]
+) -> list[Rotation]:
+    """The encoding's rotation in each attention layer, which has one of the model's. UserError where it does not fit.
 
     A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in
     its forms, and NoPE. One that pairs other channels, that scales what it rotates, or that adds something to
     embeddings or logits, does not fit. What the model's own rotation scales by (YaRN) goes with its frequencies.
     """
-    there = places(model)
-    layer = attention_layers(model)[0]
-    if not there:
+    used = [place for place in of_layers if place is not None]
+    if not used:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
-    tables = [place.table_P for place in there]
-    found = []
-    for table in tables:
-        encoding = make_encoding(replace(shape_of(layer, 0), head_dim=2 * len(table)))
+    found: list[Rotation] = []
+    for number, (layer, own) in enumerate(zip(attention_layers(model), of_layers, strict=True)):
+        place = own or used[0]  # a layer that does not rotate is asked about all the same
+        table_P = place.table_P
+        encoding = make_encoding(replace(shape_of(layer, number), head_dim=2 * len(table_P), theta=place.theta))
         name = type(encoding).__name__
         if isinstance(encoding, NoPE):
-            found.append(Rotation(torch.zeros_like(table)))
+            found.append(Rotation(torch.zeros_like(table_P)))
             continue
         if encoding.draws_positions:
             raise UserError(
@@ -98,25 +108,50 @@ def rotations_of(model: PreTrainedModel, make_encoding: MakeEncoding) -> list[Ro
                 f"{name} is no RoPE that its frequencies determine; "
                 "a loaded model takes RoPE, p-RoPE in its forms and NoPE"
             )
-        if len(tables) > 1 and not all(torch.equal(table, other) for other in tables):
-            raise UserError(
-                f"{type(model).__name__} rotates its layers at {len(tables)} different bases, and {name} knows one; "
-                "`roundround probe ablate=...` cuts each of them"
-            )
+        if next(encoding.parameters(), None) is not None:
+            raise UserError(f"{name} learns parameters, which a loaded model lacks; train with it")
         frequencies = encoding.frequencies(torch.float32)
-        if len(frequencies) != len(table):
+        if len(frequencies) != len(table_P):
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
         found.append(Rotation(frequencies))
     return found
 
 
-def remark_on(own: list[Rotation], new: list[Rotation]) -> str | None:
+def differs_by_layer(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> bool:
+    """Whether layers that had the same rotation get different ones, or only some of them none."""
+    of_place = dict(zip(of_layers, new, strict=True))
+    same = all(rotation.same_as(of_place[place]) for place, rotation in zip(of_layers, new, strict=True))
+    return not same or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1
+
+
+def check_layers(model: PreTrainedModel, rotations: Sequence[Rotation]) -> None:
+    """UserError where a layer does not rotate as it is to: some models leave layers without any rotation."""
+    name = type(model).__name__
+    tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
+    layouts = check(ProbedHuggingFaceModel(name, model, None), tokens, ablated=True)
+    differing = [
+        str(number)
+        for number, (layout, rotation) in enumerate(zip(layouts, rotations, strict=True))
+        if bool(layout.n_rotated) != bool(rotation.frequencies_P.any())
+    ]
+    if differing:
+        raise UserError(
+            f"{name} does not let layer {', '.join(differing)} rotate as an encoding that differs by layer says"
+        )
+
+
+def remark_on(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> str | None:
     """A line where pairs rotate otherwise than the model was trained with; None where none does."""
-    for before, after in zip(own, new, strict=True):
-        rotating = after.frequencies_P > 0
+    for place, after in zip(of_layers, new, strict=True):
+        if place is None:
+            continue
+        before, rotating = place.rotation(), after.frequencies_P > 0
         trained_P = before.frequencies_P.to(after.frequencies_P)
         if not torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4):
-            return "the encoding rotates at other frequencies than the model was trained with; pe.theta=... is its base"
+            return (
+                "the encoding rotates at other frequencies than the model was trained with, whose base is "
+                f"{place.theta:,.0f}; pe.theta=... is the encoding's"
+            )
         if before.factor != after.factor:
             return (
                 f"the model was trained with an attention factor of {before.factor:g} in its rotation, which goes with "
