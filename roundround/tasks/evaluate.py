@@ -111,6 +111,8 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
             print_status(
                 "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
             )
+        if decoder.encoding.draws_positions:
+            print_status("the loss is the mean of five draws of positions, of each window or of all documents")
         score_and_report(run, config, evaluated)
 
 

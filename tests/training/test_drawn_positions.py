@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,23 @@ def test_beyond_the_range_there_is_one_line(learnt: Path) -> None:
     assert_refused(refused, "pe=rope_random has 48 positions and length=23 (49 tokens) asks for more")
     assert_refused(typed("probe", *words, "max_documents=4"), "has 48 positions, and a text has 49 tokens")
     assert typed("eval", *words, "examples=4", *CONSECUTIVE).code == 0
+
+
+def test_text_is_read_at_drawn_positions_up_to_the_range(here: Path) -> None:
+    Path("t.txt").write_text(
+        "\n\n".join(" ".join(["a", "bb", "ccc"][(i * j) % 3] for j in range(40)) for i in range(40))
+    )
+    words = [word for word in TINY if not word.startswith(("data", "validate_every", "trainer.max_steps"))]
+    words += ["text=t.txt", "tokenizer=bytes", "model.train_length=32", "trainer.max_steps=2", "validation_tokens=320"]
+    done = typed("train", *words)
+    assert done.code == 0, done.err
+    scored = typed("eval", f"run={done.directory}", "logger=none", "length=32,48", "max_tokens=320")
+    assert scored.code == 0, scored.err
+    assert "the mean of five draws of positions" in scored.err
+    for verb in (["eval"], ["probe"], ["probe", "ablate=highest:0.5"]):
+        refused = typed(*verb, f"run={done.directory}", "logger=none", "length=49", "max_tokens=320")
+        assert refused.code == 2
+        assert re.search(r"has 48 positions,? and .*49", refused.err)
 
 
 @pytest.mark.usefixtures("here")
