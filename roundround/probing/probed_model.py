@@ -155,13 +155,13 @@ class ProbedDecoder(ProbedModel):
 
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
-        own = self.decoder.encodings
-        fixed = [FixedFrequencies(*of_layer) for of_layer in zip(self.rotary, tables, strict=True)]
-        self.decoder.encodings = nn.ModuleList(fixed)
+        own, rotary = self.decoder.encodings, self.rotary
+        self.rotary = [FixedFrequencies(*of_layer) for of_layer in zip(rotary, tables, strict=True)]
+        self.decoder.encodings = nn.ModuleList(self.rotary)
         try:
             yield
         finally:
-            self.decoder.encodings = own
+            self.decoder.encodings, self.rotary = own, rotary
 
 
 @final

@@ -78,6 +78,8 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
         raise UserError(
             f"normalisers.{name} reads parameters off each token, which this head does not learn; leave it out"
         )
+    if softmax.window is not None:
+        raise UserError(f"normalisers.{name} has a window, and the items of a set have no order; leave it out")
     return softmax
 
 

@@ -73,7 +73,7 @@ class TrainingCallback(lightning.Callback):
                 trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
         self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
         if self.meter is not None:
-            self.meter.start(trainer.global_rank, trainer.world_size)
+            self.meter.start(trainer.global_rank)
         self.seen_step = module.step
         self.bookkeeping = Bookkeeping(
             self.run, first_step=module.first_step, n_steps=module.n_steps, sharded=self.sharded

@@ -89,10 +89,10 @@ class Meter:
             found |= {"mfu": mfu} if mfu <= 1 else {}
         return found if memory is None else found | {"peak_memory_gb": memory / 1e9}
 
-    def start(self, rank: int, world_size: int) -> None:
+    def start(self, rank: int) -> None:
         """Prepare to measure a peak; called by every process of the run, once they have met."""
         if self.measure is not None:
-            self.n_devices = n_shares_of_cores(world_size)
+            self.n_devices = n_shares_of_cores()
         if rank > 0:  # the first one's numbers are kept, and two that measure at once would disturb each other
             self.measure = None
 
@@ -156,13 +156,13 @@ def measured_flops(dtype: torch.dtype) -> float:
 Cores = tuple[str, tuple[int, ...], int]  # a process's machine, the cores that it may use, and its threads
 
 
-def n_shares_of_cores(world_size: int) -> float:
+def n_shares_of_cores() -> float:
     """How often the cores that this process keeps busy are there for all processes together; all of them call this."""
-    if world_size == 1:
+    if not torch.distributed.is_initialized():
         return 1.0
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     here: Cores = (socket.gethostname(), tuple(cores), torch.get_num_threads())
-    everywhere: list[Any] = [None] * world_size
+    everywhere: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(everywhere, here)
     return shares_of_cores(here, everywhere)
 

@@ -28,6 +28,7 @@ EVAL = ["length=32", "max_tokens=64", "logger=none"]
 RESTLESS = [
     "trainer.max_steps=8", "checkpoint_every=3", "validate_every=2", "validation_tokens=512", "batch_size=1", "seed=5",
     "trainer.log_every_n_steps=2", "optim.lr=0.2", "schedule.warmup_steps=0", "schedule.final_fraction=1.0",
+    "pe=p_rope",
 ]  # fmt: skip
 MAX_RETRIEVAL = [
     "max-retrieval", "experiment=max-retrieval/quick", "max_steps=7", "checkpoint_every=2", "log_every=3", "seeds=2",

@@ -376,3 +376,12 @@ def test_greedy_text_through_the_plain_softmax_is_the_models_own() -> None:
         other = tokenizer.decode(model.generate(torch.tensor([[1]]), **options)[0], skip_special_tokens=True)
     assert other.startswith("Once upon a time")
     assert other.strip() != golden.strip()
+
+
+def test_keys_that_the_mask_does_not_know_are_refused() -> None:
+    small = {"head_dim": 16, "num_key_value_heads": 1, "q_lora_rank": 16, "o_groups": 2, "o_lora_rank": 8}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    index = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "sliding_window": 8}
+    model = tiny("deepseek_v4", **small, **experts, **index)
+    with installed(model), pytest.raises(UserError, match="attends to keys that its mask does not know"):
+        model(some_tokens(1, 40))

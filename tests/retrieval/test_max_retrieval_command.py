@@ -285,6 +285,23 @@ def test_an_interrupt_saves_the_step_it_comes_at(
     assert weights(run)
 
 
+def test_a_normaliser_with_a_window_is_refused(
+    roundround: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine/softmax").mkdir(parents=True)
+    (tmp_path / "mine/softmax/near.yaml").write_text("_target_: near_items.Near\n")
+    (tmp_path / "mine/near_items.py").write_text(
+        "from roundround.softmax.base import AttentionSoftmax, softmax_over_visible\n\n"
+        "class Near(AttentionSoftmax):\n    window = 4\n    cost_in_blocks = 4\n"
+        "    def normalise(self, logits_BHQK, visible_B1QK, rows):\n"
+        "        return softmax_over_visible(logits_BHQK, visible_B1QK)\n"
+    )
+    typed = ["--config-dir", str(tmp_path / "mine"), "+softmax@normalisers.near=near", "evaluate=near", "logger=none"]
+    found = roundround("maxkey", *typed)
+    assert found.code == 2
+    assert "normalisers.near has a window" in found.err
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

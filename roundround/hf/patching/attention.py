@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.keys import AttentionShape
 from roundround.errors import UserError
-from roundround.hf.patching.mask import mask
+from roundround.hf.patching.mask import ModelKeys, mask
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
@@ -232,7 +232,7 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Keys | Tensor | None,
+    attention_mask: ModelKeys | Tensor | None,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -248,8 +248,10 @@ def attention(
     softmax = getattr(module, SLOT, None)
     if not isinstance(softmax, AttentionSoftmax):
         raise UserError(f"{type(module).__name__} calls its attention in a form that roundround does not know")
-    if not isinstance(attention_mask, Keys):
+    if not isinstance(attention_mask, ModelKeys):
         raise UserError("the model makes its own attention mask; roundround would lose causality, so it is refused")
+    if key.shape[2] > attention_mask.n_given:  # DeepSeek-V4 adds compressed ones
+        raise UserError(f"{type(module).__name__} attends to keys that its mask does not know; they would be dropped")
     if dropout or position_bias is not None:
         raise UserError("dropout and position biases inside the model's attention are not supported; call model.eval()")
     if softcap is not None and not isinstance(softmax, SoftCap):

@@ -35,9 +35,11 @@ class ModelKeys(Keys):
     """Keys in the place of a mask tensor, with the few things that models do to a mask on its way.
 
     Some cut it down to the rows of its last queries; generation with a static cache makes it ahead and hands it in.
+    n_given: keys for which the model made it, those behind the last one that is seen included.
     """
 
     ndim: ClassVar[int] = 4
+    n_given: int
 
     def contiguous(self) -> ModelKeys:
         return self
@@ -90,6 +92,7 @@ def mask(
         k_pos_BK=torch.arange(n_keys, device=device)[None],
         valid_BK=valid_BK,
         window=None if local_size is None or local_size >= n_keys else local_size,
+        n_given=kv_length,
     )
     if not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
         raise UserError(
