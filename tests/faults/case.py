@@ -45,19 +45,21 @@ STATUS = re.compile(
             r"max retrieval: accuracy",
             r"evaluated \d",
             r"exported to ",
-            r"windows begin with",
-            r"documents are joined by ",
+            r"windows (of \d+ )?(begin with|have )|text that spells a special token is |each text by itself",
+            r"documents (are joined by|are read one by one|in a window do not)|a joint costs |read as roundround eval ",
+            r"the loss is the mean of five draws",
             r"uniform is |wavelength: |heads: |diffuse$|\d+ texts, ",  # below the tables of a probe
+            r"(label|previous|diagonal|offset|semantic|local|sink) +[h\d]",  # its rows, where they fill the line
             r"mean of \d+ seeds|per cent, one seed; |root mean square distance |\w+ = \w+: the same in every measure",
-            r"the same [\d,]+ targets",
+            r"(the same )?[\d,]+ targets",
             r"pe=.*: a stock LlamaForCausalLM",
             r"loaded in a clean process",
             r"documents have ",
-            r"holds  \w+\.\w+|margin: ",
+            r"(holds|shown)  \w+\.\w+|margin: ",
             r"(agrees|sign agrees|not told apart|not tested|drawn|not run)  \w+\.\w+: |"
             r"items: \d+; |\d+ figures and tables: |roundround reproduce NAME makes one|"
             r"roundround (probe|theory|train|eval|max-retrieval) \S+=",  # what reproduce starts
-            r"\w+ has no exact fused form: ",
+            r"\w+( with \w+)? has no exact fused form: ",
             r"the learning rate warms up during ",
         ]
     )
