@@ -40,10 +40,14 @@ def check_repeatable(run: PastRun) -> None:
         raise UserError(f"{run.directory} has no {RESULTS} to compare with")
 
 
-def repetition_of(run: PastRun, config_dir: str | None) -> Repetition:
-    """The repetition of a run. UserError where what it needs is not there any more, or cannot be repeated."""
-    own_folder = config_dir or recorded_config_dir(run)
-    return Repetition(run.verb, [*own_overrides(run), *source_of(run)], own_folder, folder_of(run))
+def repetition_of(run: PastRun, config_dir: str | None, *, trust: bool) -> Repetition:
+    """The repetition of a run. UserError where what it needs is not there any more, or cannot be repeated.
+
+    Libraries import and obey what lies in folders, so those that the manifest names are only used with `trust`.
+    """
+    own_folder = config_dir or recorded_config_dir(run, trust=trust)
+    folder = folder_of(run) if trust else Path.cwd()
+    return Repetition(run.verb, [*own_overrides(run), *source_of(run)], own_folder, folder)
 
 
 def own_overrides(run: PastRun) -> list[str]:
@@ -69,8 +73,8 @@ def source_of(run: PastRun) -> list[str]:
     return [f"run={source}"]
 
 
-def recorded_config_dir(run: PastRun) -> str | None:
-    """The user's own conf folder, which the recorded command names. UserError where it is not there any more."""
+def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
+    """The conf folder that the recorded command names. UserError where it is not there any more, or not trusted."""
     flags = recorded_flags(run.manifest["command"])
     name, folder = flags.get("--config-name"), flags.get("--config-dir")
     if name not in (None, config_name(run.verb)):
@@ -79,6 +83,11 @@ def recorded_config_dir(run: PastRun) -> str | None:
     if folder is not None and not Path(folder).is_dir():
         raise UserError(
             f"{run.directory} was made with --config-dir {folder}, which is not there any more; give --config-dir DIR"
+        )
+    if folder is not None and not trust:
+        raise UserError(
+            f"{run.directory} was made with --config-dir {folder}, whose modules would run: give trust=true to repeat "
+            "it with them, or --config-dir DIR, a folder of your own"
         )
     return folder
 

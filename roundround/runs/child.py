@@ -21,6 +21,12 @@ class VerbFailed(Exception):
         self.code = code
 
 
+def surroundings() -> dict[str, str]:
+    """The environment of a Python process that imports nothing from the folder it stands in, whoever's that is."""
+    own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *own])}
+
+
 def start(words: Sequence[str], folder: Path | None = None) -> Path:
     """Run `roundround WORDS`, in this folder or the current one; its directory.
 
@@ -28,9 +34,8 @@ def start(words: Sequence[str], folder: Path | None = None) -> Path:
     it failed; it has said why.
     """
     command = [sys.executable, "-m", "roundround", *words]
-    path = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for another folder
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, process_group=0, cwd=folder, env=os.environ | {"PYTHONPATH": path}
+        command, stdout=subprocess.PIPE, text=True, process_group=0, cwd=folder, env=surroundings()
     ) as child:  # Ctrl-C comes from here alone
         handlers = on_signals(interrupt)
         try:

@@ -23,7 +23,7 @@ from roundround.errors import Refuted, UserError
 from roundround.lab_book.agreement import DIFFERENT, MISSING, compared
 from roundround.lab_book.choosing import directories_of
 from roundround.lab_book.past_run import PastRun, past_run
-from roundround.lab_book.repetition import Repetition, check_repeatable, data_node, repetition_of
+from roundround.lab_book.repetition import Repetition, check_repeatable, data_node, folder_of, repetition_of
 from roundround.report import rerun as report
 from roundround.runs.child import VerbFailed, start
 from roundround.runs.loggers.several import build_logger
@@ -43,8 +43,10 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
     check_repeatable(before)
     if not config.trust:
         refuse_foreign(before.manifest, before.directory)
-    repetition = repetition_of(before, invocation.config_dir)
+    repetition = repetition_of(before, invocation.config_dir, trust=config.trust)
     told = list(code_changes(before.directory, before.manifest))
+    if repetition.folder != (made_in := folder_of(before)):
+        told.append(f"repeated here, not in {made_in}, where it was made: there with trust=true, if a path is relative")
     with chdir(repetition.folder):
         told += changes_of_config(before, repetition, config)
     for line in told:

@@ -270,6 +270,23 @@ def test_nothing_that_lies_beside_the_weights_of_a_run_is_executed(
 
 
 @pytest.mark.faults
+@pytest.mark.parametrize("way", ["command", "cwd"])
+def test_nothing_that_lies_beside_a_run_is_executed_when_it_is_repeated(
+    way: str, guarded: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+) -> None:
+    modules = tmp_path / "conf"
+    (modules / "pe").mkdir(parents=True)
+    for name in ("lightning", "safetensors", "typer", "sitecustomize", "roundround"):
+        (modules / f"{name}.py").write_text(f"open({str(tmp_path / 'EXECUTED')!r}, 'a')")
+    lies = {"command": f"roundround train --config-dir {modules}", "cwd": str(modules)}
+    run = foreign(lambda manifest: manifest.update({way: lies[way]}))
+    ended = guarded.run(["rerun", str(run), "logger=none"], tmp_path, timeout=200)
+    assert ended.code == {"command": 2, "cwd": 0}[way], ended.err
+    assert "trust=true" in ended.err
+    assert list(tmp_path.rglob("EXECUTED")) == []
+
+
+@pytest.mark.faults
 def test_nothing_that_lies_beside_the_weights_of_a_pretrained_model_is_executed(
     guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +16,10 @@ import pytest
 from conftest import FAST, Done, typed
 from forkserver import Forkserver
 
+from roundround import __version__ as version
 from roundround.lab_book.past_run import past_run
 from roundround.lab_book.repetition import repetition_of
+from roundround.runs.child import start, surroundings
 from roundround.tasks import rerun as task
 
 SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
@@ -39,9 +44,10 @@ def origin(tmp_path_factory: pytest.TempPathFactory, corpus: Path, shared_cache:
 
 @pytest.fixture
 def trained(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of that run, to be changed; we stand in another folder."""
+    """A copy of that run, to be changed; we stand in another folder, which has the text too."""
     (run,) = origin.glob("outputs/train/*/*")
     monkeypatch.chdir(tmp_path)
+    shutil.copy(origin / "my text.txt", tmp_path)
     return Path(shutil.copytree(run, tmp_path / "run", symlinks=True))
 
 
@@ -95,7 +101,7 @@ def test_a_run_comes_out_equal_from_another_folder(
     (run,) = origin.glob("outputs/train/*/*")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(task, "start", start)
-    done = typed("rerun", str(run))
+    done = typed("rerun", str(run), "trust=true")
     assert done.code == 0, done.err
     assert f"{run}: 9 numbers: 9 equal" in done.err
     again = json.loads((done.directory / "again" / "run.json").read_text())
@@ -111,13 +117,63 @@ def test_a_run_comes_out_equal_from_another_folder(
 
 
 def test_what_is_typed_again_are_the_overrides_where_they_were_typed(trained: Path, origin: Path, again: Again) -> None:
-    done = typed("rerun", str(trained))
+    done = typed("rerun", str(trained), "trust=true")
     assert done.code == 0, done.err
     ((words, folder),) = again.calls
     assert folder == origin
     assert words[0] == "train"
-    assert {"seed=3", "softmax=ssmax", "data=text", "logger=none", "trust=false"} <= set(words)
+    assert {"seed=3", "softmax=ssmax", "data=text", "logger=none", "trust=true"} <= set(words)
     assert [word for word in words if word.startswith("logger")] == ["logger=none"]
+
+
+def test_without_trust_nothing_runs_in_the_folder_that_a_run_names(
+    trained: Path, origin: Path, tmp_path: Path, again: Again
+) -> None:
+    done = typed("rerun", str(trained))
+    assert done.code == 0, done.err
+    ((words, folder),) = again.calls
+    assert folder == tmp_path
+    assert "trust=false" in words
+    assert f"not in {origin}, where it was made" in done.err
+
+
+def test_a_conf_folder_that_a_run_names_is_read_with_trust_alone(trained: Path, tmp_path: Path, again: Again) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "pe").mkdir(parents=True)
+    command = "roundround train --config-dir theirs"
+    edit(trained, "run.json", lambda manifest: manifest | {"command": command, "cwd": str(tmp_path)})
+    line = refused(str(trained))
+    assert f"--config-dir {theirs}" in line
+    assert "trust=true" in line
+    assert again.calls == []
+    before = list(sys.path)
+    assert typed("rerun", str(trained), "trust=true").code == 0
+    assert typed("rerun", str(trained), "--config-dir", "theirs").code == 0, "a folder that is typed is the user's own"
+    assert [words[-2:] for words, _ in again.calls] == [["--config-dir", str(theirs)]] * 2
+    assert sys.path == before
+
+
+def test_a_repetition_imports_nothing_from_the_folder_it_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("typer.py", "roundround.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("open('EXECUTED', 'w')")
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "relative", str(tmp_path / "mine")]))
+    printed = start(["--version"], tmp_path)
+    assert str(printed) == version
+    assert not (tmp_path / "EXECUTED").exists()
+    path = surroundings()["PYTHONPATH"].split(os.pathsep)
+    assert path[1:] == [str(tmp_path / "mine")], "an absolute folder is the user's own"
+
+
+def test_every_process_that_a_command_starts_is_told_to_import_nothing_from_its_folder() -> None:
+    code = (
+        "import atexit, os, sys; sys.argv = ['roundround', '--version']; from roundround.__main__ import main; "
+        "atexit.register(lambda: print(os.environ['PYTHONSAFEPATH'])); main()"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [version, "1"]
 
 
 def test_numbers_that_differ_end_with_1_and_are_named(trained: Path, again: Again) -> None:
@@ -241,10 +297,10 @@ def test_a_look_at_another_run_is_one_at_the_same_run_again(trained: Path, tmp_p
     shutil.copytree(trained, looked)
     words = {"overrides": ["run=last", "length=[16]"], "verb": "eval", "run": str(trained), "command": "roundround"}
     edit(looked, "run.json", lambda manifest: manifest | words)
-    assert repetition_of(past_run(looked), None).overrides == ["length=[16]", f"run={trained}"]
+    assert repetition_of(past_run(looked), None, trust=False).overrides == ["length=[16]", f"run={trained}"]
     shutil.rmtree(trained)
     with pytest.raises(task.UserError, match="which is not there any more"):
-        repetition_of(past_run(looked), None)
+        repetition_of(past_run(looked), None, trust=False)
 
 
 def test_the_folder_of_an_older_run_is_read_off_its_place(origin: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -252,6 +308,7 @@ def test_the_folder_of_an_older_run_is_read_off_its_place(origin: Path, tmp_path
     before = past_run(run)
     del before.manifest["cwd"]
     monkeypatch.chdir(tmp_path)
-    assert repetition_of(before, None).folder == origin
+    assert repetition_of(before, None, trust=True).folder == origin
+    assert repetition_of(before, None, trust=False).folder == tmp_path
     before.manifest["config"]["outputs"] = "elsewhere"
-    assert repetition_of(before, None).folder == tmp_path
+    assert repetition_of(before, None, trust=True).folder == tmp_path

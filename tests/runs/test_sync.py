@@ -15,7 +15,8 @@ from helpers_manifest import a_manifest
 UPLOADER = """
 import json, os, sys
 from pathlib import Path
-json.dump({"folders": sys.argv[1:], "mode": os.environ.get("WANDB_MODE")}, open("called.json", "w"))
+about = {"folders": sys.argv[1:], "mode": os.environ.get("WANDB_MODE"), "safe_path": sys.flags.safe_path}
+json.dump(about, open("called.json", "w"))
 for folder in sys.argv[1:]:
     for file in Path(folder).glob("*.wandb"):
         if "bad" not in file.name:
@@ -81,6 +82,12 @@ def test_the_mode_that_made_it_offline_does_not_keep_it_there(
     a_run("0", "20260101_1")
     assert typed("sync", "last").code == 0
     assert json.loads(Path("called.json").read_text())["mode"] is None
+
+
+def test_the_uploader_imports_nothing_from_the_current_folder(a_run: Callable[..., Path]) -> None:
+    a_run("0", "20260101_1")
+    assert typed("sync", "last").code == 0
+    assert json.loads(Path("called.json").read_text())["safe_path"]
 
 
 def test_what_could_not_be_uploaded_is_named_and_the_rest_is_said(a_run: Callable[..., Path]) -> None:

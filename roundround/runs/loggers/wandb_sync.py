@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from roundround.runs.child import surroundings
 
 WANDB_SYNC = (sys.executable, "-m", "wandb", "sync")
 
@@ -23,6 +24,6 @@ def is_synced(file: Path) -> bool:
 
 def upload(files: Sequence[Path]) -> None:
     """Let W&B upload them, those of one run in their order. It tells on standard error what it does and what fails."""
-    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}  # perhaps offline
+    environment = {name: value for name, value in surroundings().items() if name != "WANDB_MODE"}  # perhaps offline
     folders = [str(file.parent) for file in files]
     subprocess.run([*WANDB_SYNC, *folders], env=environment, stdout=2, check=False)
