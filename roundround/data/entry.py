@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from roundround.data.corpora import fingerprint
 from roundround.data.places import Folder, Place
 from roundround.data.token_bytes import BYTES
+from roundround.data.vocabulary import Vocabulary, check_ids, open_vocabulary
 from roundround.errors import UserError, one_line
 from roundround.files import check_is_file, parse_json, read_text, write_atomically
 
@@ -51,7 +53,7 @@ class Entry:
 
     place: Place
     meta: dict[str, Any]
-    tokenizer_json: str
+    vocabulary: Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,27 +124,37 @@ def read_sealed(place: Place, name: str) -> dict[str, Any]:
         return values
 
 
-def read_tokenizer(place: Place, tokenizer_hash: str) -> str:
-    """tokenizer.json with this sha256; else Damaged."""
+def read_vocabulary(place: Place, about: dict[str, Any]) -> Vocabulary:
+    """The tokenizer that lies there, as begun.json or meta.json tells of it; else Damaged."""
     with checking():
-        text = place.read_text(TOKENIZER)
-        if hashlib.sha256(text.encode()).hexdigest() != tokenizer_hash:
+        text, end = place.read_text(TOKENIZER), about["end_of_document"]
+        if hashlib.sha256(text.encode()).hexdigest() != about["tokenizer_hash"]:
             raise Damaged("tokenizer.json was changed")
-        return text
+        tokenizer = Tokenizer.from_str(text)
+        if type(end) is not int:
+            raise Damaged(f"end_of_document is {end!r}, no whole number")
+        check_ids(tokenizer, end)
+        reads = about.get("reads_special_tokens", False)
+        vocabulary = open_vocabulary(tokenizer, end, reads_special_tokens=reads)
+        if vocabulary.size != about["n_vocab"]:
+            raise Damaged("tokenizer.json has another vocabulary")
+        return vocabulary
 
 
 def read_entry(place: Place) -> Entry:
     """A whole prepared corpus, checked; Damaged where anything in it is not as it was written, or is not there."""
     with checking():
         meta = read_sealed(place, META)
-        tokenizer_json = read_tokenizer(place, meta["tokenizer_hash"])
-        entry = Entry(place=place, meta=meta, tokenizer_json=tokenizer_json)
+        entry = Entry(place=place, meta=meta, vocabulary=read_vocabulary(place, meta))
         sums = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
         for shard in meta["shards"]:
             for split in SPLITS:
                 for count in COUNTS:
                     sums[split][count] += shard[split][count]
-        if sums != {split: meta[split] for split in SPLITS}:
+        counts = [shard[split][count] for shard in meta["shards"] for split in SPLITS for count in COUNTS]
+        texts = [meta[name] for name in ("corpus_hash", "tokenizer", "tokenizer_content")]
+        right = all(type(n) is int and n >= 0 for n in counts) and all(isinstance(text, str) for text in texts)
+        if not right or sums != {split: meta[split] for split in SPLITS}:
             raise Damaged("meta.json was changed")
         if isinstance(place, Folder):
             _check_arrays(place, [file for array in FILES for file in files_of(entry, array)])

@@ -7,19 +7,20 @@ usual variables and files of each service; an address that holds one is refused,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, final
-from urllib.parse import urlsplit
+from typing import final
 
 from roundround.data.corpora import first_line
 from roundround.errors import UserError
 from roundround.files import check_is_file, flush_folder, home_expanded, is_full, read_text, write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
+PASSWORD = re.compile(r"(?!arn:)[^/@]*:(?!\d+(/|$))[^@]*@")  # one with a slash in it, which ends the host
 VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or a profile of the service"
 
 
@@ -134,7 +135,10 @@ class Remote(Place):
         with self._reaching():
             from fsspec.core import url_to_fs
 
-            self._fs, self._root = url_to_fs(self.address)
+            try:
+                self._fs, self._root = url_to_fs(self.address)
+            except FileNotFoundError as error:  # of an archive that is opened at once
+                raise UserError(f"{self.address}: {self._told(error)}") from None
 
     def read_text(self, name: str) -> str:
         with self._reaching():
@@ -222,10 +226,20 @@ def place_of(address: str, option: str) -> Place:
     if "://" not in address or address.startswith("file://"):
         path = home_expanded(address.removeprefix("file://"), option)
         return Folder(Path(os.path.abspath(path)), way_out=f"give another {option}=DIR")
-    parts: Any = urlsplit(address)
-    if "@" in parts.netloc or parts.query:
-        raise UserError(
-            f"{option}: an address of {parts.scheme}:// with credentials or a query in it would be recorded; give it "
-            f"without them: they come from {VARIABLES}"
-        )
+    check_no_credentials(address, option)
     return Remote(address)
+
+
+def check_no_credentials(address: str, option: str) -> None:
+    """UserError for a password, a query or a fragment in any part of an address, such as simplecache::http://h/x?k=v.
+
+    A key of s3:// may hold an @, as may a path of this machine.
+    """
+    for part in address.split("::"):
+        scheme, _, rest = part.partition("://")
+        host, web = rest.partition("/")[0], scheme.lower() in ("http", "https")
+        if scheme != "file" and ("@" in host or PASSWORD.match(rest) or "?" in rest or (web and "#" in rest)):
+            raise UserError(
+                f"{option}: an address of {scheme}:// with credentials, a query or a fragment in it would be recorded; "
+                f"give it without them: they come from {VARIABLES}"
+            )

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from tokenizers import Tokenizer
-
 from roundround.data.corpora import Corpus
 from roundround.data.entry import Damaged, Entry, read_entry
 from roundround.data.places import place_of
 from roundround.data.token_data import default_cache_dir, opened
-from roundround.data.vocabulary import open_vocabulary
 from roundround.errors import UserError
 
 
@@ -52,14 +49,12 @@ class Prepared(Corpus):
         """The held-out documents, read back from their tokens."""
         entry = self.entry()
         data = opened(entry, default_cache_dir(), self.cache_bytes)
-        end = entry.meta["end_of_document"]
-        vocabulary = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), end)
         document: list[int] = []
         for token in data.held_out:
-            if token != end:
+            if token != data.end_of_document:
                 document.append(token)
             else:
-                yield vocabulary.decode(document)
+                yield entry.vocabulary.decode(document)
                 document = []
 
     def documents(self) -> Iterator[tuple[bool, str]]:

@@ -13,7 +13,6 @@ from roundround.data.sampling import GROUP
 from roundround.data.shard_cache import ShardCache
 from roundround.data.stream import Array, Mix, OpenShards, TokenStream
 from roundround.data.token_bytes import BYTES
-from roundround.data.vocabulary import open_vocabulary
 from roundround.files import home_expanded
 
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
@@ -81,8 +80,6 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
     """The tokens of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
     meta, shards = entry.meta, OpenShards(ShardCache(cache_dir / SHARDS, most_bytes))
     types = dict.fromkeys(SPLITS, dtype_of_ids(meta["n_vocab"])) | {"held_out_bytes": BYTES}
-    tokenizer, reads = Tokenizer.from_str(entry.tokenizer_json), meta.get("reads_special_tokens", False)
-    vocabulary = open_vocabulary(tokenizer, meta["end_of_document"], reads_special_tokens=reads)
     train, held_out, held_out_bytes = (
         TokenStream.of_files(files_of(entry, name), types[name], shards) for name in FILES
     )
@@ -94,8 +91,8 @@ def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> Toke
         n_held_out_documents=meta["held_out"]["documents"],
         n_held_out_bytes=meta["held_out"]["bytes"],
         n_vocab=meta["n_vocab"],
-        end_of_document=vocabulary.end_of_document,
-        tokenizer=vocabulary.tokenizer,
+        end_of_document=entry.vocabulary.end_of_document,
+        tokenizer=entry.vocabulary.tokenizer,
         corpus_hash=meta["corpus_hash"],
         tokenizer_hash=meta["tokenizer_hash"],
         n_groups=max(1, -(-len(train.segments) // GROUP)),

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from roundround.data.corpora import Corpus, reading
 from roundround.data.encoding import Document, Encoded, encoding, tokenizer_threads
@@ -32,13 +31,13 @@ from roundround.data.entry import (
     file_name,
     is_whole,
     read_sealed,
-    read_tokenizer,
+    read_vocabulary,
     record_name,
     write_sealed,
 )
 from roundround.data.places import Place
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.vocabulary import Vocabulary, content_hash, content_identity, open_vocabulary
+from roundround.data.vocabulary import Vocabulary, content_hash, content_identity
 from roundround.errors import UserError
 from roundround.files import TEMPORARY
 
@@ -106,13 +105,10 @@ def _begin(
     with suppress(Damaged), checking():
         begun = read_sealed(place, BEGUN)
         if wanted.items() <= begun.items():
-            tokenizer = Tokenizer.from_str(read_tokenizer(place, begun["tokenizer_hash"]))
-            reads = begun.get("reads_special_tokens", False)
-            vocabulary = open_vocabulary(tokenizer, begun["end_of_document"], reads_special_tokens=reads)
-            if vocabulary.size == begun["n_vocab"]:
-                for name in (META, STAMPS):
-                    place.remove(name)  # where the corpus was there and a shard of it is not
-                return begun, vocabulary
+            vocabulary = read_vocabulary(place, begun)
+            for name in (META, STAMPS):
+                place.remove(name)  # where the corpus was there and a shard of it is not
+            return begun, vocabulary
     for name in place.names():
         if is_ours(name):
             place.remove(name)

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from roundround.data.corpora import Corpus, fingerprint, reading
 from roundround.data.disk import MOVE, claimed
 from roundround.data.entry import (
@@ -23,7 +21,6 @@ from roundround.data.entry import (
     SPLITS,
     Damaged,
     Entry,
-    checking,
     read_entry,
     read_sealed,
 )
@@ -34,7 +31,6 @@ from roundround.data.stream import Mix, TokenStream
 from roundround.data.token_data import TokenData, default_cache_dir, opened
 from roundround.data.tokenising import is_ours, is_unfinished, write_corpus
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
-from roundround.data.vocabulary import open_vocabulary
 from roundround.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -74,12 +70,17 @@ def make(
     with reading("the corpus"):
         corpus_hash = corpus.identity()
     place = to or entry_of(corpus_hash, recipe, cache_dir)
-    if to is not None:
-        _refuse_others(to, corpus_hash, recipe)
-    ready = _load(place)
+
+    def there(*, warn: bool) -> Entry | None:
+        ready = _load(place, warn=warn)
+        if to is not None:
+            _refuse_others(to, ready, corpus_hash, recipe)
+        return ready
+
+    ready = there(warn=False)
     if ready is None:
-        with claimed(place, cache_dir):
-            ready = _load(place, warn=True) or _build(corpus, corpus_hash, recipe, place, cache_dir, n_processes)
+        with claimed(place, cache_dir):  # perhaps after somebody has prepared another corpus there
+            ready = there(warn=True) or _build(corpus, corpus_hash, recipe, place, cache_dir, n_processes)
     return ready
 
 
@@ -95,12 +96,7 @@ def _load(place: Place, *, warn: bool = False) -> Entry | None:
     if META not in there and not _is_no_folder(place):
         return None  # not there, or begun and not ended
     try:
-        entry = read_entry(place)
-        with checking():
-            opened_once = open_vocabulary(Tokenizer.from_str(entry.tokenizer_json), entry.meta["end_of_document"])
-            if opened_once.size != entry.meta["n_vocab"]:
-                raise Damaged("tokenizer.json has another vocabulary")
-        return entry
+        return read_entry(place)
     except Damaged as damage:
         if warn:
             log.warning("the tokens in %s are damaged (%s) and are made again", place.address, damage)
@@ -154,7 +150,7 @@ def _leave_whole_shards(place: Place) -> None:
         place.path.rmdir()
 
 
-def _refuse_others(to: Place, corpus_hash: str, recipe: TokenizerRecipe) -> None:
+def _refuse_others(to: Place, ready: Entry | None, corpus_hash: str, recipe: TokenizerRecipe) -> None:
     """UserError where files of the user's, or another corpus, lie where this one is to be prepared."""
     if _is_no_folder(to):
         raise UserError(f"to={to.address} is no folder; {to.way_out}")
@@ -164,7 +160,7 @@ def _refuse_others(to: Place, corpus_hash: str, recipe: TokenizerRecipe) -> None
     if not names:
         return
     with suppress(Damaged):
-        begun = read_sealed(to, BEGUN)
+        begun = read_sealed(to, BEGUN) if ready is None else ready.meta
         if begun.get("corpus_hash") != corpus_hash or begun.get("tokenizer") != recipe.identity():
             raise UserError(f"to={to.address} holds another corpus, or this one in other tokens; {to.way_out}")
 
@@ -186,11 +182,9 @@ def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerReci
     """One tokenizer for all sources: that of those that are prepared, else learnt from all in their shares."""
     for corpus in mixture.sources.values():
         if isinstance(corpus, Prepared):
-            meta = corpus.entry().meta
-            own = AlreadyOpen(
-                open_vocabulary(Tokenizer.from_str(corpus.entry().tokenizer_json), meta["end_of_document"])
-            )
-            if not isinstance(recipe, OfCorpus) and recipe.identity() not in (meta["tokenizer"], own.identity()):
+            entry = corpus.entry()
+            own = AlreadyOpen(entry.vocabulary)
+            if not isinstance(recipe, OfCorpus) and recipe.identity() not in (entry.meta["tokenizer"], own.identity()):
                 raise UserError(f"{corpus.path} was prepared with another tokenizer; leave tokenizer= out")
             return own
     with reading("the corpus"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, final
 
@@ -15,11 +17,12 @@ import pytest
 import torch
 from test_tokens import Listed
 
-from roundround.data import sampling, tokenising
+from roundround.data import sampling, tokenising, tokens
 from roundround.data.batches import Mix, Shares, TrainingWindows, global_batch
 from roundround.data.encoding import Encoder
+from roundround.data.entry import write_sealed
 from roundround.data.mixture import Mixture
-from roundround.data.places import Folder, Remote, place_of
+from roundround.data.places import Folder, Place, Remote, check_no_credentials, place_of
 from roundround.data.prepared import Prepared
 from roundround.data.sampling import Mixer, WindowSampler
 from roundround.data.stream import TokenStream
@@ -169,6 +172,62 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
         make(Listed(TEXTS), Bytes(), Folder(tmp_path / "letters" / "aunt.txt"), tmp_path)
     assert contents(tmp_path / "mine") == before
     assert contents(tmp_path / "letters") == {"aunt.txt": b"dear aunt"}
+
+
+def test_who_waits_for_another_corpus_at_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed = tokens.claimed
+
+    def after_the_other(place: Place, cache_dir: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr(tokens, "claimed", claimed)
+        make(Listed(TEXTS[1:]), Bytes(), place, cache_dir)  # what the holder of the lock does meanwhile
+        return claimed(place, cache_dir)
+
+    for to in (Folder(tmp_path / "mine"), place_of(ADDRESS, "to")):
+        monkeypatch.setattr(tokens, "claimed", after_the_other)
+        with pytest.raises(UserError, match=r"holds another corpus, or this one in other tokens; give another to=DIR"):
+            make(Listed(TEXTS), Bytes(), to, tmp_path)
+        assert make(Listed(TEXTS[1:]), Bytes(), to, tmp_path).meta["corpus_hash"] == Listed(TEXTS[1:]).identity()
+
+
+def test_a_whole_corpus_without_its_beginning_is_no_other_one(tmp_path: Path) -> None:
+    to = Folder(tmp_path / "mine")
+    make(Listed(TEXTS[1:]), Bytes(), to, tmp_path)
+    (to.path / "begun.json").unlink()
+    with pytest.raises(UserError, match="holds another corpus"):
+        make(Listed(TEXTS), Bytes(), to, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("end_of_document", value) for value in (-1, 10**12, "x", None, 257, 5000, True, 1.0)],
+        *[("corpus_hash", value) for value in (5, None)],
+        *[("n_vocab", value) for value in (0, -1, 2**40, "x", 300)],
+        *[(name, None) for name in ("tokenizer", "tokenizer_content")],
+        ("train", {"documents": -1, "tokens": 1, "bytes": 1}),
+    ],
+)
+def test_a_forged_corpus_with_right_hashes_is_refused_when_it_is_opened(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    to = Folder(tmp_path / "mine")
+    meta = dict(make(Listed(TEXTS[:3], held_out=0.5), Bytes(), to, tmp_path).meta)
+    if name == "train":
+        meta["shards"] = [{**meta["shards"][0], "train": {**meta["train"], "documents": -1}}]
+        value = meta["shards"][0]["train"]
+    write_sealed(to, "meta.json", meta | {name: value})
+    with pytest.raises(UserError, match="not a whole prepared corpus"):
+        Prepared(path=str(to.path), cache_gb=1).identity()
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"model": 5}', "x"])
+def test_a_tokenizer_that_is_none_is_refused_when_its_corpus_is_opened(tmp_path: Path, text: str) -> None:
+    to = Folder(tmp_path / "mine")
+    meta = dict(make(Listed(TEXTS[:9]), Bytes(), to, tmp_path).meta)
+    to.write_text("tokenizer.json", text)
+    write_sealed(to, "meta.json", meta | {"tokenizer_hash": hashlib.sha256(text.encode()).hexdigest()})
+    with pytest.raises(UserError, match="not a whole prepared corpus"):
+        Prepared(path=str(to.path), cache_gb=1).identity()
 
 
 def at_an_address(cache: Path, most_bytes: int = 10**9) -> tuple[TokenData, TokenData]:
@@ -367,6 +426,8 @@ def test_a_source_of_weight_zero_is_left_out(tmp_path: Path) -> None:
         ({"digits": -1, "letters": 1}, "weights.digits is -1: numbers from 0 are allowed"),
         ({"digits": 1, "letters": float("nan")}, "weights.letters is nan"),
         ({"digits": 0, "letters": 0}, "weights are all 0"),
+        ({"digits": 1e308, "letters": 1e308}, "weights make no shares"),
+        ({"digits": 1e308, "letters": 1e-308}, "weights make no shares"),
     ],
 )
 def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], message: str) -> None:
@@ -378,8 +439,21 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], messa
     ("address", "message"),
     [
         ("", "data.path is empty"),
-        ("s3://key:secret@bucket/x", r"address of s3:// with credentials or a query in it would be recorded"),
-        ("https://host/x?X-Amz-Signature=secret", r"address of https:// with credentials or a query"),
+        *[
+            (address, f"address of {address.rpartition('://')[0].rpartition('::')[2]}:// with credentials, a query")
+            for address in (
+                "s3://key:secret@bucket/x",
+                "s3://key:sec/secret@bucket/x",
+                "https://host/x?X-Amz-Signature=secret",
+                "http://host/x#secret",
+                "simplecache::http://user:secret@127.0.0.1:9/mine",
+                "filecache::blockcache::HTTP://user:secret@127.0.0.1:9/mine",
+                "zip://x::https://user:secret@127.0.0.1:9/a.zip",
+                "dir::http://127.0.0.1:9/a?secret",
+            )
+        ],
+        ("zip://x::/nowhere/a.zip", r"zip://x::/nowhere/a.zip: cannot be reached"),
+        ("http://[::1", r"data.path|http"),
         ("s3://bucket/x", r"s3://bucket/x: s3:// needs .* pip install 'roundround\[s3\]'"),
         ("nope://bucket/x", r"nope://bucket/x: no such kind of address"),
         ("http://127.0.0.1:9/x", r"http://127.0.0.1:9/x: cannot be reached"),
@@ -392,6 +466,21 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, message: str) -
         place_of(address, "data.path").read_text("meta.json")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://bucket/key@version",
+        "http://127.0.0.1:9/a@b",
+        "s3://arn:aws:s3:eu-west-1:1:accesspoint/mine/key@version",
+        "file:///data/a@b?c#d",
+        "/data/a@b?c#d",
+        "zip://x::/data/a@b?c.zip",
+    ],
+)
+def test_an_at_sign_that_is_no_password_is_taken(address: str) -> None:
+    check_no_credentials(address, "data.path")
 
 
 def test_missing_credentials_name_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from case import Case
 from damage import in_json
+from left import SECRET
 from originals import ON_PLAIN_TEXT, PLAIN_TEXT, SMALL, Originals
 
 PREPARE = ["prepare", *ON_PLAIN_TEXT, "tokenizer=bytes", "n_processes=1"]
@@ -22,6 +23,16 @@ WORDS: dict[str, list[str]] = {
     "a task": ["prepare", "data=copy"],
     "to a file": [*PREPARE, f"to={PLAIN_TEXT}"],
     "a key of train": [*PREPARE, "batch_size=4"],
+    **{
+        f"{option}{address}": [*words, option + address]
+        for words, option in ((PREPARE, "to="), (TRAIN, "outputs="), ([*TRAIN, "data=prepared"], "data.path="))
+        for address in (
+            f"simplecache::http://u:{SECRET}@127.0.0.1:9/mine",
+            f"zip://x::https://u:{SECRET}@127.0.0.1:9/a.zip",
+            f"s3://key:a/{SECRET}@bucket/x",
+            "http://[::1",
+        )
+    },
     **{
         f"train data.path={path}": [*TRAIN, "data=prepared", f"data.path={path}"]
         for path in ("nowhere", "''", ".", "s3://a:b@c/d", "nope://x", "http://127.0.0.1:9/x", "memory://nothing")
@@ -38,6 +49,7 @@ WORDS: dict[str, list[str]] = {
             "{wikipedia:0,flan_v2:0}",
             "{wikipedia:nan,flan_v2:1}",
             "{wikipedia:1}",
+            "{wikipedia:1e308,flan_v2:1e308}",
         )
     },
     "weights of nobody": [*MIXTURE, "+data.weights.mine=1"],
