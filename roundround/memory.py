@@ -14,13 +14,16 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of the device; on a CPU what the machine and the control groups of the process allow."""
+    """Bytes of the device; on a CPU what the machine, the control groups of the process and `ulimit -v` allow."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     if os.name != "posix":  # nobody says there: what does not fit fails when it is allocated
         return sys.maxsize
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([there, *limits_of_control_groups()])
+    import resource
+
+    there, (limit, _) = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)
+    own = [] if limit == resource.RLIM_INFINITY else [limit]
+    return min([there, *own, *limits_of_control_groups()])
 
 
 def limits_of_control_groups() -> list[int]:

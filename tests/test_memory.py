@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import torch
 from omegaconf import OmegaConf
 
 from roundround import memory
+from roundround.config.tasks import with_context
+from roundround.data.tasks.copy import Copy
 from roundround.errors import UserError
-from roundround.training.footprint import check_batch_fits, check_model_fits
+from roundround.training.footprint import check_batch_fits, check_model_fits, check_window_fits
 
 CPU = torch.device("cpu")
 TRAINER = {"accelerator": "cpu", "precision": None}
@@ -85,3 +88,27 @@ def test_of_parameters_that_are_shared_out_each_device_holds_its_share(
     check_model_fits(100 * n_shares, trainer)
     with pytest.raises(UserError, match=r"parameters.* needs at least"):
         check_model_fits(100 * n_shares + 1, trainer)
+
+
+def test_a_window_that_fits_nowhere_is_refused_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory", lambda device: 10**5)
+    check_window_fits(SIZES, TRAINER)
+    with pytest.raises(UserError, match=r"^one window of 2,000 tokens needs at least .* train on shorter ones"):
+        check_window_fits(SIZES | {"train_length": 2000}, TRAINER)
+
+
+def test_a_limit_on_the_address_space_is_one_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 8192))
+    assert memory.memory(CPU) == 4096
+
+
+def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "memory", lambda device: 10**6)
+    task = Copy(n_symbols=10, train_lengths=[1, 20], train_examples=None, validation_examples=512)
+    node = OmegaConf.create({"model": {"train_length": 8}})
+    assert with_context(node, task, []).model.train_length == 43
+    longer = Copy(n_symbols=10, train_lengths=[1, 2000], train_examples=None, validation_examples=512)
+    with pytest.raises(UserError, match=r"^data.validation_examples=512 of data.train_lengths=\[1,2000\] needs"):
+        with_context(node, longer, [])

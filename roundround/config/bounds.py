@@ -6,6 +6,8 @@ import re
 
 from roundround.errors import UserError, nearest
 
+MOST_INPUTS = 10_000_000  # that a model is asked
+
 
 def is_utf8(text: str) -> bool:
     """Whether a text of the command line was UTF-8: Python keeps other bytes as halves of characters."""
@@ -27,6 +29,13 @@ def at_least_one(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise UserError(f"{name}={value} must be at least 1")
+
+
+def at_most_inputs(**values: int) -> None:
+    """Raises UserError for the first number of inputs that would take years."""
+    for name, value in values.items():
+        if value > MOST_INPUTS:
+            raise UserError(f"{name}={value} must be at most {MOST_INPUTS:,}, from which a share is known to 0.02 %")
 
 
 def check_seed(**values: int) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig
 
-from roundround.config.bounds import at_least_one, check_checkpoint, check_seed, is_utf8
+from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, check_seed, is_utf8
 from roundround.config.build import plain
 from roundround.errors import UserError, nearest
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
-MOST_INPUTS = 10_000_000  # of max retrieval: a typo would take years
 
 
 @dataclass
@@ -97,6 +96,7 @@ class EvalConfig:
         if self.table not in ("stderr", "stdout"):
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(batch_tokens=self.batch_tokens, examples=self.examples)
+        at_most_inputs(examples=self.examples)
         check_checkpoint(self.checkpoint)
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
@@ -271,9 +271,7 @@ class MaxRetrievalConfig:
             log_every=self.log_every,
             checkpoint_every=self.checkpoint_every,
         )
-        for name, n in (("test_sets", self.test_sets), ("fit_inputs", self.fit_inputs)):
-            if n > MOST_INPUTS:
-                raise UserError(f"{name}={n} must be at most {MOST_INPUTS:,}, from which a share is known to 0.02 %")
+        at_most_inputs(test_sets=self.test_sets, fit_inputs=self.fit_inputs)
         self.bfloat16 = self.bfloat16.lower()  # true and false come as True and False
         if self.bfloat16 not in ("false", "true", "factors"):
             raise UserError(f"bfloat16={self.bfloat16} must be false, true or factors")

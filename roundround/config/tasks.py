@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.build import build, target_class
 from roundround.config.recorded import overridden
 from roundround.data.source import Source
-from roundround.data.tasks.base import Task
+from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.errors import UserError
+from roundround.memory import check_fits
 
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
     "tokenizer": "a task has its own vocabulary",
@@ -47,8 +49,19 @@ def config_of_task(
 
 
 def with_context(cfg: DictConfig, task: Task, overrides: list[str]) -> DictConfig:
-    """The config with the task's context as the one of training, where the command line gives none."""
+    """The config with the task's context as the one of training, where the command line gives none.
+
+    UserError where the validation examples, half as long in the mean, are more than the memory holds.
+    """
     if "model.train_length" not in overridden(overrides):
+        shortest, longest = task.train_lengths
+        context = task.context(longest)
+        check_fits(
+            task.validation_examples * context // 2 * BYTES_OF_TOKEN,
+            torch.device("cpu"),
+            f"data.validation_examples={task.validation_examples} of data.train_lengths=[{shortest},{longest}]",
+            "give fewer or shorter ones",
+        )
         with open_dict(cfg):
-            OmegaConf.update(cfg, "model.train_length", task.context(task.train_lengths[1]))
+            OmegaConf.update(cfg, "model.train_length", context)
     return cfg

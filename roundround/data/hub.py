@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import final
 
-from roundround.data.corpora import Corpus, compiled, fingerprint
+from roundround.data.corpora import Corpus, compiled, fingerprint, in_time
 from roundround.data.hub_rows import HubRows
 from roundround.data.rows import join_columns
 
@@ -88,7 +88,9 @@ def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:
     """Documents made of the rows from one in which `start` is found up to the next, a line end between them."""
     document: list[str] = []
     for row in rows:
-        if document and start.search(row):
+        with in_time(start):
+            found = start.search(row)
+        if document and found:
             yield "\n".join(document)
             document = []
         document.append(row.removesuffix("\n"))

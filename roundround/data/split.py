@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from roundround.data.corpora import in_time
 from roundround.errors import UserError
 
 BLOCK_BYTES = 1 << 22
@@ -56,11 +57,13 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
     text, begin, scan, used = "", 0, 0, -1  # begin: of the document; scan: settled up to here; used: an empty separator
     for chunk in itertools.chain(chunks, [None]):
         text += chunk or ""
-        settled = len(text) - (margin if chunk is not None else 0)
-        while (found := _first(separator, text, scan, used)) and found.end() <= settled:
-            yield text[begin : found.start()]
-            begin = scan = found.end()
-            used = scan if found.start() == scan else -1
+        settled, whole = len(text) - (margin if chunk is not None else 0), []
+        with in_time(separator):
+            while (found := _first(separator, text, scan, used)) and found.end() <= settled:
+                whole.append(text[begin : found.start()])
+                begin = scan = found.end()
+                used = scan if found.start() == scan else -1
+        yield from whole
         scan = max(scan, min(settled, found.start() if found else settled))
         cut = max(0, begin - margin)  # what stays in front is for look-behind
         text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut

@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.recorded import as_dict, overridden
 from roundround.config.schema import EvalConfig
 from roundround.console import print_status, print_table, warnings_as_lines
-from roundround.data.tasks.base import Task
+from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.examples import Examples, distinct
 from roundround.errors import UserError, printable
+from roundround.memory import check_fits
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
 from roundround.probing.dispersion import Dispersion, watched
@@ -118,6 +119,7 @@ def examinee_of(
     contexts = {length: task.context(length) for length in lengths}
     most = contexts[lengths[-1]]
     check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", choices)
+    check_examples_fit(config, task, contexts, d_model=int(trained.config.model.d_model), device=device)
     return Examinee(
         decoder=decoder,
         task=task,
@@ -127,6 +129,18 @@ def examinee_of(
         choices=choices,
         device=device,
     )
+
+
+def check_examples_fit(
+    config: EvalConfig, task: Task, contexts: dict[int, int], *, d_model: int, device: torch.device
+) -> None:
+    """Raises UserError where the examples of a length, or the layers' input of one, are more than the memory holds."""
+    for length, context in contexts.items():
+        if task.test_lengths() is None:  # else there are so many as there are
+            n_bytes = config.examples * context * BYTES_OF_TOKEN
+            what = f"examples={config.examples} of length={length} ({context:,} tokens)"
+            check_fits(n_bytes, torch.device("cpu"), what, "give fewer or shorter ones")
+        check_fits(8 * d_model * context, device, f"length={length} ({context:,} tokens)", "give a smaller one")
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ from roundround.runs.run import Invocation, Run
 from roundround.runs.start import Start, starting_point
 from roundround.softmax.base import RunsInBlocks
 from roundround.training.callback import TrainingCallback
-from roundround.training.footprint import check_batch_fits, check_model_fits
+from roundround.training.footprint import check_batch_fits, check_model_fits, check_window_fits
 from roundround.training.lightning_messages import lightning_messages_in_log
 from roundround.training.material import Material, Measured
 from roundround.training.meter import Meter, Timed, peak_flops, training_flops
@@ -75,6 +75,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     check_trainer(plain(config.trainer))
     check_model_fits(check_buildable(config.model, config.pe, config.softmax), config.trainer)
     start.check(config)
+    check_window_fits(config.model, config.trainer)
     source = start.task or build(config.data, Source)  # type: ignore[type-abstract]
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     logger = build_logger(config.logger)  # a wrong option is said before hours of tokenising

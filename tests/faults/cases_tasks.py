@@ -8,7 +8,9 @@ from tables import of_values, of_words
 
 SIZES = ["0", "-1", "1.5", "nan", "abc", "null", "''", "[2]", "9" * 400]
 SHARES = ["-0.1", "1.1", "nan", "abc", "null"]
-LENGTHS = ["[2]", "[4,2]", "[1,2,3]", "[]", "5", "abc", "null", "[nan,4]", "[1,1.5]", "[-3,4]", "[4,1e9]"]
+LENGTHS = [
+    "[1,16777216]", "[2]", "[4,2]", "[1,2,3]", "[]", "5", "abc", "null", "[nan,4]", "[1,1.5]", "[-3,4]", "[4,1e9]",
+]  # fmt: skip
 YES_NO = ["maybe", "2", "null"]
 # of each task: lengths that begin below its smallest, and its own parameters with values out of range
 TASKS = {
@@ -33,7 +35,10 @@ TASKS = {
     "reverse": {"train_lengths": ["[0,4]"], "n_symbols": ["1"]},
     "sort": {"train_lengths": ["[0,4]"], "n_symbols": ["1"]},
 }  # fmt: skip
-OF_ALL = {"train_examples": ["0", "-1", "1.5", "abc"], "validation_examples": ["0", "-1", "1.5", "abc", "null"]}
+OF_ALL = {
+    "train_examples": ["100000000000", "0", "-1", "1.5", "abc"],
+    "validation_examples": ["100000000000", "0", "-1", "1.5", "abc", "null"],
+}
 BESIDE_A_TASK = [
     "tokenizer=bytes", "tokenizer.vocab_size=300", "validation_tokens=64", "model.train_length=32", "data.path=x",
     f"data.path={PLAIN_TEXT}", "data.held_out=0.1", "text=abc", "init=stories260k",
@@ -44,8 +49,8 @@ TYPOS = {
 }
 EVAL = ["eval", "run=task-run", "examples=4", "logger=none"]
 OF_EVAL = {
-    "length": ["0", "-1", "abc", "1.5", "[]", "1000000000", "[2,0]", "null", "1" + "0" * 30],
-    "examples": ["0", "-1", "abc", "1.5", "null"],
+    "length": ["16777216", "0", "-1", "abc", "1.5", "[]", "1000000000", "[2,0]", "null", "1" + "0" * 30],
+    "examples": ["100000000000", "0", "-1", "abc", "1.5", "null"],
     "stride": ["4"],
     "max_tokens": ["64"],
     "bos": ["true"],

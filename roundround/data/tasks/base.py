@@ -20,7 +20,10 @@ from roundround.errors import UserError
 
 SPECIAL = ("<bos>", "<sep>", "<eos>", "<unk>")  # the first ids of every task; the last is what no generator draws
 BOS, SEP, EOS = range(3)
-LONGEST = 2**24  # the most that a length may be; the longest in the papers are 2^16 to 2^20
+LONGEST = 2**20  # the most that a length may be, and the longest in the papers
+MOST_VALIDATED = 10**7  # examples, from which a share is known to 0.02 %
+MOST_REPEATED = 10**8  # training examples that come again: their order takes a GB
+BYTES_OF_TOKEN = 9  # of an example in memory: the token, and whether it is scored
 FIRST = len(SPECIAL)  # the id of a task's first symbol
 
 Ids = NDArray[np.int64]
@@ -77,9 +80,9 @@ class Task(Source):
                 f"train_lengths is {list(train_lengths)}: the shortest length and the longest are allowed, from "
                 f"{self.shortest} to {LONGEST:,}, such as [{self.shortest}, {self.shortest + 19}]"
             )
-        for name, n in (("train_examples", train_examples), ("validation_examples", validation_examples)):
-            if n is not None:
-                check_range(name, n, 1)
+        check_range("validation_examples", validation_examples, 1, MOST_VALIDATED)
+        if train_examples is not None:
+            check_range("train_examples", train_examples, 1, MOST_REPEATED)
         self.symbols = list(symbols)
         self._train_lengths = train_lengths[0], train_lengths[1]
         self.train_examples, self.validation_examples = train_examples, validation_examples

@@ -20,7 +20,7 @@ from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.clrs_sizes import SIZES
 from roundround.data.tasks.clrs_text import ClrsText
 from roundround.data.tasks.text_task import Text
-from roundround.errors import UserError, nearest
+from roundround.errors import UserError, nearest, printable
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
 LENGTH = "length"  # which their training set does not have
@@ -30,7 +30,7 @@ SHARES = 64  # of all rows, by the hash of the text
 OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
 OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
 
-WHOLE = re.compile(r"-?[0-9]{1,9}")
+WHOLE = re.compile(r"[0-9]{1,9}")
 Numbers = NDArray[np.int64]
 
 
@@ -161,13 +161,13 @@ def table(where: str, rows: Iterable[Mapping[str, object]], at: Callable[[int], 
     for row in rows:
         place = f"{where}, row {len(columns) + 1}"
         name, length = row[ALGORITHM], row.get(LENGTH, UNKNOWN)
-        if name not in numbers:
-            raise UserError(f"{place}: {ALGORITHM} is '{name}'{nearest(str(name), SIZES)}")
-        if not WHOLE.fullmatch(str(length)):  # a csv has text
-            raise UserError(f"{place}: {LENGTH} is '{length}', no whole number")
+        if not isinstance(name, str) or name not in numbers:
+            raise UserError(f"{place}: {ALGORITHM} is '{printable(str(name), 40)}'{nearest(str(name), SIZES)}")
+        if LENGTH in row and not WHOLE.fullmatch(str(length)):  # a csv has text
+            raise UserError(f"{place}: {LENGTH} is '{printable(str(length), 40)}', no whole number from 0")
         text = "".join(text_of(row, place)).encode()
         identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # a number that int64 has
-        columns.append((numbers[str(name)], int(str(length)), identity, len(text)))
+        columns.append((numbers[name], int(str(length)), identity, len(text)))
     if not columns:
         raise UserError(f"{where}: there is no row")
     algorithm, length_N, hash_N, n_bytes = np.array(columns, dtype=np.int64).T

@@ -188,7 +188,7 @@ def test_the_identity_knows_what_is_drawn_and_from_where() -> None:
         ({"algorithms": ["insertionsort"]}, r"algorithms has 'insertionsort'; did you mean 'insertion_sort'\?"),
         ({"algorithms": []}, r"algorithms is \[\]: at least one name, or null"),
         ({"lengths": [3, 5]}, r"lengths is \[3, 5\]: some from 4 \(strongly_connected_components\)"),
-        ({"lengths": []}, r"lengths is \[\]: some from 2 \(activity_selector\) to 16,777,216, or null"),
+        ({"lengths": []}, r"lengths is \[\]: some from 2 \(activity_selector\) to 1,048,576, or null"),
         ({"validation_examples": 0}, r"validation_examples is 0"),
     ],
 )
@@ -223,6 +223,8 @@ def test_without_dm_clrs_the_line_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     [
         (["question,answer\nq,a"], r"no column 'algo_name'"),
         (["question,answer,algo_name\nq,a,bsf"], r"row 1: algo_name is 'bsf'; did you mean 'bfs'"),
+        (['{"question":"q","answer":"a","algo_name":["bfs"]}'], r"row 1: algo_name is '\['bfs'\]'"),
+        (['{"question":"q","answer":"a","algo_name":"bfs","length":-5}'], r"row 1: length is '-5', no whole number"),
         (["question,answer,algo_name,length\nq,a,bfs,four"], r"row 1: length is 'four', no whole number"),
         (["question,answer,algo_name,length\nq,a,bfs," + "9" * 20], r"row 1: length is '9{20}', no whole number"),
         (["question,answer,algo_name"], r"there is no row"),
@@ -235,8 +237,9 @@ def test_without_dm_clrs_the_line_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_a_file_lacks_is_said_in_one_line(rows: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text(rows[0])
-    task = of_files(tmp_path / "rows.csv", algorithms=["bfs"], lengths=[4] if "bfs" in rows[0] else None)
+    path = tmp_path / ("rows.jsonl" if rows[0].startswith("{") else "rows.csv")
+    path.write_text(rows[0])
+    task = of_files(path, algorithms=["bfs"], lengths=[4] if "bfs" in rows[0] else None)
     with pytest.raises(UserError, match=message) as told:
         Examples(task.with_vocabulary(BYTES), seed=0, split="train")
     assert "\n" not in str(told.value)

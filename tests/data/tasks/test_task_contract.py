@@ -192,7 +192,7 @@ def test_lengths_that_are_no_range_are_refused(name: str, lengths: list[int]) ->
 def test_lengths_below_the_smallest_are_refused_and_the_smallest_is_named(name: str) -> None:
     smallest = build(name).shortest
     with pytest.raises(
-        UserError, match=rf"train_lengths is \[{smallest - 1}, 900\]: .*, from {smallest} to 16,777,216,"
+        UserError, match=rf"train_lengths is \[{smallest - 1}, 900\]: .*, from {smallest} to 1,048,576,"
     ):
         build(name, train_lengths=[smallest - 1, 900])
     with pytest.raises(UserError, match=rf"length={smallest - 1} is shorter than .* smallest length, {smallest}$"):
@@ -202,14 +202,17 @@ def test_lengths_below_the_smallest_are_refused_and_the_smallest_is_named(name: 
 
 @every_task
 def test_lengths_beyond_memory_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"train_lengths is \[900, 16777217\]: .* to 16,777,216, such as"):
-        build(name, train_lengths=[900, 2**24 + 1])
-    with pytest.raises(UserError, match="length=16777217 is longer than 16,777,216"):
-        build(name).check_length(2**24 + 1, "length")
+    with pytest.raises(UserError, match=r"train_lengths is \[900, 1048577\]: .* to 1,048,576, such as"):
+        build(name, train_lengths=[900, 2**20 + 1])
+    with pytest.raises(UserError, match="length=1048577 is longer than 1,048,576"):
+        build(name).check_length(2**20 + 1, "length")
 
 
 @every_task
-@pytest.mark.parametrize("parameter", ["train_examples", "validation_examples"])
-def test_no_examples_are_refused(name: str, parameter: str) -> None:
-    with pytest.raises(UserError, match=f"data: {parameter} is 0: a whole number from 1 is allowed"):
-        build(name, **{parameter: 0})
+@pytest.mark.parametrize(
+    ("parameter", "most"), [("train_examples", "100,000,000"), ("validation_examples", "10,000,000")]
+)
+def test_no_examples_are_refused_and_more_than_there_is_time_for(name: str, parameter: str, most: str) -> None:
+    for n in (0, 10**11):
+        with pytest.raises(UserError, match=f"data: {parameter} is {n}: 1 to {most} is allowed"):
+            build(name, **{parameter: n})
