@@ -60,6 +60,14 @@ class Windows:
         return tokens.only(group.shards)
 
 
+def passes(mix: Mix, *, seed: int, length: int, n_windows: int) -> dict[str, float]:
+    """How often a training run of so many windows goes through each source of a mixture, by name."""
+    return {
+        name: share * n_windows / WindowSampler(stream.sizes(), seed=seed, length=length).n_windows()
+        for name, stream, share in zip(mix.names, mix.streams, mix.shares, strict=True)
+    }
+
+
 def global_batch(tokens: Tokens | Mix, *, seed: int, step: int, batch_size: int, length: int) -> Tensor:
     """The batch of a step, over all ranks: [batch_size, length + 1], int64. UserError where the corpus is too short."""
     return Windows(tokens, seed=seed, length=length).read(np.arange(step * batch_size, (step + 1) * batch_size))

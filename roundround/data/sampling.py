@@ -72,6 +72,11 @@ class WindowSampler:
             self._add_epoch()
         return self._groups[bisect_right(self._groups, item, key=lambda group: group.first) - 1]
 
+    def n_windows(self) -> int:
+        """Windows of the first epoch; others have as many but for a few."""
+        first = self.group_of(0)
+        return sum(group.n_windows for group in self._groups[: self.n_groups] or [first])
+
     def after(self, group: Group) -> Group:
         """The group that comes next."""
         return self.group_of(group.first + group.n_windows)

@@ -139,10 +139,11 @@ def joined(streams: Sequence[TokenStream]) -> TokenStream:
 
 @dataclass(frozen=True)
 class Mix:
-    """Streams of which each has its share of the windows. shares: positive, and 1 together."""
+    """Streams of which each has its share of the windows. shares: positive, and 1 together. names: of the sources."""
 
     streams: tuple[TokenStream, ...]
     shares: tuple[float, ...]
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return sum(map(len, self.streams))

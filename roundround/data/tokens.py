@@ -200,7 +200,7 @@ def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Se
     held_out, held_out_bytes = mixture.held_out_streams(streams)  # type: ignore[arg-type]  # what was prepared is no array
     assert all(isinstance(train, TokenStream) for train in trains), "a mixture holds no mixtures"
     return TokenData(
-        train=Mix(tuple(trains), tuple(mixture.shares)),  # type: ignore[arg-type]
+        train=Mix(tuple(trains), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[arg-type]
         held_out=held_out,
         held_out_bytes=held_out_bytes,
         n_train_documents=sum(part.n_train_documents for part in parts),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from roundround.config.schema import TrainConfig
-from roundround.data.batches import Shares, TrainingWindows, validation_windows
+from roundround.data.batches import Shares, TrainingWindows, passes, validation_windows
+from roundround.data.stream import Mix
 from roundround.data.tokens import TokenData
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import perplexity, score
@@ -33,6 +34,10 @@ class TextMaterial(Material):
         self.tokens_per_step = config.batch_size * self.length
         self.windows = validation_windows(data.held_out, length=self.length, max_tokens=config.validation_tokens)
 
+        n_windows = int(config.trainer.max_steps) * config.batch_size
+        train = data.train if isinstance(data.train, Mix) else Mix((), ())
+        self.passes = passes(train, seed=config.seed, length=self.length, n_windows=n_windows)
+
     def facts(self) -> dict[str, Any]:
         data = self.data
         return {
@@ -45,6 +50,7 @@ class TextMaterial(Material):
             "held_out_tokens": len(data.held_out),
             "held_out_bytes": data.n_held_out_bytes,
             "n_groups": data.n_groups,
+            **({"passes": self.passes} if self.passes else {}),
         }
 
     def about(self) -> str:
@@ -54,7 +60,8 @@ class TextMaterial(Material):
 
     def notes(self) -> list[str]:
         line = self.data.about_documents("train", self.length) if self.separator is None else None
-        return [] if line is None else [line]
+        again = ", ".join(f"{name} {n:,.1f} times" for name, n in self.passes.items() if n > 1)
+        return [note for note in (line, again and f"read more than once: {again}") if note]
 
     def batches(self, shares: Shares) -> TrainingWindows:
         return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)

@@ -11,6 +11,7 @@ import pytest
 from conftest import FAST, Done, assert_refused
 
 from roundround.data import tokenising
+from roundround.data.text import TextFiles
 from roundround.errors import Interrupted
 from roundround.training.module import LanguageModel
 
@@ -85,6 +86,12 @@ def test_a_run_on_a_prepared_corpus_resumes_as_if_never_stopped(
     assert weights[0] == weights[1]
 
 
+def count_windows(corpus: Path, held_out: float) -> int:
+    """Windows of 32 tokens that one pass over the training text has, all but the one that the offset may cut."""
+    text = TextFiles(path=[str(corpus)], column=["text"], split_regex=r"\n\s*\n", max_chars=None, held_out=held_out)
+    return sum(len(document.encode()) + 1 for document in text.training_texts()) // 32 - 1
+
+
 def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "conf" / "data"
     folder.mkdir(parents=True)
@@ -97,6 +104,13 @@ def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_
     own = ["data=mine", "--config-dir", str(tmp_path / "conf")]
     done = roundround("train", *FAST, *own)
     assert done.code == 0, done.err
+    per_pass = {name: count_windows(corpus, held_out) for name, held_out in (("fables", 0.3), ("again", 0.5))}
+    expected = {"fables": 0.75 * 16 / per_pass["fables"], "again": 0.25 * 16 / per_pass["again"]}
+    assert done.manifest["data"]["passes"] == pytest.approx(expected)
+    assert "read more than once" not in done.err
+    longer = roundround("train", *FAST, *own, "trainer.max_steps=1", f"batch_size={2 * per_pass['fables']}")
+    assert longer.code == 0, longer.err
+    assert "read more than once: fables 1.5 times\n" in longer.err
     scored = roundround("eval", f"run={done.directory}", "length=32", "logger=none")
     assert scored.code == 0, scored.err
     made = roundround("prepare", *own, "tokenizer=bytes", "n_processes=1", "to=both")
