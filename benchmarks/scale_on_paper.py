@@ -15,8 +15,9 @@ from roundround.config.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.training.meter import TERAFLOPS, training_flops
 
-GPU, MFU = "H100", 0.4
-NVLINK, NETWORK = 450e9, 50e9  # bytes a second of a GPU, in one direction: within a machine of 8, between machines
+GPU, MFU = "H100", 0.3
+NVLINK = 450e9  # bytes a second of a GPU, in one direction, within a machine
+NETWORK = 8 * 50e9  # of a machine: each of its 8 GPUs has a rail, which carries an eighth of what leaves the machine
 N_VOCAB, WINDOWS = 256_128, 512  # of a step, as in the paper
 FLOAT32, FLOAT16 = 4, 2
 
@@ -43,16 +44,17 @@ def numbers(decoder: Decoder, n_gpus: int, strategy: str, flops: float, activati
     """Memory of a GPU, micro-batches of one window, and the seconds that a step computes and communicates."""
     n, of_layer = n_parameters(decoder), n_parameters_of(decoder.layers[0])
     shared = strategy == "fsdp2"
+    micro_batches = WINDOWS // n_gpus
     kept = 4 * FLOAT32 * n / (n_gpus if shared else 1)  # the weight, its gradient, two moments
     outside = n - len(decoder.layers) * of_layer
     # gathered: two layers, and what lies outside of them, each with its gradient; DDP's buckets are a second gradient
     besides = 2 * FLOAT32 * (2 * of_layer + outside) if shared else FLOAT32 * n
-    micro_batches = WINDOWS // n_gpus
+    early = FLOAT32 * n if not shared and micro_batches == 1 else 0  # no gradient is there yet beside the activations
     share = (n_gpus - 1) / n_gpus * FLOAT32 * n
     moved = 3 * share * micro_batches if shared else 2 * share
     bandwidth = NVLINK if n_gpus <= 8 else NETWORK
-    memory = [gb(kept), gb(besides), gb(kept + besides + activations)]
-    return [*memory, str(micro_batches), f"{seconds(flops, micro_batches):.1f} s", f"{moved / bandwidth:.1f} s"]
+    memory = [gb(kept), gb(besides), gb(kept + besides + activations - early)]
+    return [*memory, str(micro_batches), f"{seconds(flops, micro_batches):.2f} s", f"{moved / bandwidth:.2f} s"]
 
 
 def activations(decoder: Decoder, length: int, *, checkpointing: bool) -> float:
@@ -63,7 +65,8 @@ def activations(decoder: Decoder, length: int, *, checkpointing: bool) -> float:
     of_layer = stream + FLOAT16 * (2 * d_model + 5 * channels + 4 * d_mlp)
     per_token = len(decoder.layers) * (FLOAT32 * d_model if checkpointing else of_layer)
     per_token += (of_layer if checkpointing else 0) + (FLOAT32 + FLOAT16) * decoder.embed_tokens.num_embeddings
-    return float(length * per_token)
+    weights = 0 if checkpointing else sum(map(n_parameters_of, decoder.layers))  # whose 16-bit copies autocast keeps
+    return float(length * per_token + FLOAT16 * weights)
 
 
 def n_parameters_of(layer: torch.nn.Module) -> int:
