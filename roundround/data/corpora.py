@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from roundround.data.source import Source
 from roundround.errors import UserError
 
-SECONDS = 20  # of processor time for the searches in a piece of text, of some MB at most: ordinary ones take a few ms
+SECONDS = 10  # of processor time for the searches in a piece of text, of some MB at most: ordinary ones take a few ms
 
 
 class Corpus(Source):
