@@ -188,7 +188,8 @@ class Peers:
                 if not 0 < code < 128 or 0 in self.named_lost:
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
-            self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
+            lost = sorted(self.named_lost)
+            self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": lost}))
             if 0 < code < 128:
                 self.store.set("failed", str(self.rank))
             heard = self.present("answer")
@@ -245,8 +246,8 @@ class Peers:
                     leaving = self.how_left(rank)
                     if leaving is not None:
                         found[rank] = leaving
-                        if leaving["line"].startswith(f"{RANK} "):
-                            return found
+                        if leaving.get("lost"):
+                            return dict.fromkeys(leaving["lost"], leaving)
                     if leaving is not None or self.present(f"here/{rank}"):
                         waiting.remove(rank)
                 time.sleep(0.05)
@@ -263,8 +264,9 @@ class Peers:
                     self.store.set(f"here/{self.rank}", "")
                 if not self.is_leaving and self.present("failed"):
                     rank = int(self.store.get("failed"))
+                    leaving = self.how_left(rank) or KILLED
                     if not self.left.wait(SECONDS_TO_NOTICE) and not self.is_leaving:
-                        self.give_up_on(rank, self.how_left(rank) or KILLED)
+                        self.give_up_on((leaving.get("lost") or [rank])[0], leaving)
         except RuntimeError:
             self.gone.add(0)
             if not self.left.wait(SECONDS_TO_LEAVE):
