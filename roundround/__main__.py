@@ -10,12 +10,13 @@ import os
 import sys
 
 from roundround.interruption import end_at_once, on_signals
+from roundround.runs.launcher import speaks
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' records make many, hardly any in cycles
 
 
 def main() -> None:
-    on_signals(end_at_once)
+    on_signals(lambda signum, frame: end_at_once(signum, frame, speaks=speaks()))
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that libraries start import nothing from the folder they stand in
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # `compare` over a thousand runs takes an eighth less time
     from roundround.console import open_streams

@@ -1,6 +1,7 @@
 """Signals that stop a run: the handler that ends the process at once, and the one that raises `Interrupted`.
 
-SIGINT is Ctrl-C, SIGTERM asks for the end; Slurm and submitit send SIGUSR1 or SIGUSR2 before a job's time is over.
+SIGINT is Ctrl-C, SIGTERM asks for the end, SIGHUP says that the terminal is gone; Slurm and submitit send SIGUSR1 or
+SIGUSR2 before a job's time is over.
 
 An exception raised while modules are imported comes out of any line of anybody's code: it is lost in a callback, taken
 for a failed import, or followed by tracebacks from half-made libraries. So imports are ended at once.
@@ -19,7 +20,9 @@ from typing import Any
 from roundround.errors import Interrupted
 
 STOP_SIGNALS = tuple(
-    number for name, number in signal.Signals.__members__.items() if name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+    number
+    for name, number in signal.Signals.__members__.items()
+    if name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 )
 Handler = Callable[[int, FrameType | None], None]
 
@@ -27,8 +30,8 @@ Handler = Callable[[int, FrameType | None], None]
 def on_signals(handler: Handler) -> dict[int, Any]:
     """Let the stop signals call the handler; the earlier handlers, none in a thread, which cannot have its own.
 
-    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches the other alone. So
-    does one whose handler was not set by Python (None), which could not be put back.
+    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches the other alone, and
+    nohup ignores SIGHUP. So does one whose handler was not set by Python (None), which could not be put back.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -64,10 +67,11 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
     raise Interrupted(signum)
 
 
-def end_at_once(signum: int, frame: FrameType | None) -> None:
+def end_at_once(signum: int, frame: FrameType | None, *, speaks: bool = True) -> None:
     """Say what happened in one line and end the process with 128 plus the signal's number."""
-    with suppress(OSError):
-        os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())
+    if speaks:
+        with suppress(OSError):
+            os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())
     os._exit(128 + signum)
 
 

@@ -36,7 +36,7 @@ from roundround.console import print_result, quiet
 from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
 from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
 from roundround.runs import directories
-from roundround.runs.launcher import TOGETHER, check_alone, rank, started_again
+from roundround.runs.launcher import TOGETHER, check_alone, rank, speaks, started_again
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
@@ -159,7 +159,7 @@ class Job:
                 hand_on(signum, handlers)
             except SystemExit as end:
                 os._exit(int(end.code or 0) & 255)
-            end_at_once(signum, frame)
+            end_at_once(signum, frame, speaks=speaks())
 
         on_signals(leave_at_once)
         module, _, name = self.target.partition(":")
@@ -224,12 +224,12 @@ def interrupted(stop: Interrupted | KeyboardInterrupt) -> tuple[int, str]:
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
     """Say how this process ends, to the user and to its peers, of which one speaks for all; the exit code."""
-    speaks = peers is None or peers.speaks
-    if line and speaks:
+    is_first = peers is None or peers.speaks
+    if line and is_first:
         complain(verb, line, code, speaks=True)
     with deaf():
         heard = peers is not None and peers.leave(code, line)
-    if line and not speaks and not heard:
+    if line and not is_first and not heard:
         complain(verb, line, code)
     return code
 
@@ -252,7 +252,7 @@ def refused_before_joining(verb: str, line: str) -> int:
 def end_before_the_task(signum: int, frame: FrameType | None) -> None:
     """End while Hydra composes, where an exception may be lost in somebody's code. Only directories are there yet."""
     leave_no_claimed()
-    end_at_once(signum, frame)
+    end_at_once(signum, frame, speaks=speaks())
 
 
 @contextmanager

@@ -24,9 +24,9 @@ LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
     """Hydra's run directory: the resumed run's own, or a new one claimed under `outputs`.
 
-    A job that Slurm starts again, with the same overrides, gets the directory that it had. Processes other than the
-    first leave files to the first one and get a scratch folder, which Hydra insists on. While they train, they learn
-    the first one's directory.
+    A job that Slurm or torchrun starts again, with the same overrides, gets the directory that it had. Processes other
+    than the first leave files to the first one and get a scratch folder, which Hydra insists on. While they train, they
+    learn the first one's directory.
     """
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
@@ -44,7 +44,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
 
 
 def directory_of_job(folder: Path, verb: str, overrides: Sequence[str]) -> Path | None:
-    """The run that this Slurm job began before it was put back into the queue; None where it had not begun."""
+    """The run that this job began before it was started again; None where it had not begun."""
     own = [
         (time_of(manifest["started"]), path)
         for path, manifest in all_runs(folder, verb, done=False)
@@ -74,11 +74,10 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
     """
     day = parent.absolute() / now.strftime("%Y-%m-%d")
     try:
-        day.mkdir(parents=True, exist_ok=True)
         for n in range(1, 10_000):
             path = day / (now.strftime("%H-%M-%S") + suffix + (f"-{n}" if n > 1 else ""))
             try:
-                path.mkdir()
+                path.mkdir(parents=True)
             except FileExistsError:
                 continue
             hold(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass
 
 from roundround.errors import AlreadySaid, UserError
@@ -167,11 +168,13 @@ def first_host(nodes: str) -> str:
 
 
 def job() -> str | None:
-    """The Slurm job that this process belongs to, by a name that it keeps when it is put back into the queue."""
-    number = os.environ.get("SLURM_JOB_ID")
+    """The job that this process belongs to, by a name that it keeps when Slurm or torchrun starts it again."""
+    number, launched = os.environ.get("SLURM_JOB_ID"), os.environ.get("TORCHELASTIC_RUN_ID")
+    if launched is not None:  # "none" where nobody has given one: then all attempts have the agent as their parent
+        return f"torchrun {launched if launched != 'none' else f'{os.getppid()} of {socket.gethostname()}'}"
     return None if number is None else f"slurm {number} of {os.environ.get('SLURM_CLUSTER_NAME', 'a cluster')}"
 
 
 def started_again() -> bool:
-    """Whether Slurm has put this job back into the queue before."""
-    return int_of("SLURM_RESTART_COUNT") > 0
+    """Whether Slurm has put this job back into the queue before, or torchrun --max-restarts has started it again."""
+    return int_of("SLURM_RESTART_COUNT") > 0 or int_of("TORCHELASTIC_RESTART_COUNT") > 0

@@ -65,6 +65,7 @@ def opened(
         with its_end(run, invocation, before, earlier, memory):
             if writes:
                 start_logger(run, logger)
+            invocation.peers.record = lambda status: run.note(status=status, ended=now())
             with invocation.peers.naming_who_left():
                 yield run
     if writes:

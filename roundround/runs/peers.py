@@ -24,8 +24,9 @@ from roundround.runs.launcher import address, first_is_gone, together
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
-SECONDS_TO_ANSWER = 8.0  # to a roll call; whoever lives answers in a second
+SECONDS_TO_ANSWER = 6.0  # to a roll call; whoever lives answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
+SECONDS_TO_NOTICE = 5.0  # that another process has failed, by one's own failing collective operation
 SECONDS_BETWEEN_LOOKS = 0.5
 RANK = "rank"
 KILLED = {"code": 1, "line": "was killed, or its machine is gone"}
@@ -52,6 +53,7 @@ class Peers:
         self, said: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
     ) -> None:
         self.said, self.give_up = dict(said or {}), give_up
+        self.record: Callable[[str], None] = lambda line: None  # how the run ended, where `give_up` leaves no time to
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
         if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
@@ -120,7 +122,8 @@ class Peers:
                     why = f"nobody can be met at {host}:{port}" if self.holds_store else why
                     raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
                 time.sleep(0.1)
-        return PrefixStore("roundround", store)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it starts all again
+        return PrefixStore(f"roundround {attempt}", store)
 
     def refusal(self) -> str | None:
         """Wait for all; why they cannot begin, or None."""
@@ -174,7 +177,8 @@ class Peers:
         """Say how this process ends; whether the first one has heard it, or ends too.
 
         After a failure all leave at once, because some launchers kill the others when the first has gone; and the one
-        that holds the store goes last.
+        that holds the store goes last. Where a process was lost nobody else waits: only by the end of its neighbours
+        does one hear of it that waits for them in a collective operation.
         """
         if self.n == 1:
             return False
@@ -184,11 +188,15 @@ class Peers:
                 if not 0 < code < 128 or 0 in self.named_lost:
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
-            self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line}))
+            lost = sorted(self.named_lost)
+            self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": lost}))
+            if 0 < code < 128:
+                self.store.set("failed", str(self.rank))
             heard = self.present("answer")
-            others = set(range(self.n)) - {self.rank} - self.named_lost.keys()
+            waits = self.holds_store or (0 < code < 128 and not self.named_lost)
+            others = set(range(self.n)) - {self.rank} - self.named_lost.keys() - self.gone
             deadline = time.monotonic() + SECONDS_TO_LEAVE
-            while (self.holds_store or code) and others and time.monotonic() < deadline:
+            while waits and others and time.monotonic() < deadline:
                 others = {rank for rank in others if not self.present(f"left/{rank}")}
                 time.sleep(0.05)
             heard = heard or self.present("said/0") or self.present("left/0")
@@ -224,7 +232,10 @@ class Peers:
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:
-        """A roll call: who has left, and how; a process that neither answers nor has said how it left was killed."""
+        """A roll call: who has left, and how; a process that neither answers nor has said how it left was killed.
+
+        Where one has left because of a third, the roll has been called.
+        """
         assert self.store is not None
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
@@ -235,6 +246,8 @@ class Peers:
                     leaving = self.how_left(rank)
                     if leaving is not None:
                         found[rank] = leaving
+                        if leaving.get("lost"):
+                            return dict.fromkeys(leaving["lost"], leaving)
                     if leaving is not None or self.present(f"here/{rank}"):
                         waiting.remove(rank)
                 time.sleep(0.05)
@@ -243,21 +256,29 @@ class Peers:
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def look_around(self) -> None:
-        """While this process lives: answer roll calls, and see whether the one that holds the store still lives."""
+        """While this process lives: answer roll calls, and end it where it does not notice that another has failed."""
         assert self.store is not None
         try:
             while not self.left.wait(SECONDS_BETWEEN_LOOKS):
                 if self.present("roll call"):
                     self.store.set(f"here/{self.rank}", "")
+                if not self.is_leaving and self.present("failed"):
+                    rank = int(self.store.get("failed"))
+                    leaving = self.how_left(rank) or KILLED
+                    if not self.left.wait(SECONDS_TO_NOTICE) and not self.is_leaving:
+                        self.give_up_on((leaving.get("lost") or [rank])[0], leaving)
         except RuntimeError:
             self.gone.add(0)
             if not self.left.wait(SECONDS_TO_LEAVE):
-                self.give_up_on(0)
+                self.give_up_on(0, KILLED)
 
-    def give_up_on(self, rank: int) -> None:
+    def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
         """End this process, which has had its time to see by itself that another one is gone."""
-        line = one_line(self.killed(rank))
-        self.give_up(line if self.speaks and not self.is_leaving else "")
+        self.named_lost = {rank: dict(leaving)}
+        line = one_line(self.error_of(rank, leaving)) if self.speaks and not self.is_leaving else ""
+        if line:
+            self.record(f"failed: {line}")
+        self.give_up(line)
 
     def killed(self, rank: int) -> Exception | Interrupted:
         """How this process ends because another one is gone that has said nothing."""

@@ -153,6 +153,8 @@ def decoder_of(
     def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
         decoder = build_decoder(config.model, config.pe, config.softmax, n_vocab, shard_layer=shard_layer)
         decoder.activation_checkpointing = config.activation_checkpointing
+        if str(config.trainer.precision).startswith("64"):  # before it is given weights; Lightning does it after that
+            decoder.double()
         return decoder
 
     def shard(mesh: DeviceMesh) -> Decoder:

@@ -12,7 +12,7 @@ from lightning.fabric.strategies.launchers.subprocess_script import _ChildProces
 from lightning.pytorch.strategies.launchers import subprocess_script
 
 from roundround.runs.launcher import STARTED_BY, Launch, address
-from roundround.runs.peers import SECONDS_TO_LEAVE, Peers
+from roundround.runs.peers import KILLED, SECONDS_TO_LEAVE, Peers
 
 
 class Launched(ClusterEnvironment):
@@ -79,7 +79,7 @@ class PatientObserver(_ChildProcessObserver):
         for child in self._child_processes:
             child.kill()
         if not has_left:  # one that has may be at the next job of a sweep
-            self.peers.give_up_on(gone)
+            self.peers.give_up_on(gone, KILLED)
 
 
 @contextmanager

@@ -12,7 +12,11 @@ from stopping import RESTLESS, RUNS, TRAIN, AssertNoFaults, Bench, next_command,
 from whole_process import COMMAND, in_a_process
 
 MOMENTS = [0.1, 0.4, 0.8, 1.3, 2.0, 3.0, 4.5]  # seconds after the start
-CODES = {signal.SIGINT: {130, -signal.SIGINT}, signal.SIGTERM: {143, -signal.SIGTERM}}
+CODES = {
+    signal.SIGINT: {130, -signal.SIGINT},
+    signal.SIGTERM: {143, -signal.SIGTERM},
+    signal.SIGHUP: {129, -signal.SIGHUP},
+}
 
 
 @pytest.mark.faults

@@ -164,6 +164,18 @@ def test_a_job_that_starts_again_finds_its_own_run(
     assert run_directory(str(tmp_path), "train", None, ["seed=1", "pe=rope"]) == str(requeued)
 
 
+def test_what_torchrun_starts_again_finds_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "train" / "2025-01-01" / "10-00-00"
+    run.mkdir(parents=True)
+    set_all(monkeypatch, TORCHRUN)
+    write_json(run / "run.json", a_manifest(status="failed: rank 1", job=launcher.job(), overrides=["pe=rope"]))
+    assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) != str(run)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) == str(run)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) != str(run)
+
+
 @pytest.mark.parametrize("differs", [{"SLURM_JOB_ID": "8"}, {"SLURM_RESTART_COUNT": "0"}, {}])
 def test_another_job_or_command_gets_a_run_of_its_own(
     differs: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

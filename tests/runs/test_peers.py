@@ -92,6 +92,40 @@ def leaves(other: Peers, code: int, line: str) -> None:
     other.left.set()
 
 
+def test_one_that_left_because_of_a_third_names_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third, fourth = met({}, {}, {}, {})
+    fourth.left.set()
+    with pytest.raises(PeerLost, match=r"^rank 3 of 4 was killed"):
+        fails_with(first, broken())
+    first.leave(1, "rank 3 of 4 was killed, or its machine is gone")
+    monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 60)  # nobody waits for the fourth again
+    with pytest.raises(PeerLost, match=r"^rank 3 of 4 was killed"):
+        fails_with(second, broken())
+    assert [one.speaks for one in (first, second, third)] == [
+        True,
+        False,
+        False,
+    ]  # the first is not the one that is lost
+
+
+def test_one_that_waits_for_others_and_hears_nothing_of_a_failure_records_it_and_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_NOTICE", 0.1)
+    first, second, third = processes({}, {}, {})
+    ends: Queue[tuple[str, str]] = Queue()
+    first.record, first.give_up = lambda status: ends.put(("recorded", status)), lambda line: ends.put(("said", line))
+    store = HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda one: one.meet(store), (first, second, third)))
+    third.left.set()
+    with pytest.raises(PeerLost):
+        fails_with(second, broken())
+    second.leave(1, "rank 2 of 3 was killed, or its machine is gone")
+    assert ends.get(timeout=10) == ("recorded", "failed: rank 2 of 3 was killed, or its machine is gone")
+    assert ends.get(timeout=10) == ("said", "rank 2 of 3 was killed, or its machine is gone")
+
+
 def test_one_that_was_killed_is_named() -> None:
     first, _, third = both = met({}, {}, {})
     assert all(isinstance(one, Peers) for one in both)

@@ -256,7 +256,7 @@ def signalled(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Ca
     return run
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_run_stopped_at_a_step_goes_on_bit_for_bit(
     signalled: Callable[[int], tuple[int, Path]],
     roundround: Callable[..., Done],
@@ -268,6 +268,18 @@ def test_a_run_stopped_at_a_step_goes_on_bit_for_bit(
     assert returned == code
     assert lines_so_far(directory / "metrics.jsonl") < 20
     assert_goes_on(roundround, directory, uninterrupted, "interrupted")
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_a_resumed_run_is_bit_for_bit_in_any_precision(
+    train: Callable[..., Done], roundround: Callable[..., Done], precision: str
+) -> None:
+    words = [f"trainer.precision={precision}", "trainer.max_steps=6", "checkpoint_every=3", "validate_every=6"]
+    whole, stopped = train(*words).directory, train(*words).directory
+    shutil.rmtree(stopped / "checkpoints" / "step-00000006")
+    done = roundround("train", f"resume={stopped}", "logger=none")
+    assert (done.code, "resuming after step 3" in done.err) == (0, True), done.err
+    assert_same_weights(stopped, whole)
 
 
 @pytest.mark.slow
