@@ -6,6 +6,7 @@ Signals first, before anything slow is imported; then the streams; then the verb
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 from roundround.interruption import end_at_once, on_signals
@@ -15,6 +16,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' rec
 
 def main() -> None:
     on_signals(end_at_once)
+    os.environ.pop("MPLBACKEND", None)  # a notebook's, which its commands inherit, may be one that is not known here
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # `compare` over a thousand runs takes an eighth less time
     from roundround.console import open_streams
 

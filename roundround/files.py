@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import json
 import os
@@ -27,12 +28,12 @@ class UnfitToRead(OSError):
     """What would be waited for without end, or fill the memory, if it were read like a file."""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: a temporary file in the same folder, flushed to the disk, then renamed."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` in one step: a temporary file in the same folder, flushed to the disk, then renamed."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         usual_mode(temporary)
@@ -43,10 +44,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
-    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names."""
-    known = set(names)
+    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
     found = [(path, TEMPORARY.fullmatch(path.name)) for path in folder.glob(".*.*")]
-    return [path for path, match in found if match is not None and match["name"] in known]
+    wanted = list(names)
+    return [path for path, m in found if m is not None and any(fnmatch.fnmatchcase(m["name"], name) for name in wanted)]
 
 
 def write_json(path: Path, value: Any) -> None:
