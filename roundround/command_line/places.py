@@ -16,7 +16,10 @@ claimed: dict[str, str] = {}  # directories made by this process, each with the 
 typed: list[str] = []  # the overrides of this command
 sweeps: list[str] = []  # those of sweeps, for the last line on standard output
 
-WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+WRONG_PLACE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
+    errno.E2BIG,  # of a command: the overrides of a foreign run
+)
 TOO_LARGE = (errno.EFBIG,)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from pathlib import Path
 
@@ -61,8 +62,8 @@ def places_of(runs: list[Path], to: str | None) -> list[Path]:
         )
     if page.suffix != ".html":
         raise UserError(f"to={to}: give the name of a file that ends in .html")
-    if page.is_dir() or not page.parent.is_dir():
-        raise UserError(f"to={to}: {'it is a folder' if page.is_dir() else f'there is no folder {page.parent}'}")
+    if os.path.isdir(page) or not os.path.isdir(page.parent):  # pathlib's raises for a name that is too long
+        raise UserError(f"to={to}: {'it is a folder' if os.path.isdir(page) else f'there is no folder {page.parent}'}")
     return [page]
 
 
