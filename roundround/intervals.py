@@ -20,14 +20,14 @@ ROUNDING = 8  # units in the last place: two ways to compute a number differ by 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
     """Half the interval of the mean over the first axis by Student's t, [S, ...] -> [...].
 
-    NaN for one seed, inf where it is larger than every float.
+    NaN for one seed and for numbers that are not finite, inf where it is larger than every float.
     """
     n_seeds = len(values)
     if n_seeds < 2:
         return np.full(values.shape[1:], np.nan)
     scaled, exponent = within_one(values)
-    error = scaled.std(0, ddof=1) / np.sqrt(n_seeds)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = scaled.std(0, ddof=1) / np.sqrt(n_seeds)
         return np.asarray(np.ldexp(error_widths(n_seeds, confidence) * error, exponent), dtype=np.float64)
 
 

@@ -32,7 +32,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     sections = [
         Section("Accuracy and dispersion by the number of items", charts=charts, tables=[table_of(cells["accuracy"])]),
         maps_of(files),
-        Section("Training", charts=[chart for chart in [loss_of(files)] if chart.scales is not None]),
+        Section("Training", charts=[loss_of(files)]),
         Section("Every number", tables=every_number(records)),
     ]
     maps = sections[1].values.pop("data", None)
