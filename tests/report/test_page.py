@@ -87,6 +87,17 @@ def test_numbers_of_any_size_leave_a_page(tmp_path: Path, odd: float) -> None:
         assert "<table" in page_of(run), verb
 
 
+def test_a_page_has_up_to_two_megabytes_whatever_a_run_holds(tmp_path: Path) -> None:
+    run = runs_of_every_kind(tmp_path)["max-retrieval"]
+    save_file({f"softmax.{n}": np.zeros((100, 1600), np.float32) for n in (1, 2)}, run / "attention.safetensors")
+    page = page_of(run)
+    assert len(page) < 100_000
+    assert "attention.safetensors has more than 300,000 weights: no map is shown" in page
+    long = write_run(tmp_path / "long", "theory", [], config={"words": "x" * 2_000_000})
+    with pytest.raises(UserError, match=r"its page would have 2,\d+,\d+ bytes, and a page has up to 2,000,000"):
+        page_of(long)
+
+
 def test_names_from_anywhere_stand_on_the_page_as_text(tmp_path: Path) -> None:
     records = eval_records(PERPLEXITIES[:2])
     for record in records:
