@@ -87,6 +87,7 @@ ENVIRONMENTS = [
     of_env({"NO_COLOR": "1"}),
     of_env({"SOURCE_DATE_EPOCH": "x"}),
     of_env({"API_TOKEN": SECRET}),
+    of_env({"TORCH_LOGS": "nonsense"}, (2,)),
     Case(
         name="environment: MPLBACKEND of a notebook",
         args=["reproduce", "rope.fig1"],
