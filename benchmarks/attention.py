@@ -35,6 +35,7 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.config.build import maker
 from roundround.pe.base import PositionalEncoding
+from roundround.report.figures import colour_map, subplots
 from roundround.softmax.adaptive_temperature import inverse_temperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
 
@@ -236,14 +237,9 @@ def memory(n: int, names: list[str]) -> None:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Chart of the ratio to SDPA against length, forward and forward+backward."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+    figure, axes = subplots(1, 2, figsize=(11, 4.2), sharey=True)
     names = list(dict.fromkeys(row["name"] for row in rows))
-    colours = dict(zip(names, plt.get_cmap("tab20")([i % 20 for i in range(len(names))]), strict=True))
+    colours = dict(zip(names, colour_map("tab20")([i % 20 for i in range(len(names))]), strict=True))
     for axis, direction in zip(axes, PASSES, strict=True):
         for name in names:
             points = [(row["n"], row["ratio"]) for row in rows if row["name"] == name and row["pass"] == direction]

@@ -18,6 +18,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' rec
 def main() -> None:
     on_signals(lambda signum, frame: end_at_once(signum, frame, speaks=speaks()))
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that libraries start import nothing from the folder they stand in
+    os.environ.pop("MPLBACKEND", None)  # a notebook's, which its commands inherit, may be one that is not known here
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # `compare` over a thousand runs takes an eighth less time
     from roundround.console import open_streams
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any
 from roundround.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
+COUNTED = 20  # digits of an integer: as many as 2^64 has
 LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
 
@@ -27,12 +29,12 @@ class UnfitToRead(OSError):
     """What would be waited for without end, or fill the memory, if it were read like a file."""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: a temporary file in the same folder, flushed to the disk, then renamed."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` in one step: a temporary file in the same folder, flushed to the disk, then renamed."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         usual_mode(temporary)
@@ -43,10 +45,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
-    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names."""
-    known = set(names)
+    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
     found = [(path, TEMPORARY.fullmatch(path.name)) for path in folder.glob(".*.*")]
-    return [path for path, match in found if match is not None and match["name"] in known]
+    wanted = list(names)
+    return [path for path, m in found if m is not None and any(fnmatch.fnmatchcase(m["name"], name) for name in wanted)]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -60,15 +62,20 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
 
 
 def parse_json(text: str) -> Any:
-    """What the json says. ValueError for every text that Python cannot read, deep and long ones included."""
+    """What the json says. ValueError for what Python cannot read, deep texts and long numbers included."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=whole_number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError:  # Python's own limit for the digits of an integer
-        raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
+
+
+def whole_number(digits: str) -> int | float:
+    """An integer of json that can be counted with, also multiplied: one of more than 20 digits is a float."""
+    if len(digits) <= COUNTED:
+        return int(digits)
+    if math.isinf(value := float(digits)):
+        raise ValueError("a number has more than 308 digits")
+    return value
 
 
 def home_expanded(path: str, option: str) -> Path:
@@ -117,6 +124,14 @@ def current_umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
+
+
+def check_current_folder() -> None:
+    """Raises UserError where the process stands in no folder, which relative paths and children need."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(f"the current folder cannot be used ({error.strerror}); cd to another one") from error
 
 
 def check_is_file(path: Path) -> os.stat_result:

@@ -18,12 +18,32 @@ ROUNDING = 8  # units in the last place: two ways to compute a number differ by 
 
 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
-    """Half the interval of the mean over the first axis by Student's t, [S, ...] -> [...]; NaN for one seed."""
+    """Half the interval of the mean over the first axis by Student's t, [S, ...] -> [...].
+
+    NaN for one seed and for numbers that are not finite, inf where it is larger than every float.
+    """
     n_seeds = len(values)
     if n_seeds < 2:
         return np.full(values.shape[1:], np.nan)
-    error = values.std(0, ddof=1) / np.sqrt(n_seeds)
-    return np.asarray(error_widths(n_seeds, confidence) * error, dtype=np.float64)
+    scaled, exponent = within_one(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = scaled.std(0, ddof=1) / np.sqrt(n_seeds)
+        return np.asarray(np.ldexp(error_widths(n_seeds, confidence) * error, exponent), dtype=np.float64)
+
+
+def mean_of(values: Array) -> Array:
+    """The mean over the first axis; a sum that would be no float does not stop it."""
+    scaled, exponent = within_one(values)
+    return np.asarray(np.ldexp(scaled.mean(0), exponent), dtype=np.float64)
+
+
+def within_one(values: Array) -> tuple[Array, NDArray[np.int_]]:
+    """The values divided by the power of two above their largest over the first axis, and its exponent.
+
+    Squares of 1e200 are no floats, nor are those of 1e-200. A power of two rounds nothing.
+    """
+    exponent = np.frexp(np.abs(values).max(0))[1]
+    return np.ldexp(values, -exponent), exponent
 
 
 def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
@@ -56,9 +76,11 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     then p is 1; else 2^(1 - S), of the test by signs: of the 2^S ways to give S differences their signs, two have all
     alike. That knows nothing of their size and is an upper bound; the second array says where. NaN for one seed.
     """
-    n_seeds, difference = len(values), values - baseline
+    n_seeds = len(values)
     if n_seeds < 2:
         return np.full(values.shape[1], np.nan), np.zeros(values.shape[1], dtype=bool)
+    values, baseline = np.split(within_one(np.concatenate([values, baseline]))[0], 2)
+    difference = values - baseline
     rounding = ROUNDING * np.spacing(np.maximum(np.abs(values), np.abs(baseline)))
     low, high = (difference - rounding).max(0), (difference + rounding).min(0)  # of one number that all could be
     same = low <= high

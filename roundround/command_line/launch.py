@@ -34,6 +34,7 @@ from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
 from roundround.console import print_result, quiet
 from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
+from roundround.files import check_current_folder
 from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
 from roundround.runs import directories
 from roundround.runs.launcher import TOGETHER, check_alone, rank, speaks, started_again
@@ -163,7 +164,12 @@ class Job:
 
         on_signals(leave_at_once)
         module, _, name = self.target.partition(":")
-        function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
+        try:
+            function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
+        except ValueError as error:
+            if "TORCH_LOGS" not in str(error):
+                raise
+            raise UserError(f"TORCH_LOGS='{os.environ.get('TORCH_LOGS')}' is no log of torch's; unset it") from error
         return function
 
     def leave_page(self, directory: Path) -> None:
@@ -290,10 +296,7 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
 
 def check_surroundings() -> None:
     """UserError where the process stands in no folder, or a library would fail at import."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise UserError(f"the current folder cannot be used ({error.strerror}); cd to another one") from error
+    check_current_folder()
     for name in READ_BY_LIGHTNING:
         value = os.environ.get(name, "0")
         if not value.isdecimal():

@@ -18,7 +18,10 @@ typed: list[str] = []  # the overrides of this command
 sweeps: list[str] = []  # those of sweeps, for the last line on standard output
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
-WRONG_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+WRONG_PLACE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
+    errno.E2BIG,  # of a command: the overrides of a foreign run
+)
 TOO_LARGE = (errno.EFBIG,)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from roundround.command_line.complaint import complain
 from roundround.errors import AlreadySaid, Failed, OutputError, UserError, one_line
+from roundround.files import check_current_folder
 from roundround.runs.launcher import check_alone
 
 
@@ -15,6 +16,7 @@ def read(verb: str, target: str, words: list[str]) -> int:
     """Call `package.module:function` with the names and the values of what is typed; the exit code."""
     module, _, name = target.partition(":")
     try:
+        check_current_folder()
         check_alone(verb)
         names, values = names_and_values(words)
         function: Callable[[list[str], dict[str, str]], None] = getattr(importlib.import_module(module), name)

@@ -111,12 +111,18 @@ def causal_masks(files: Sequence[Path]) -> set[str]:
 
 
 def check_config(config: Any, path: Path, header: Header | None) -> None:
-    """UserError where config.json names sizes that no weights of this header have, or two values for one setting."""
+    """UserError where config.json names sizes that no weights of this header have, or two values for one setting.
+
+    Nor may the context be empty, which figures and tables mark.
+    """
     parts = [config, *config.values()] if isinstance(config, Mapping) else []
     for part in parts:  # the decoder of a model that also sees or hears is in a part of its own
         if isinstance(part, Mapping):
             check_sizes(part, path, header)
             check_theta(part, path)
+            context = part.get("max_position_embeddings")
+            if isinstance(context, int) and context < 1:
+                raise UserError(f"{path}: max_position_embeddings is {context}, and a context has a token or more")
 
 
 def check_sizes(part: Mapping[str, Any], path: Path, header: Header | None) -> None:

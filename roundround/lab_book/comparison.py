@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from roundround.errors import UserError, nearest
-from roundround.intervals import half_width, holm, paired_p
+from roundround.intervals import half_width, holm, mean_of, paired_p
 from roundround.lab_book.baseline import Baseline, baseline_of, values_of
 from roundround.lab_book.groups import Group, groups_of, order
 from roundround.lab_book.quality import rank
@@ -167,16 +168,18 @@ def fill(rows: Sequence[Row]) -> None:
     """Give rows their statistics, all those with equally many seeds at once."""
     for some in alike(rows, lambda row: len(row.values)):
         values_SR = np.array([row.values for row in some]).T
-        for row, mean, half in zip(some, values_SR.mean(0), half_width(values_SR), strict=True):
+        for row, mean, half in zip(some, mean_of(values_SR), half_width(values_SR), strict=True):
             row.mean = float(mean)
             row.low, row.high = bounds(mean, half)
     for some in alike([row for row in rows if row.pairs], lambda row: len(row.pairs)):
         pairs_SR2 = np.array([row.pairs for row in some]).transpose(1, 0, 2)
         mine_SR, theirs_SR = pairs_SR2[..., 0], pairs_SR2[..., 1]
-        difference_SR, tests = mine_SR - theirs_SR, zip(*paired_p(mine_SR, theirs_SR), strict=True)
-        halves = half_width(difference_SR)
-        for row, mean, half, (p, is_bound) in zip(some, difference_SR.mean(0), halves, tests, strict=True):
-            row.difference = float(mean)
+        with np.errstate(over="ignore", invalid="ignore"):
+            difference_SR = mine_SR - theirs_SR
+            means, halves = mean_of(difference_SR), half_width(difference_SR)
+        tests = zip(*paired_p(mine_SR, theirs_SR), strict=True)
+        for row, mean, half, (p, is_bound) in zip(some, means, halves, tests, strict=True):
+            row.difference = float(mean) if np.isfinite(mean) else None
             row.difference_low, row.difference_high = bounds(mean, half)
             row.p, row.p_is_bound = None if np.isnan(p) else float(p), bool(is_bound)
 
@@ -200,7 +203,9 @@ def correct(
 
 
 def bounds(mean: float, half: float) -> tuple[float, float] | tuple[None, None]:
-    return (None, None) if np.isnan(half) else (float(mean - half), float(mean + half))
+    """The ends of an interval; None where there is none, or where an end is larger than every float."""
+    low, high = float(mean) - float(half), float(mean) + float(half)
+    return (low, high) if math.isfinite(high - low) else (None, None)
 
 
 def alike(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterable[list[Row]]:

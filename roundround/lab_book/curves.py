@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.errors import one_line
-from roundround.files import read_text
+from roundround.files import parse_json, read_text
 from roundround.intervals import half_width
 from roundround.lab_book.groups import Group, words
 from roundround.lab_book.past_run import PastRun
@@ -99,8 +98,8 @@ def points_of(run: PastRun) -> tuple[dict[int, float], str | None]:
         if not (line.startswith("{") and line.endswith("}")):
             torn += 1
         elif HELD_OUT in line:
-            with suppress(ValueError, RecursionError):
-                record = json.loads(line)
+            with suppress(ValueError):
+                record = parse_json(line)
                 if isinstance(record.get("step"), int) and isinstance(record.get(HELD_OUT), int | float | str):
                     if not isinstance(record[HELD_OUT], str):  # the name of a number that is not finite
                         points[record["step"] * tokens] = float(record[HELD_OUT])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -71,7 +72,8 @@ def time_since(text: str) -> datetime:
     """`2d`, `90m`, or a date such as 2026-11-20. UserError for anything else."""
     length = re.fullmatch(r"(\d{1,6})([smhdw])", text)
     if length is not None:
-        return datetime.now().astimezone() - timedelta(**{UNITS[length[2]]: int(length[1])})
+        with suppress(OverflowError):  # before the year 1
+            return datetime.now().astimezone() - timedelta(**{UNITS[length[2]]: int(length[1])})
     if is_date(text):
         return time_of(text)
     raise UserError(f"since={text}: give 30m, 12h, 2d, 1w, or a date such as 2026-01-31")

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-import math
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import flat
 from roundround.errors import UserError, one_line, printable
 from roundround.files import parse_json, read_text
+from roundround.lab_book.past_run import SIZES, is_number
 from roundround.lab_book.trials import PLACES, Cell, Trial
 from roundround.runs.identity import cell
 
@@ -27,11 +29,12 @@ def trials_of(path: Path) -> list[Trial]:
     """The trials of a file. UserError for a file that cannot be read, a row without a number, and one that is twice."""
     trials: dict[tuple[Any, ...], Trial] = {}
     lines: dict[tuple[Any, ...], int] = {}
-    for line, row in rows_of(path):
-        value = row.get("value")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise UserError(f"{path}, line {line}: value={printable(str(value), 40)} must be a finite number")
-        settings = {key: cell(item) for key, item in row.items() if key not in OF_THE_NUMBER}
+    for line, found in rows_of(path):
+        row = {key: item if key == "value" else cell(item) for key, item in found.items()}
+        for key in ("value", *SIZES):
+            if not is_number(row.get(key)) and (key == "value" or row.get(key) is not None):
+                raise UserError(f"{path}, line {line}: {key}={printable(str(row[key]), 40)} must be a finite number")
+        value, settings = row["value"], {key: item for key, item in row.items() if key not in OF_THE_NUMBER}
         which = (row.get("verb"), row.get("seed"), *settings.items())
         trial = trials.setdefault(which, Trial(row.get("verb"), settings, row.get("seed"), str(path)))
         place = tuple((key, row[key]) for key in sorted(PLACES) if row.get(key) is not None)
@@ -75,8 +78,13 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
 def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        if "value" not in (reader.fieldnames or []):
-            raise UserError(f"{path} has no column 'value'; its columns are {', '.join(reader.fieldnames or [])}")
+        columns = list(reader.fieldnames or [])
+        if "value" not in columns:
+            raise UserError(f"{path} has no column 'value'; its columns are {', '.join(columns)}")
+        for name in columns:
+            if not name or columns.count(name) > 1:
+                wrong = f"the column {name} twice" if name else "a column without a name"
+                raise UserError(f"{path} has {wrong}; leave one out")
         for row in reader:
             if None in row or None in row.values():
                 raise UserError(f"{path}, line {reader.line_num}: not as many cells as there are columns")
@@ -86,11 +94,11 @@ def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read(text: str) -> Any:
-    """A cell as a number where it is one, as None where it is empty."""
+    """A cell as a number where it is one, as None where it is empty; 1_000, which Python takes, is text."""
     text = text.strip()
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    if re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+        return int(text)
+    if text.isascii() and "_" not in text:
+        with suppress(ValueError):
+            return float(text)
     return text or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +21,7 @@ from roundround.runs.directories import read_manifest
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS
 from roundround.runs.manifest import time_of
 
+SIZES = ("length", "n")  # of a record: where a number was taken, along an axis
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory
 
 
@@ -51,9 +52,8 @@ class PastRun:
         begun = time_of(self.manifest.get("resumed") or self.manifest["started"])
         if self.status == "running":
             return (datetime.now().astimezone() - begun).total_seconds()
-        with suppress(TypeError, ValueError):
-            return (time_of(self.manifest["ended"]) - begun).total_seconds()
-        return None
+        ended = self.manifest.get("ended")
+        return (time_of(ended) - begun).total_seconds() if ended else None
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -90,14 +90,18 @@ class PastRun:
 
     @cached_property
     def measured(self) -> PastRun | None:
-        """The run whose model this one looked at, where it is still there, or where both have moved together."""
+        """The run whose model this one looked at, where it is still there, or where both have moved together.
+
+        Never one that looked at another itself: it made no model, and a foreign run may name itself.
+        """
         source = self.manifest.get("run")
         if source is None:
             return None
         for directory in places_of(Path(source), self.directory):
             with suppress(UserError):
                 found = past_run(directory)
-                if directory == Path(source) or self.manifest["seed"] in (None, found.manifest["seed"]):
+                made_one = found.manifest.get("run") is None
+                if made_one and (directory == Path(source) or self.manifest["seed"] in (None, found.manifest["seed"])):
                     return found
         return None
 
@@ -111,7 +115,9 @@ class PastRun:
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if not isinstance(records, list) or not all(is_record(record) for record in records):
-            raise UserError(f"{path} is not a list of records with a metric and a value")
+            raise UserError(
+                f"{path} is not a list of records: metric, value, and {' and '.join(SIZES)} as finite numbers"
+            )
         return records
 
     def metrics(self) -> tuple[list[dict[str, Any]], int]:
@@ -158,12 +164,18 @@ def is_held(directory: Path) -> bool:
 
 
 def is_record(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("metric"), str) and "value" in value
+    """Whether this is a record of results.json: what tables and axes are made of has the kind that they need."""
+    named = isinstance(value, dict) and isinstance(value.get("metric"), str) and "value" in value
+    return named and all(value.get(name) is None or is_number(value[name]) for name in SIZES)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def readable(lines: list[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        with suppress(ValueError, RecursionError):
-            metrics = json.loads(line)
+        with suppress(ValueError):
+            metrics = parse_json(line)
             if isinstance(metrics, dict) and isinstance(metrics.get("step"), int):
                 yield metrics

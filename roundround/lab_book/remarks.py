@@ -23,7 +23,7 @@ def remarks_of(comparison: Comparison) -> list[str]:
     by_verb: dict[str | None, list[Group]] = defaultdict(list)
     for group in comparison.groups:
         by_verb[group.verb].append(group)
-    found = [*about_skipped(comparison.skipped), *about_baseline(comparison)]
+    found = [*about_skipped(comparison.skipped), *about_baseline(comparison), *about_size(comparison)]
     for groups in by_verb.values():
         for say in (about_seeds, about_repeats, about_facts, about_company, about_gaps, about_rates):
             found += say(groups)
@@ -57,6 +57,14 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     without = dict.fromkeys(row.group.name for row in comparison.table if row.baseline and has_other_seeds(row))
     if without:
         yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
+
+
+def about_size(comparison: Comparison) -> Iterator[str]:
+    """Numbers of diverged runs: their spread is larger than every float."""
+    rows = [row for row in comparison.table if row.n_seeds > 1 and row.low is None]
+    if rows:
+        named = dict.fromkeys(f"{row.metric} of {row.group.name}" for row in rows)
+        yield f"{some(list(named))}: the numbers are too large for an interval (a run diverged?)"
 
 
 def has_other_seeds(row: Row) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.errors import UserError
-from roundround.lab_book.past_run import PastRun
+from roundround.lab_book.past_run import PastRun, is_number
 from roundround.runs.identity import NAMES, cell
 
 Place = tuple[tuple[str, Any], ...]
@@ -139,12 +139,7 @@ def groupable(value: Any) -> Any:
 
 def number(value: Any) -> float | None:
     """The value as a number; None for texts, for true and false, and for what is not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number of more than 308 digits
-        return None
+    return float(value) if is_number(value) else None
 
 
 def not_finite(value: Any) -> bool:

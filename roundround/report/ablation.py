@@ -16,6 +16,7 @@ from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
 from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
 from roundround.report.figures import GREY, RED, colour_map, save, set_title, subplots, widen
+from roundround.report.numbers import fixed
 from roundround.report.probe_tables import by_head
 
 
@@ -50,7 +51,7 @@ def show_ablation(before: PositionLoss, after: PositionLoss, probed: str, bands:
     title = f"{probed}: frequencies set to zero"
     table = Table("tokens before the target", "targets", "perplexity", f"without {bands}", title=title)
     for name, where in ranges(before):
-        values = (f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for loss in (before, after))
+        values = (f"{fixed(loss.perplexity(*where), 3)}{mark(loss, *where)}" for loss in (before, after))
         table.add_row(name, f"{n_targets(before, *where):,}", *values)
     table.caption = caption(before)
     print_table(table)
@@ -103,7 +104,7 @@ def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[Pos
     table = Table("frequencies set to zero", *(name for name, _ in columns), title=title, caption=caption(before))
     table.add_row("targets", *(f"{n_targets(before, *where):,}" for _, where in columns), end_section=True)
     for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
-        table.add_row(name, *(f"{loss.perplexity(*where):.3f}{mark(loss, *where)}" for _, where in columns))
+        table.add_row(name, *(f"{fixed(loss.perplexity(*where), 3)}{mark(loss, *where)}" for _, where in columns))
     print_table(table)
 
 

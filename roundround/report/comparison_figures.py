@@ -21,7 +21,7 @@ from roundround.lab_book.curves import Curve
 from roundround.lab_book.groups import order, shown, words
 from roundround.lab_book.quality import direction, is_share
 from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
-from roundround.report.numbers import decimals_of
+from roundround.report.numbers import decimals_of, fixed
 
 Array = NDArray[np.float64]
 
@@ -292,9 +292,9 @@ def fill_matrix(axis: Any, by_cell: Mapping[Any, Row], down: Sequence[Any], acro
     digits = decimals_of([row.mean for row in known], halves)
     for i, line in enumerate(cells):
         for j, row in enumerate(line):
-            text = "-" if row is None else f"{row.mean:.{digits}f}"
+            text = "-" if row is None else fixed(row.mean, digits)
             if row is not None and row.p_holm is not None and row.p_holm < SIGNIFICANT:
                 text += "*"
             if row is not None and row.high is not None and len(down) * len(across) <= MANY:
-                text += f"\n±{row.high - row.mean:.{digits}f}"
+                text += f"\n±{fixed(row.high - row.mean, digits)}"
             axis.text(j, i, text, ha="center", va="center", fontsize="x-small", parse_math=False).set_in_layout(False)

@@ -18,7 +18,7 @@ from roundround.lab_book.comparison import Comparison, Row
 from roundround.lab_book.groups import shown
 from roundround.lab_book.quality import direction
 from roundround.markdown import markdown_table
-from roundround.report.numbers import decimals_of, shown_bytes, shown_p
+from roundround.report.numbers import decimals_of, fixed, shown_bytes, shown_p
 
 MOST_ROWS = 120  # of all tables together; the files have all
 FINE = ("layer", "head", "first_position", "last_position", "kind", "first_token", "pair")  # places of detail
@@ -78,11 +78,11 @@ def sheet(title: str, rows: Sequence[Row]) -> Sheet:
     columns: list[Column] = [
         *((key, partial(cell, "place", key)) for key in keys),
         *((key, partial(cell, "settings", key)) for key in settings),
-        ("mean", lambda row: f"{row.mean:.{of_means}f}"),
-        ("95 % interval", lambda row: interval(row.low, row.high, f".{of_means}f")),
+        ("mean", lambda row: fixed(row.mean, of_means)),
+        ("95 % interval", lambda row: interval(row.low, row.high, of_means)),
         ("seeds", lambda row: str(row.n_seeds)),
-        ("difference", lambda row: "" if row.difference is None else f"{row.difference:+.{of_differences}f}"),
-        ("95 % interval", lambda row: interval(row.difference_low, row.difference_high, f"+.{of_differences}f")),
+        ("difference", lambda row: "" if row.difference is None else fixed(row.difference, of_differences, "+")),
+        ("95 % interval", lambda row: interval(row.difference_low, row.difference_high, of_differences, "+")),
         ("p", lambda row: shown_p(row.p, row.p_is_bound)),
         ("p (Holm)", lambda row: shown_p(row.p_holm, row.p_is_bound)),
         ("tokens/s", lambda row: "" if row.group.tokens_per_second is None else f"{row.group.tokens_per_second:,.0f}"),
@@ -99,8 +99,8 @@ def cell(kind: str, key: str, row: Row) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
 
 
-def interval(low: float | None, high: float | None, form: str) -> str:
-    return "" if low is None or high is None else f"{low:{form}} to {high:{form}}"
+def interval(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
+    return "" if low is None or high is None else f"{fixed(low, decimals, sign)} to {fixed(high, decimals, sign)}"
 
 
 def memory(row: Row) -> str:

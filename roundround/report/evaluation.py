@@ -10,6 +10,7 @@ from rich.table import Table
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.buckets import n_targets
+from roundround.report.numbers import fixed
 from roundround.report.perplexity import position_bins
 from roundround.runs.reading import Reader
 
@@ -48,7 +49,7 @@ def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, ti
     for length, found in by_length.items():
         mark = " *" if length == train_length else ""
         names = ("perplexity", "nats_per_token", "nats_per_byte", "perplexity_with_joints")
-        shown.add_row(f"{length:,}{mark}", *(f"{found[name]:.4f}" for name in names))
+        shown.add_row(f"{length:,}{mark}", *(fixed(found[name], 4) for name in names))
     return shown
 
 

@@ -1,35 +1,34 @@
-"""How every figure is begun and saved."""
+"""How every figure is begun and saved: without pyplot, so that no screen, notebook or MPLBACKEND has a say."""
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roundround.errors import escaped
+from roundround.files import write_atomically
 
 KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
 LETTER = 0.095  # inches: the mean width of a letter of a title
 BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#8a8a8a", "#e8eef6"
 
 
-def subplots(*shape: int, **options: Any) -> tuple[Any, Any]:
-    """A figure and its axes, without a screen, laid out to fit."""
-    import matplotlib
+def subplots(*shape: int, figsize: tuple[float, float] | None = None, **options: Any) -> tuple[Any, Any]:
+    """A figure and its axes, laid out to fit."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(*shape, layout="constrained", **options)
-    return figure, axes
+    figure = Figure(figsize, layout="constrained")
+    return figure, figure.subplots(*shape, **options)
 
 
 def colour_map(name: str) -> Any:
     """Matplotlib's colour map of this name: a function of numbers from 0 to 1."""
-    from matplotlib import pyplot as plt
+    import matplotlib
 
-    return plt.get_cmap(name)
+    return matplotlib.colormaps[name]
 
 
 def set_title(figure: Any, text: str) -> None:
@@ -53,22 +52,24 @@ def widen(axis: Any, least: float = 0.1) -> None:
 
 
 def write(figure: Any, path: Path) -> None:
-    """One file, in the format that its name says: the same picture gives the same bytes."""
+    """One file, in the format that its name says: the same picture gives the same bytes.
+
+    Drawn in memory first: where a disk is full, matplotlib's PDF fails with another error than the system's.
+    """
     import matplotlib
 
+    drawn = io.BytesIO()
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with matplotlib.rc_context({"svg.hashsalt": path.stem}):  # else its identifiers are random
-        figure.savefig(path, dpi=150, metadata=undated.get(path.suffix))
+        figure.savefig(drawn, format=path.suffix[1:], dpi=150, metadata=undated.get(path.suffix))
+    write_atomically(path, drawn.getvalue())
 
 
 def save(figure: Any, folder: Path, name: str, kinds: Sequence[str] = KINDS) -> list[Path]:
-    """Write `folder/name.<kind>` for each kind, and close the figure."""
-    from matplotlib import pyplot as plt
-
+    """Write `folder/name.<kind>` for each kind."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in kinds]
     for path in paths:
         write(figure, path)
         figure.set_layout_engine("none")  # laid out once, the same in every format
-    plt.close(figure)
     return paths

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 MOST_DECIMALS = 8
+LARGE = 1e15
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -27,6 +28,11 @@ def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
     sizes = [abs(value) for value in values if value]
     whole = all(float(value).is_integer() for value in values)
     return bounded(3 - math.floor(math.log10(min(sizes)))) if sizes and not whole else 0
+
+
+def fixed(value: float, decimals: int, sign: str = "") -> str:
+    """A number of a column with so many decimals; of a diverged run, whose digits would fill the table, its power."""
+    return f"{value:{sign}.{decimals}f}" if abs(value) < LARGE else f"{value:{sign}.3e}"
 
 
 def bounded(decimals: int) -> int:

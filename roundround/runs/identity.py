@@ -9,6 +9,7 @@ and every other value that the command line of the training run, or of this one,
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -117,5 +118,7 @@ def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str,
 
 
 def cell(value: Any) -> Any:
-    """A value as a table can group by it."""
+    """A value as a table can group by it: nan, which is not equal to itself, is as good as none."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return ",".join(map(str, value)) if isinstance(value, list) else value

@@ -19,6 +19,7 @@ FILES = (
     *(MANIFEST, METRICS, RESULTS, PAGE, "code.patch", "tokenizer.json", "table.md", "fitted.yaml"),
     *("metrics.csv", "results.csv"),
 )
+FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
 EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
 FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard", EXPORTED)
 BEFORE_MANIFEST = {LOCK, "code.patch", "multirun.yaml"}
@@ -37,8 +38,8 @@ def recover(directory: Path) -> None:
     Raises UserError where something else lies in the place of one of its files.
     """
     check_kinds(directory)
-    for folder in (directory, directory / "conf" / "softmax"):
-        for path in leftovers(folder, FILES):
+    for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
+        for path in leftovers(directory / folder, names):
             path.unlink()
     shutil.rmtree(directory / f".{EXPORTED}", ignore_errors=True)
     if (directory / "checkpoints").is_dir():

@@ -97,6 +97,8 @@ NEEDED = {
 }
 # written later in a run's life, or by versions that came later
 OPTIONAL = {
+    "ended": DATE.or_null(),
+    "resumed": DATE.or_null(),
     "choices": OPTIONS,
     "variants": HASHES,
     "run": TEXT.or_null(),

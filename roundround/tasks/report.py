@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from pathlib import Path
 
 from roundround.console import print_result, print_status
 from roundround.errors import UserError, nearest, one_line
-from roundround.files import home_expanded
+from roundround.files import home_expanded, read_text
 from roundround.lab_book.choosing import directories_of, last
-from roundround.report.page.write import write_page
+from roundround.report.page.write import MARK, write_page
 from roundround.runs.leftovers import PAGE
 
 OWN = ("open", "outputs", "to", "verb")
@@ -61,9 +62,19 @@ def places_of(runs: list[Path], to: str | None) -> list[Path]:
         )
     if page.suffix != ".html":
         raise UserError(f"to={to}: give the name of a file that ends in .html")
-    if page.is_dir() or not page.parent.is_dir():
-        raise UserError(f"to={to}: {'it is a folder' if page.is_dir() else f'there is no folder {page.parent}'}")
+    if os.path.isdir(page) or not os.path.isdir(page.parent):  # pathlib's raises for a name that is too long
+        raise UserError(f"to={to}: {'it is a folder' if os.path.isdir(page) else f'there is no folder {page.parent}'}")
+    if os.path.exists(page) and not is_page(page):
+        raise UserError(f"to={to} is there and no page of roundround's; remove it, or give another name")
     return [page]
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page that was written here, so that another may take its place."""
+    try:
+        return MARK in read_text(path)
+    except (OSError, ValueError):
+        return False
 
 
 def to_be_opened(given: str) -> bool:

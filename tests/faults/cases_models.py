@@ -137,6 +137,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "eps null": {"rms_norm_eps": None}, "eps text": {"rms_norm_eps": "x"}, "activation nope": {"hidden_act": "nope"},
     "activation 5": {"hidden_act": 5}, "quantised": {"quantization_config": {"quant_method": "gptq"}},
     "quantised by nobody": {"quantization_config": 5},
+    "max_position 0": {"max_position_embeddings": 0}, "max_position -1": {"max_position_embeddings": -1},
 }  # fmt: skip
 # what this project reads or not, according to transformers: either is right, one line and no hang
 EITHER: dict[str, dict[str, Any]] = {

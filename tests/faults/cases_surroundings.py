@@ -87,6 +87,13 @@ ENVIRONMENTS = [
     of_env({"NO_COLOR": "1"}),
     of_env({"SOURCE_DATE_EPOCH": "x"}),
     of_env({"API_TOKEN": SECRET}),
+    of_env({"TORCH_LOGS": "nonsense"}, (2,)),
+    Case(
+        name="environment: MPLBACKEND of a notebook",
+        args=["reproduce", "rope.fig1"],
+        codes=(0,),
+        env={"MPLBACKEND": "module://matplotlib_inline.backend_inline"},
+    ),
     Case(name="environment: WANDB_MODE='foo' with logger=none", args=TRAIN, env={"WANDB_MODE": "foo"}, codes=(0,)),
 ]
 # refused before the start: a word in the environment must not end a run in its middle
@@ -168,6 +175,7 @@ DISKS = [
     of_disk("read-only for outputs", "ro", (2,), [*TRAIN, "outputs=disk"]),
     of_disk("read-only for the token cache", "ro", (2,), TRAIN, env={"ROUNDROUND_CACHE": "disk"}),
     of_disk("read-only for export", "ro", (2,), ["export", "run=run", "to=disk/x"], given=("run",)),
+    of_disk("52k for a figure", "size=52k", (2,), ["reproduce", "rope.fig1", "outputs=disk/o"], leaves=True),
     of_disk("4k for temporary files", "size=4k", EITHER, TRAIN, env={"TMPDIR": "disk"}),
 ]
 

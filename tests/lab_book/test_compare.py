@@ -61,6 +61,21 @@ def test_the_settings_that_vary_are_found_and_the_seed_is_none(outputs: Path) ->
     assert row.group.peak_memory == {"peak_resident_bytes": 3 << 20, "peak_device_bytes": None}
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("length", [9]), ("length", {"a": 1}), ("length", "256"), ("length", 10**400), ("n", "x"), ("value", 10**400)],
+)
+def test_the_odd_records_of_one_run_leave_the_others_their_numbers(outputs: Path, field: str, value: object) -> None:
+    before = compare(outputs).records()
+    record = {"metric": "perplexity", "length": 16, "value": 3.0, field: value}
+    write_train(outputs / "odd", "alibi", 1, records=[record])
+    found = compare(outputs)
+    assert found.records() == before
+    ((run, why),) = found.skipped
+    assert run == str(outputs / "odd")
+    assert "results.json" in why
+
+
 def test_a_baseline_in_one_setting_is_the_run_that_differs_in_it_alone(outputs: Path) -> None:
     for n, seed in enumerate((1, 2, 3)):
         write_train(outputs / f"ssmax-rope-{seed}", "rope", seed, 20.0 + n, softmax="ssmax")

@@ -63,6 +63,14 @@ def test_a_look_at_a_model_has_the_settings_that_it_was_trained_with(tmp_path: P
         assert not filters_of({key: value}).take(look)
 
 
+def test_a_run_that_looked_at_another_is_no_model(tmp_path: Path) -> None:
+    """A foreign run may name itself, or be one of thousands that each name the next."""
+    own = write_run(tmp_path / "0", run=str(tmp_path / "0"), config={"length": 8}, choices={"pe": "rope"})
+    chain = [write_run(tmp_path / str(n), run=str(tmp_path / str(n - 1))) for n in range(1, 5)]
+    assert [past_run(run).measured for run in (own, *chain)] == [None] * 5
+    assert past_run(own).settings == {"length": 8, "pe": "rope"}
+
+
 def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
     run = run_with(tmp_path, status="running", ended=None)
     with FileLock(run.directory / ".lock"):
@@ -78,6 +86,7 @@ def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
         ({"status": "faild"}, "no status=faild; did you mean 'failed'?"),
         ({"since": "2x"}, "since=2x: give 30m, 12h, 2d, 1w, or a date such as 2026-01-31"),
         ({"since": ""}, "since=: give"),
+        ({"since": "999999w"}, "since=999999w: give"),
         ({"optim.lrr": "1"}, "no run has a setting 'optim.lrr'; did you mean 'optim.lr'?"),
     ],
 )

@@ -11,9 +11,10 @@ from conftest import ROOT
 from helpers_compare import write_eval, write_train
 from scipy import stats
 
-from roundround.intervals import half_width, holm, paired_p
+from roundround.intervals import half_width, holm, mean_of, paired_p
 from roundround.lab_book.compare import compare
 from roundround.lab_book.comparison import Comparison, Row, comparison_of
+from roundround.lab_book.remarks import remarks_of
 from roundround.lab_book.trials import LongTable, Trial
 from roundround.report.comparison_tables import sheets
 
@@ -185,6 +186,36 @@ def test_equal_but_for_rounding_is_equal() -> None:
     p, is_bound = paired_p(values, baseline)
     assert p.tolist() == [1, 0.25, pytest.approx(stats.ttest_rel(values[:, 2], baseline[:, 2]).pvalue)]
     assert is_bound.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("power", [-1000, -600, 0, 600, 1018])
+def test_the_size_of_the_numbers_changes_no_interval_and_no_p(power: int) -> None:
+    """A diverged run has a perplexity of 1e200, whose square is no float; 1e-300 has none either."""
+    values, baseline = np.array([[10.0], [12], [14.5]]), np.array([[9.0], [10], [11]])
+    scaled = np.ldexp(values, power)
+    expected = stats.ttest_1samp(values[:, 0], 0).confidence_interval(0.95)
+    assert mean_of(scaled) == np.ldexp(values.mean(0), power)
+    assert half_width(scaled)[0] == pytest.approx(
+        math.ldexp((expected.high - expected.low) / 2, power), rel=1e-9, abs=0
+    )
+    p, _ = paired_p(scaled, np.ldexp(baseline, power))
+    assert p == pytest.approx(stats.ttest_rel(values, baseline).pvalue)
+
+
+@pytest.mark.parametrize("huge", [1e200, 1e308, -1e308])
+def test_a_diverged_run_has_a_row_and_the_others_keep_theirs(huge: float) -> None:
+    """Its interval is left out, and a remark says so, where it would be no float."""
+    table = trials({"rope": {1: huge, 2: -huge, 3: huge}, "nope": {1: 1, 2: 3, 3: 4}, "alibi": {1: 2, 2: 3, 3: 5}})
+    found = comparison_of(table, ["pe=rope"])
+    rope, nope = row_of(found, "rope"), row_of(found, "nope")
+    assert rope.mean == pytest.approx(huge / 3)
+    assert (nope.mean, nope.low) == pytest.approx((8 / 3, 8 / 3 - 4.302653 * math.sqrt(7) / 3))
+    without = [row.settings["pe"] for row in found.table if row.low is None]
+    assert without == (["rope"] if abs(huge) == 1e308 else [])
+    said = [line for line in remarks_of(found) if "too large" in line]
+    assert len(said) == len(without)
+    (table_shown,), _ = sheets(found)
+    assert max(len(cell) for row in table_shown.rows for cell in row) < 40
 
 
 def test_small_differences_of_large_values_are_tested() -> None:

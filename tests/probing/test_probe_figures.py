@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers_hf import some_tokens, tiny
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
 from roundround.hf.patching.attention import installed
@@ -46,13 +47,11 @@ def seen() -> Probe:
 
 @contextmanager
 def kept() -> Iterator[dict[str, Any]]:
-    """Figures by name, laid out as they are saved, and not written; closed at the end."""
-    from matplotlib import pyplot as plt
-
+    """Figures by name, laid out as they are saved, and not written."""
     found: dict[str, Any] = {}
 
     def keep(figure: Any, folder: Path, name: str, kinds: object = ()) -> list[Path]:
-        figure.canvas.draw()
+        FigureCanvasAgg(figure).draw()
         found[name] = figure
         return []
 
@@ -60,8 +59,6 @@ def kept() -> Iterator[dict[str, Any]]:
         for module in (probe_figures, ablation_report, perplexity):
             patch.setattr(module, "save", keep)
         yield found
-    for figure in found.values():
-        plt.close(figure)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,32 @@ def test_every_kind_of_page_is_well_formed_and_fetches_nothing(tmp_path: Path) -
             assert not [name for name in attributes if name.startswith("on")], (verb, tag)
         pictures = [a for tag, a in page.elements if tag == "svg" and a.get("aria-hidden") != "true"]
         assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
+
+
+ODD = {"negative": -1.0, "below the smallest": 5e-324, "huge": 1e308, "huge and negative": -1e308, "none": 0.0}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_numbers_of_any_size_leave_a_page(tmp_path: Path, odd: float) -> None:
+    """A loss that diverged, or what a foreign run says: a chart may lack the point, and the table has it."""
+    warnings.simplefilter("error")
+    for verb, run in runs_of_every_kind(tmp_path).items():
+        for name in ("results.json", "metrics.jsonl"):
+            if (run / name).exists():
+                text = (run / name).read_text()
+                (run / name).write_text(re.sub(r'"(value|mean|low|high|loss)": [\d.e-]+', rf'"\1": {odd}', text))
+        assert "<table" in page_of(run), verb
+
+
+def test_a_page_has_up_to_two_megabytes_whatever_a_run_holds(tmp_path: Path) -> None:
+    run = runs_of_every_kind(tmp_path)["max-retrieval"]
+    save_file({f"softmax.{n}": np.zeros((100, 1600), np.float32) for n in (1, 2)}, run / "attention.safetensors")
+    page = page_of(run)
+    assert len(page) < 100_000
+    assert "attention.safetensors has more than 300,000 weights: no map is shown" in page
+    long = write_run(tmp_path / "long", "theory", [], config={"words": "x" * 2_000_000})
+    with pytest.raises(UserError, match=r"its page would have 2,\d+,\d+ bytes, and a page has up to 2,000,000"):
+        page_of(long)
 
 
 def test_names_from_anywhere_stand_on_the_page_as_text(tmp_path: Path) -> None:

@@ -133,6 +133,16 @@ def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Com
     assert roundround("report", "outputs").out.split() == [str(run / "report.html") for run in runs]
     assert roundround("report", "last", "to=page.html").out == f"{Path('page.html').absolute()}\n"
     assert "Evaluation" in Page(Path("page.html").read_text()).text
+    assert roundround("report", "last", "to=page.html").code == 0, "a page takes the place of a page"
+
+
+def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
+    run = write_run(Path("run").absolute(), "eval", eval_records([(64, 2.0)]))
+    Path("notes.html").write_text("<p>mine</p>")
+    assert_refused(
+        roundround("report", str(run), "to=notes.html"), "to=notes.html is there and no page of roundround's"
+    )
+    assert Path("notes.html").read_text() == "<p>mine</p>"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +152,7 @@ def test_report_writes_the_page_into_the_run_and_prints_its_path(roundround: Com
         (["."], "holds no run"),
         (["run", "to=page.txt"], "to=page.txt: give the name of a file that ends in .html"),
         (["run", "to=no/page.html"], "there is no folder"),
+        (["run", f"to={'x' * 300}.html"], "File name too long"),
         (["run", "run2", "to=page.html"], "to=page.html is one file, and 2 runs are meant"),
         (["run", "opn=true"], "no key opn; did you mean 'open'?"),
         (["run", "open=1"], "open=1 must be true or false"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,6 +35,42 @@ def test_a_table_shows_its_title_as_it_is(capsys: pytest.CaptureFixture[str]) ->
     title = "pe=[red]x[/nope], softmax=[link](y)"
     print_table(evaluation.table({}, train_length=8, title=title), width=200)
     assert title in capsys.readouterr().err
+
+
+def test_a_command_draws_without_pyplot_whatever_backend_a_notebook_has_chosen(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from roundround.__main__ import main
+try:
+    main()
+except SystemExit:
+    from roundround.report.figures import colour_map, save, subplots
+    figure, axes = subplots(1, 2, figsize=(4, 2), sharey=True)
+    axes[0].plot([0, 1], color=colour_map("viridis")(0.5))
+    save(figure, Path(), "drawn")
+    assert "matplotlib.pyplot" not in sys.modules
+"""
+    env = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--version"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in tmp_path.iterdir()} == {f"drawn.{kind}" for kind in KINDS}
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_told_as_such_and_leaves_no_part_of_a_figure(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(subplots()[0], tmp_path, "picture", [kind])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.pictures

@@ -94,8 +94,12 @@ def test_a_resume_removes_temporary_files_and_nothing_of_the_users(tmp_path: Pat
     mine = [".notes.json.abcdefgh", ".run.json.bak", ".run.json.ABCDEFGH", "run.json.abcdefgh", ".env"]
     for name in [*mine, ".run.json.a_b2defg", ".results.json.abcdefgh", ".metrics.jsonl.abcdefgh"]:
         (run / name).write_text("")
+    (run / "figures").mkdir()
+    for name in (".accuracy.svg.abcdefgh", ".mine.json.abcdefgh"):
+        (run / "figures" / name).write_text("")
     work(run)
-    assert names(run) == before | set(mine)
+    assert names(run) == before | set(mine) | {"figures"}
+    assert names(run / "figures") == {".mine.json.abcdefgh"}
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", "tokenizer.json", "checkpoints"])

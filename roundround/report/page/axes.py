@@ -39,7 +39,10 @@ def scale_of(
     log: bool,
     limits: tuple[float | None, float | None] = (None, None),
 ) -> Scale:
-    """The scale that takes all values in, with a margin; `limits`: where it begins, and what it never goes beyond."""
+    """The scale that takes all values in, with a margin.
+
+    limits: where it begins, and what it never goes beyond, unless all values lie there.
+    """
     least, most = min(values), max(values)
     if log:
         margin = (most / least) ** 0.04 if most > least else 1.5
@@ -47,7 +50,7 @@ def scale_of(
     margin = 0.05 * (most - least) or 0.1 * abs(most) or 1.0
     low = least - margin if limits[0] is None else limits[0]
     high = most + margin if limits[1] is None else min(most + margin, limits[1])
-    return Scale(low, high, start, end)
+    return Scale(low, high, start, end) if low < high else Scale(least - margin, most + margin, start, end)
 
 
 def even_ticks(low: float, high: float) -> list[float]:

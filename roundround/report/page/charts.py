@@ -15,7 +15,13 @@ from roundround.report.page.numbers import shown
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 44
 N_STYLES = 8  # of series; later ones repeat them
+MOST = 1e100  # of a value that is drawn; a diverged run has larger ones, which the tables show
 MOST_MARKERS = 40  # points of a line that carry a marker and a text of their own
+
+
+def within(value: float, *, log: bool) -> bool:
+    """Whether a scale can have a value: its square, and its ratio to every other, are numbers too."""
+    return abs(value) <= MOST and (not log or value >= 1 / MOST)
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Chart:
         return list(by_name.values()) if len(by_name) > 1 else []
 
     def visible(self, x: float, y: float | None) -> bool:
-        return y is not None and not (self.log_x and x <= 0) and not (self.log_y and y <= 0)
+        return y is not None and within(x, log=self.log_x) and within(y, log=self.log_y)
 
     def fitted_scales(self) -> tuple[Scale, Scale] | None:
         """None where there is nothing to draw."""
@@ -69,7 +75,7 @@ class Chart:
         bands = [edge for series in self.series for band in series.band if band is not None for edge in band]
         if not points:
             return None
-        heights = [y for _, y in points] + [edge for edge in bands if edge > 0 or not self.log_y]
+        heights = [y for _, y in points] + [edge for edge in bands if within(edge, log=self.log_y)]
         ends = (WIDTH - RIGHT, LEFT) if self.reverse_x else (LEFT, WIDTH - RIGHT)
         x_scale = scale_of([x for x, _ in points], *ends, log=self.log_x)
         return x_scale, scale_of(heights, HEIGHT - BOTTOM, TOP, log=self.log_y, limits=self.limits)

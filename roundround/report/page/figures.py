@@ -1,44 +1,37 @@
-"""Figures that a run left as SVG files, made fit to stand inside a page.
+"""Figures that a run left as SVG files, as images inside a page.
 
-A run directory may be anybody's: of an SVG only shapes and text are kept, nothing that runs, fetches or styles what is
-outside. Names inside are given a prefix, because those of two figures are the same.
+A run directory may be anybody's. In an image nothing runs, nothing is fetched, and nothing reaches the page around it;
+one that would take a browser hours to draw is left out.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
-
-from markupsafe import Markup
 
 from roundround.errors import escaped, one_line
 from roundround.files import read_text
 from roundround.report.page.sources import RunFiles
 
 LARGEST = 1 << 20  # bytes of a figure on a page
-MOST_TOGETHER = 1_300_000  # bytes of all figures, so that the page stays below two million
-SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
-ELEMENTS = {
-    "svg", "g", "defs", "use", "clipPath", "path", "rect", "circle", "ellipse", "line", "polyline", "polygon", "text",
-    "tspan", "image", "linearGradient", "radialGradient", "stop", "pattern",
-}  # fmt: skip
-ATTRIBUTES = {
-    "id", "d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "rx", "ry", "dx", "dy", "width", "height", "points",
-    "transform", "viewBox", "style", "clip-path", "fill", "stroke", "stroke-width", "opacity", "offset", "stop-color",
-    "preserveAspectRatio", "patternUnits", "patternTransform", "gradientUnits", "text-anchor", "font-size",
-}  # fmt: skip
-LEADS_OUT = re.compile(r"url\((?!\s*#)|@import|expression|javascript:", re.IGNORECASE)
-PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]+")
+MOST_TOGETHER = 1_300_000  # characters of all figures in base64, so that the page stays below two million
+MOST_DRAWN = 300_000  # shapes of a figure, those that are drawn again included; the largest of ours has 9,000
+SVG = "http://www.w3.org/2000/svg"
+NAMED = re.compile(r"#([^\s'\")]+)")
+ElementTree.register_namespace("", SVG)  # else each name gets a prefix
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the run: its name, its SVG as text, and what stands for it where it is not seen."""
+    """A figure of the run: its name, the address that holds all of it, and what stands for it where it is not seen."""
 
     name: str
-    svg: Markup
+    address: str
     alt: str
 
 
@@ -48,20 +41,19 @@ def figures_of(files: RunFiles, folder: str = "figures") -> list[Figure]:
     found, together = [], 0
     for number, path in enumerate(sorted(paths, key=size)):
         try:
-            svg = cleaned(read_text(path, LARGEST), f"f{number}-")
+            address = address_of(read_text(path, LARGEST))
         except (OSError, ValueError, RecursionError, ElementTree.ParseError) as error:
             files.remarks.append(f"{folder}/{path.name} cannot be shown ({one_line(error)})")
             continue
-        together += len(svg)
+        together += len(address)
         if together > MOST_TOGETHER:
             left = sorted(paths, key=size)[number:]
             names = ", ".join(f"{folder}/{path.name}" for path in left)
             files.remarks.append(f"left out, because a page has up to 2 MB: {names}")
             break
         name = escaped(path.stem)
-        found.append(
-            Figure(name, Markup(svg), f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables")
-        )
+        alt = f"{name.replace('_', ' ')}: a figure of this run; its numbers are in the tables"
+        found.append(Figure(name, address, alt))
     return sorted(found, key=lambda figure: figure.name)
 
 
@@ -72,41 +64,31 @@ def size(path: Path) -> int:
         return 0
 
 
-def cleaned(text: str, prefix: str) -> str:
-    """The SVG with nothing but shapes and text, its names behind a prefix. ParseError, ValueError for what is none."""
+def address_of(text: str) -> str:
+    """The figure as a data address, written anew from what was read. ParseError, ValueError for what is no figure."""
     if "<!ENTITY" in text:
         raise ValueError("it declares entities")
     root = ElementTree.fromstring(text)
-    if root.tag != f"{SVG}svg":
+    if root.tag != f"{{{SVG}}}svg":
         raise ValueError("it is no SVG")
-    kept = copied(root, prefix)
-    kept.attrib.pop("style", None)
-    kept.set("aria-hidden", "true")
-    kept.set("focusable", "false")
-    return ElementTree.tostring(kept, encoding="unicode")
+    styles = ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("style")]
+    for value in [*styles, *(value for node in root.iter() for value in node.attrib.values())]:
+        if "\\" in value or "data:" in value.replace("data:image/png;base64,", ""):
+            raise ValueError("it holds a picture of another kind, or an escape")
+    if any("#" in style for style in styles):
+        raise ValueError("a style names another part")
+    if n_drawn(root) > MOST_DRAWN:
+        raise ValueError(f"it draws more than {MOST_DRAWN:,} shapes")
+    return f"data:image/svg+xml;base64,{base64.b64encode(ElementTree.tostring(root, encoding='utf-8')).decode()}"
 
 
-def copied(node: ElementTree.Element, prefix: str) -> ElementTree.Element:
-    """The element without what is not allowed, below it too."""
-    kept = ElementTree.Element(node.tag.removeprefix(SVG), allowed(node, prefix))
-    kept.text, kept.tail = node.text, node.tail
-    for child in node:
-        if isinstance(child.tag, str) and child.tag.removeprefix(SVG) in ELEMENTS:
-            kept.append(copied(child, prefix))
-    return kept
+def n_drawn(root: ElementTree.Element) -> int:
+    """The elements of a figure, those that a name draws again included. RecursionError for one that draws itself."""
+    by_name = {node.get("id"): node for node in root.iter()}
 
+    @cache
+    def weight(node: ElementTree.Element) -> int:
+        again = (by_name.get(unquote(name)) for value in node.attrib.values() for name in NAMED.findall(value))
+        return 1 + sum(map(weight, node)) + sum(weight(other) for other in again if other is not None)
 
-def allowed(node: ElementTree.Element, prefix: str) -> dict[str, str]:
-    """The attributes that stay: no events, no addresses but names in this figure and pictures in base64."""
-    found = {}
-    for name, value in node.attrib.items():
-        if name in ("href", f"{XLINK}href"):
-            if value.startswith("#"):
-                found["href"] = f"#{prefix}{value[1:]}"
-            elif PICTURE.fullmatch(value):
-                found["href"] = value
-        elif name == "id":
-            found["id"] = prefix + value
-        elif name in ATTRIBUTES and not LEADS_OUT.search(value):
-            found[name] = re.sub(r"url\(\s*#", f"url(#{prefix}", value)
-    return found
+    return weight(root)

@@ -36,8 +36,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         by_metric.setdefault((str(record.get("verb") or ""), record["metric"]), []).append(record)
     x_axes = {**X_AXES, "length": "length"} if about.get("of_tasks") is True else X_AXES
     sections = [section_of(verb, records, x_axes) for verb, records in by_verb(by_metric).items()]
-    curves = curves_of(listed(about, "curves"))
-    sections.append(Section("Training curves", charts=[] if curves.scales is None else [curves]))
+    sections.append(Section("Training curves", charts=[curves_of(listed(about, "curves"))]))
     drawn = [figure for figure in figures_of(files) if figure.name.endswith("matrix")]
     sections += [Section("Two settings crossed", figures=drawn), which_runs(about)]
     return View(sections, scope(about))
@@ -86,7 +85,7 @@ def charts_of(metric: str, records: Sequence[Record], x_axes: dict[str, str]) ->
     labelled = axis, x_axes[axis]
     charts = [chart_of(title, panel, labelled, metric) for title, panel in panels.items()]
     charts += [chart_of(title, panel, labelled, metric, differences=True) for title, panel in panels.items()]
-    return [chart for chart in charts if chart.scales is not None]
+    return charts
 
 
 def panel_key(records: Sequence[Record]) -> str | None:

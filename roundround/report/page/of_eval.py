@@ -30,7 +30,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         charts = [right_by_length(files, records), loss_by_length(records)]
     heads = dispersion(records, "length" if of_task else "context length (tokens)")
     title = "Right answers" if of_task else "Perplexity"
-    sections = [Section(title, charts=[chart for chart in charts if chart.scales is not None])]
+    sections = [Section(title, charts=charts)]
     if heads:
         note = "A line for each head, or for the mean of a layer's heads where there are many; of many layers some."
         sections.append(Section("Dispersion", charts=heads, note=note))
@@ -154,9 +154,7 @@ def dispersion(records: Sequence[Record], x_label: str) -> list[Chart]:
         drawn = sorted(found.items())[:: -(-len(found) // N_STYLES)] if found else []
         series = [line for style, (layer, heads) in enumerate(drawn) for line in lines_of(layer, heads, style)]
         ticks = sorted({length for heads in found.values() for length in heads})
-        chart = Chart(label.capitalize(), series, x_label, label, log_x=True, log_y=log, x_ticks=ticks)
-        if chart.scales is not None:
-            charts.append(chart)
+        charts.append(Chart(label.capitalize(), series, x_label, label, log_x=True, log_y=log, x_ticks=ticks))
     return charts
 
 

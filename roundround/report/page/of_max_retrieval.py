@@ -22,6 +22,7 @@ MEASURES = {  # metric: title, label, a factor that makes it per cent, the most 
     "entropy": ("Entropy of the weights", "mean entropy (nats)", 1.0, None),
     "largest_weight": ("Largest weight", "mean largest weight", 1.0, 1.0),
 }
+MOST_WEIGHTS = 300_000  # of all maps, so that a page has up to two million bytes; ours have some thousands
 Cells = dict[str, dict[float, list[float]]]  # by normaliser and number of items: a value for each seed
 
 
@@ -32,7 +33,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     sections = [
         Section("Accuracy and dispersion by the number of items", charts=charts, tables=[table_of(cells["accuracy"])]),
         maps_of(files),
-        Section("Training", charts=[chart for chart in [loss_of(files)] if chart.scales is not None]),
+        Section("Training", charts=[loss_of(files)]),
         Section("Every number", tables=every_number(records)),
     ]
     maps = sections[1].values.pop("data", None)
@@ -89,11 +90,15 @@ def table_of(cells: Cells) -> Table:
 
 def maps_of(files: RunFiles) -> Section:
     """The attention maps: for each normaliser and size, sets by items of highest priority."""
-    arrays = files.arrays("attention.safetensors")
+    arrays, n_weights = files.arrays("attention.safetensors"), 0
     maps: dict[str, dict[str, Any]] = defaultdict(dict)
     for key, weights in arrays.items():
         name, _, n = key.rpartition(".")
         if n.isdecimal() and weights.ndim == 2:
+            n_weights += weights.size
+            if n_weights > MOST_WEIGHTS:
+                files.remarks.append(f"attention.safetensors has more than {MOST_WEIGHTS:,} weights: no map is shown")
+                return Section("Attention by size")
             maps[name][n] = map_of(weights)
     if not maps:
         return Section("Attention by size")

@@ -127,7 +127,7 @@ def ablation(records: Sequence[Record]) -> Section:
         charts = [by_place(found)]
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
-    return Section("Frequencies set to zero", charts=[c for c in charts if c.scales is not None], note=note)
+    return Section("Frequencies set to zero", charts=charts, note=note)
 
 
 def curve(records: Sequence[Record], end: str, other: str) -> Chart:

@@ -18,7 +18,7 @@ Points = list[tuple[float, float | None]]
 def view(files: RunFiles, records: list[Record]) -> View:
     """Loss and held-out loss, of a task what is right, learning rate, gradient norm and speed; results as tables."""
     lines = files.metrics()
-    curves = [curve for curve in (losses(lines), shares(lines), *others(lines)) if curve.scales is not None]
+    curves = [losses(lines), shares(lines), *others(lines)]
     results = [
         r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
     ]

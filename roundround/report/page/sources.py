@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from roundround.errors import UserError, one_line
 from roundround.files import check_is_file, parse_json, read_text
-from roundround.lab_book.past_run import DIED, PastRun, past_run
+from roundround.lab_book.past_run import DIED, PastRun, is_number, past_run
 from roundround.runs.leftovers import METRICS, RESULTS
 
 if TYPE_CHECKING:
@@ -109,9 +109,4 @@ def opened_run(directory: Path) -> RunFiles:
 
 def number(value: Any) -> float | None:
     """A finite number; None for anything else, the names of numbers that are not finite included."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return float(value) if is_number(value) else None

@@ -12,7 +12,10 @@ from roundround.report.page.tables import Table
 
 @dataclass
 class Section:
-    """A heading and what stands below it. `part` is a template of its own, with `values` for it."""
+    """A heading and what stands below it. `part` is a template of its own, with `values` for it.
+
+    Charts without a point are left out.
+    """
 
     title: str
     charts: list[Chart] = field(default_factory=list)
@@ -22,6 +25,9 @@ class Section:
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
     folded: bool = False
+
+    def __post_init__(self) -> None:
+        self.charts = [chart for chart in self.charts if chart.scales is not None]
 
     @property
     def empty(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.errors import one_line
+from roundround.errors import UserError, one_line
 from roundround.files import write_atomically
 from roundround.lab_book.changes import changed_settings
 from roundround.report.page import facts, of_any, of_comparison, of_eval, of_max_retrieval, of_probe, of_train
@@ -22,6 +22,7 @@ VIEWS: dict[str, Callable[[RunFiles, list[Record]], View]] = {
     "max-retrieval": of_max_retrieval.view,
     "compare": of_comparison.view,
 }
+MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 LARGEST = 2_000_000  # bytes of a page
 MOST_CELLS = 40_000  # of fifty bytes each: what fits into a page
 MOST_ROWS = (1000, 200, 40)  # of a table: as many of them as keep the page below that
@@ -45,7 +46,7 @@ def view_of(files: RunFiles, records: list[Record]) -> View:
 
 
 def page_of(directory: Path) -> str:
-    """The page as text. What cannot be read is said on it. UserError where the directory is no run."""
+    """The page as text. What cannot be read is said on it. UserError where the directory is no run, or says more."""
     files = opened_run(directory)
     records = files.records()
     view = view_of(files, records)
@@ -73,5 +74,5 @@ def page_of(directory: Path) -> str:
             continue  # to render it first would take as long as all the rest
         page = html(values, view.scripts)
         if len(page.encode()) <= LARGEST:
-            break
-    return page
+            return page
+    raise UserError(f"{directory}: its page would have {len(page.encode()):,} bytes, and a page has up to {LARGEST:,}")
