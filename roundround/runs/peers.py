@@ -29,7 +29,7 @@ SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others 
 SECONDS_TO_NOTICE = 5.0  # that another process has failed, by one's own failing collective operation
 SECONDS_BETWEEN_LOOKS = 0.5
 RANK = "rank"
-KILLED = {"code": 1, "line": "was killed, or its machine is gone"}
+KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
 
 
 class Store(Protocol):
