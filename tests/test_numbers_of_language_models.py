@@ -96,7 +96,6 @@ def test_what_the_crossing_does_not_show() -> None:
 
 # -- table2.md
 
-UNFINISHED = pytest.mark.xfail(strict=True, reason="seeds 2 to 5 of WikiText-2 are being measured again")
 MARGIN = 0.0048  # nats per token, 0.75-RoPE before RoPE on Wikipedia
 
 
@@ -116,7 +115,7 @@ def ends(found: list[table2.Difference], digits: int = 2) -> str:
     return f"{sizes[0]:.{digits}f} to {sizes[-1]:.{digits}f}"
 
 
-@pytest.mark.parametrize("corpus", ["tinystories", pytest.param("wikitext2", marks=UNFINISHED)])
+@pytest.mark.parametrize("corpus", ["tinystories", "wikitext2"])
 def test_tables_of_table2(corpus: str) -> None:
     found, text = sweep(corpus), text_of("table2")
     for table in (
@@ -254,9 +253,6 @@ CLAIMS: dict[str, Claims] = {
 }
 
 
-OF_WIKITEXT = (nope_is_worse_again, fast_pairs_count_again, not_confirmed, three_quarters_and_rope)
-
-
 @pytest.mark.parametrize("page", CLAIMS)
 def test_every_bold_sentence_with_a_number_is_checked_here(page: str) -> None:
     check_listed(page, CLAIMS[page])
@@ -264,12 +260,7 @@ def test_every_bold_sentence_with_a_number_is_checked_here(page: str) -> None:
 
 @pytest.mark.parametrize(
     ("page", "start", "claim"),
-    [
-        pytest.param(page, start, claim, marks=UNFINISHED if claim in OF_WIKITEXT else ())
-        for page in CLAIMS
-        for start, claim in CLAIMS[page].items()
-        if claim
-    ],
+    [(page, start, claim) for page in CLAIMS for start, claim in CLAIMS[page].items() if claim],
 )
 def test_a_bold_sentence_says_what_its_stored_values_say(page: str, start: str, claim: Callable[[], list[str]]) -> None:
     check_claim(page, start, claim)
