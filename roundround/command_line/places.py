@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ claimed: dict[str, str] = {}  # directories made by this process, each with the 
 typed: list[str] = []  # the overrides of this command
 sweeps: list[str] = []  # those of sweeps, for the last line on standard output
 
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
 WRONG_PLACE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR),
     errno.E2BIG,  # of a command: the overrides of a foreign run
@@ -48,6 +50,8 @@ def given(key: str, value: object) -> str:
     text = "" if value is None else str(value)
     if not text.strip():
         raise UserError(f"{key}= is empty; give a folder")
+    if "://" in text:
+        raise UserError(f"{key}= is an address, perhaps with a password; give a folder of this machine")
     if escaped(text) != text:
         raise UserError(f"{key}={text}: control characters, or bytes that are not UTF-8, in the name of a folder")
     return text
@@ -74,6 +78,9 @@ def leave_nothing(directory: Path, file: str) -> None:
         if directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
             (directory / file).unlink(missing_ok=True)
             directory.rmdir()
+            if DAY.fullmatch(directory.parent.name):  # neither the day's folder nor the verb's where they are empty now
+                directory.parent.rmdir()
+                directory.parent.parent.rmdir()
 
 
 def of_the_place(error: OSError, directory: Path) -> str | None:
