@@ -14,6 +14,7 @@ from typing import Any
 from roundround.errors import printable
 
 DEEPEST = 32  # levels of nesting; a config has five
+MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
 MOST_TOKENS = 2**31
 
 
@@ -67,7 +68,10 @@ WHOLE = Kind("a whole number", is_whole)
 TOKENS = Kind(f"a whole number from 0 to {MOST_TOKENS:,}", lambda value: is_whole(value) and 0 <= value <= MOST_TOKENS)
 BYTES = Kind("numbers of bytes by name", lambda value: is_by_name(value, is_size))
 YES_NO = Kind("true or false", lambda value: isinstance(value, bool))
-TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
+WORDS = Kind(
+    f"a list of texts that one command can take, {MOST_TYPED:,} characters together",
+    lambda value: isinstance(value, list) and all(map(is_text, value)) and len(" ".join(value)) <= MOST_TYPED,
+)
 VALUES = Kind("values by name", lambda value: isinstance(value, dict))
 OPTIONS = Kind("texts by name", lambda value: is_by_name(value, TEXT.or_null().fits))
 HASHES = Kind("hashes by class and file", lambda value: is_by_name(value, lambda files: is_by_name(files, is_text)))
@@ -86,7 +90,7 @@ NEEDED = {
     "started": DATE,
     "roundround": TEXT,
     "command": TEXT,
-    "overrides": TEXTS,
+    "overrides": WORDS,
     "config": VALUES,
     "seed": WHOLE.or_null(),
     "data": VALUES.or_null(),
