@@ -1,4 +1,4 @@
-"""One of two processes is killed: the other ends within a minute with a line that names it, and `resume=` goes on.
+"""One of several processes is killed: the others end, one says which it was, and `resume=` continues the run.
 
 Whole processes, as the launchers start them; tests/cluster does the same under Slurm.
 """
@@ -20,24 +20,45 @@ import pytest
 from whole_process import process_of
 
 ROUNDROUND = ["-m", "roundround"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *ROUNDROUND]
-LAUNCHERS = {"torchrun": (TORCHRUN, "RANK"), "Lightning": (ROUNDROUND, "LOCAL_RANK")}
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
+VARIABLES = {"torchrun": "RANK", "Lightning": "LOCAL_RANK"}  # by launcher, that of a process's rank
 ENDLESS = ["trainer.max_steps=1000000", "validate_every=1000000", "checkpoint_every=20"]
 MINUTE = 60.0
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("rank", ["0", "1"])
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_killed_process_is_named_by_the_other(name: str, rank: str, here: Path, fast: list[str]) -> None:
-    (launcher, variable), command = LAUNCHERS[name], ["train", *fast, *ENDLESS, "trainer.devices=2"]
-    with started([*launcher, *command], here) as process:
+@pytest.mark.parametrize(  # of four in a ring, rank 2 stands opposite rank 0, which writes the run
+    ("launcher", "n", "rank"),
+    [
+        *(("torchrun", 2, 0), ("torchrun", 2, 1), ("torchrun", 4, 2), ("torchrun", 4, 0)),
+        *(("Lightning", 2, 0), ("Lightning", 2, 1), ("Lightning", 4, 2)),
+    ],
+)
+def test_a_killed_process_is_named_by_the_others(launcher: str, n: int, rank: int, here: Path, fast: list[str]) -> None:
+    words = [*ROUNDROUND, "train", *fast, *ENDLESS, f"trainer.devices={n}", f"batch_size={n}"]
+    if launcher == "torchrun":
+        words = [*TORCHRUN, f"--nproc-per-node={n}", *words]
+    with started(words, here) as process:
         checkpoint = wait_for_a_checkpoint(here, process)
-        line = said_of_killed(rank, pid_of(rank, variable, here), process, here)
+        line = said_of_killed(f"{rank} of {n}", pid_of(str(rank), VARIABLES[launcher], here), process, here)
     run = checkpoint.parent.parent
     assert line.count("roundround train: ") == 1
-    assert json.loads((run / "run.json").read_text())["status"].startswith(f"failed: rank {rank} of 2 was killed")
+    assert json.loads((run / "run.json").read_text())["status"].startswith(f"failed: rank {rank} of {n} was killed")
     goes_on(run, here)
+
+
+@pytest.mark.faults
+def test_what_torchrun_starts_again_resumes_in_its_own_directory(here: Path, fast: list[str]) -> None:
+    steps = ["trainer.max_steps=300", "validate_every=1000000", "checkpoint_every=20"]
+    words = [*TORCHRUN, "--nproc-per-node=2", "--max-restarts=2", *ROUNDROUND, "train", *fast, *steps]
+    with started([*words, "trainer.devices=2"], here) as process:
+        checkpoint = wait_for_a_checkpoint(here, process)
+        os.kill(pid_of("1", "RANK", here), signal.SIGKILL)
+        assert process.wait(4 * MINUTE) == 0
+    run = checkpoint.parent.parent
+    assert list(here.glob("outputs/train/*/*")) == [run]
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+    assert last_step(run) == 300
 
 
 @pytest.mark.faults
@@ -52,7 +73,8 @@ def test_one_that_is_killed_while_they_start_is_named_too(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         time.sleep(seconds)
-        line = said_of_killed(rank, process.pid if rank == "0" else pid_of(rank, "LOCAL_RANK", here), process, here)
+        pid = process.pid if rank == "0" else pid_of(rank, "LOCAL_RANK", here)
+        line = said_of_killed(f"{rank} of 2", pid, process, here)
     assert line.count("roundround train: ") == 1
     assert "Traceback" not in line
 
@@ -72,7 +94,7 @@ def started(words: list[str], here: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def said_of_killed(rank: str, pid: int, first: subprocess.Popen[bytes], here: Path) -> str:
-    """Standard error after the process of a rank was killed, once all have ended and one has named it, in a minute."""
+    """Standard error after a process, such as rank `1 of 2`, was killed: all end, and one names it in a minute."""
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     first.wait(MINUTE)
@@ -112,7 +134,7 @@ def wait_for_a_checkpoint(here: Path, process: subprocess.Popen[Any]) -> Path:
 
 def wait_for_the_line(here: Path, rank: str, deadline: float) -> str:
     """Standard error, once it has the line: the first process may be the one that was killed, and others outlive it."""
-    while f"rank {rank} of 2 was killed" not in (said := (here / "err.txt").read_text()):
+    while f"rank {rank} was killed" not in (said := (here / "err.txt").read_text()):
         assert time.monotonic() < deadline, said
         time.sleep(0.1)
     return said
