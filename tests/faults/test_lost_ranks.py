@@ -77,6 +77,7 @@ def test_one_that_is_killed_while_they_start_is_named_too(
         line = said_of_killed(f"{rank} of 2", pid, process, here)
     assert line.count("roundround train: ") == 1
     assert "Traceback" not in line
+    assert all((run / "run.json").exists() for run in here.glob("outputs/train/*/*"))  # one that has not begun is gone
 
 
 @contextmanager
