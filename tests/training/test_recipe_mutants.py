@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from recipe_mutants import MODULE, MUTANTS, ROOT, survives
 
 
+@pytest.mark.slow
 def test_the_copy_passes_unchanged(tmp_path: Path) -> None:
     assert survives("nothing changed", MODULE, "import torch\n", "import torch\n", home=tmp_path)
 

@@ -144,6 +144,7 @@ def test_accumulation_changes_nothing_but_rounding(train: Callable[..., Done]) -
 TWO = ["trainer.devices=2", "trainer.strategy=ddp", "optim.eps=1e-3"]
 
 
+@pytest.mark.slow  # those of torchrun below take the same way from there on, in a third of the time
 def test_two_processes_see_the_data_of_one(
     here: Path, fast: list[str], train: Callable[..., Done], server: Forkserver, env: dict[str, str], streams: Path
 ) -> None:
