@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import ROOT, STORIES
 from helpers_hf import FAMILIES, N_VOCAB, some_tokens, tiny
+from rounding import rounding
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import roundround as rr
@@ -23,6 +24,10 @@ from roundround.model.decoder import Decoder
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
+
+# transformers has cosines in float32 in a model in float64 too: their last places move its sharp attention, and with it
+# the logits, by a hundred times as much
+OF_COSINES = 100 * rounding()
 
 
 def logits(model: PreTrainedModel) -> torch.Tensor:
@@ -67,11 +72,11 @@ def published(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     [("temperature", {"temperature": 0.4}, tempered), ("adaptive_temperature", {}, published)],
 )
 def test_a_patched_model_computes_the_formula(softmax: str, numbers: dict[str, float], formula: object) -> None:
-    model = tiny("llama")
+    model = tiny("llama").double()  # its attention is sharp, so that the rounding of float32 is multiplied
     expected = eager_with(model, formula)
     stock = logits(model)
     with rr.patch(model, softmax=softmax, **numbers) as patched:
-        torch.testing.assert_close(logits(patched), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits(patched), expected)
     assert torch.equal(logits(model), stock)
     assert (stock - expected).abs().max() > 0.01
 
@@ -89,13 +94,11 @@ def test_a_cache_changes_nothing(softmax: str, name: str) -> None:
 
 
 def test_p_rope_is_its_frequencies() -> None:
-    model, proportional = (
-        tiny("llama"),
-        tiny("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
-    )
+    rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    model, proportional = tiny("llama").double(), tiny("llama", rope_parameters=rope).double()
     own = [table.clone() for table in frequency_tables(model)]
     with rr.patch(model, pe="p_rope", p=0.5):
-        torch.testing.assert_close(logits(model), logits(proportional), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits(model), logits(proportional), rtol=0, atol=OF_COSINES)
     assert all(torch.equal(a, b) for a, b in zip(own, frequency_tables(model), strict=True))
     with rr.patch(model, pe="nope", softmax="softmax"):
         assert not frequency_tables(model)[0].any()
@@ -124,13 +127,13 @@ def test_each_kind_of_layer_keeps_its_own_base() -> None:
 
 
 def test_numbers_go_to_the_option_that_has_them() -> None:
-    model, by_hand = tiny("llama"), tiny("llama")
+    model, by_hand = tiny("llama").double(), tiny("llama").double()
     with rr.patch(model, softmax="temperature", pe="p_rope", temperature=0.4, p=0.5):
         both = logits(model)
     for layer in by_hand.model.layers:
         layer.self_attn.q_proj.weight /= 0.4
     with rr.patch(by_hand, pe="p_rope", p=0.5):
-        torch.testing.assert_close(both, logits(by_hand), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(both, logits(by_hand))
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "gpt2"])
@@ -178,10 +181,11 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_pos
 
 
 def test_yarns_attention_factor_goes_with_its_frequencies() -> None:
-    model, stock = tiny("llama", rope_parameters=YARN), tiny("llama", rope_parameters={**YARN, "rope_type": "default"})
+    models = (tiny("llama", rope_parameters=rope).double() for rope in (YARN, {**YARN, "rope_type": "default"}))
+    model, stock = models
     own = logits(model)
     with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope"):
-        torch.testing.assert_close(logits(model), logits(stock), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(logits(model), logits(stock), rtol=0, atol=OF_COSINES)
     assert torch.equal(logits(model), own)
 
 
@@ -191,16 +195,17 @@ def test_an_attention_factor_that_goes_is_remarked_on_where_no_pair_rotates_fast
 
 
 def test_frequencies_set_to_zero_leave_the_attention_factor() -> None:
-    model, still = tiny("llama", rope_parameters=YARN), tiny("llama", rope_parameters={**YARN, "rope_type": "default"})
+    models = (tiny("llama", rope_parameters=rope).double() for rope in (YARN, {**YARN, "rope_type": "default"}))
+    model, still = models
     factor = 0.1 * math.log(4) + 1  # Hugging Face's for a context four times as long
     for layer in still.model.layers:
         layer.self_attn.q_proj.weight *= factor**2  # queries and keys are both multiplied
     with installed(model):
         probed = ProbedHuggingFaceModel("yarn", model, None)
         with probed.with_frequencies([0 * table for table in probed.tables()]), rr.patch(still, pe="nope"):
-            torch.testing.assert_close(logits(model), logits(still), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(logits(model), logits(still), rtol=0, atol=OF_COSINES)
         own = logits(model)
-    torch.testing.assert_close(own, logits(model), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(own, logits(model), rtol=0, atol=OF_COSINES)
 
 
 @pytest.mark.parametrize("theta", [{}, {"theta": 1e6}], ids=["another base", "its own base"])
