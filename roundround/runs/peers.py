@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -188,10 +188,7 @@ class Peers:
                 if not 0 < code < 128 or 0 in self.named_lost:
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
-            lost = sorted(self.named_lost)
-            self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": lost}))
-            if 0 < code < 128:
-                self.store.set("failed", str(self.rank))
+            self.tell_how_it_ends(self.store, code, line)
             heard = self.present("answer")
             waits = self.holds_store or (0 < code < 128 and not self.named_lost)
             others = set(range(self.n)) - {self.rank} - self.named_lost.keys() - self.gone
@@ -205,6 +202,12 @@ class Peers:
         finally:
             self.left.set()
         return heard
+
+    def tell_how_it_ends(self, store: Store, code: int, line: str) -> None:
+        lost = sorted(self.named_lost)
+        store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": lost}))
+        if 0 < code < 128:
+            store.set("failed", str(self.rank))
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
@@ -275,10 +278,13 @@ class Peers:
     def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
         """End this process, which has had its time to see by itself that another one is gone."""
         self.named_lost = {rank: dict(leaving)}
-        line = one_line(self.error_of(rank, leaving)) if self.speaks and not self.is_leaving else ""
-        if line:
+        line, says = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
+        if says:
             self.record(f"failed: {line}")
-        self.give_up(line)
+        with suppress(RuntimeError):  # the store may be gone
+            if self.store is not None and not self.is_leaving:
+                self.tell_how_it_ends(self.store, 1, line)
+        self.give_up(line if says else "")
 
     def killed(self, rank: int) -> Exception | Interrupted:
         """How this process ends because another one is gone that has said nothing."""

@@ -17,8 +17,7 @@ from roundround.runs.peers import Peers
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.3)
-    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.3)
+    monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.6)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.02)
 
 
@@ -68,7 +67,8 @@ def test_one_that_has_refused_is_named_and_not_waited_for() -> None:
         first.meet(second.store)
 
 
-def test_one_that_does_not_come_is_named() -> None:
+def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.3)
     (first, _) = processes({}, {})
     with pytest.raises(UserError, match="rank 1 of 2 did not come"):
         first.meet(HashStore())
@@ -124,6 +124,7 @@ def test_one_that_waits_for_others_and_hears_nothing_of_a_failure_records_it_and
     second.leave(1, "rank 2 of 3 was killed, or its machine is gone")
     assert ends.get(timeout=10) == ("recorded", "failed: rank 2 of 3 was killed, or its machine is gone")
     assert ends.get(timeout=10) == ("said", "rank 2 of 3 was killed, or its machine is gone")
+    assert store.check(["left/0"])  # or the one that holds the store would wait for it
 
 
 def test_one_that_was_killed_is_named() -> None:
