@@ -269,7 +269,7 @@ class Peers:
                     rank = int(self.store.get("failed"))
                     leaving = self.how_left(rank) or KILLED
                     if not self.left.wait(SECONDS_TO_NOTICE) and not self.is_leaving:
-                        self.give_up_on((leaving.get("lost") or [rank])[0], leaving)
+                        return self.give_up_on((leaving.get("lost") or [rank])[0], leaving)
         except RuntimeError:
             self.gone.add(0)
             if not self.left.wait(SECONDS_TO_LEAVE):

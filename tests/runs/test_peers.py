@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from typing import Any
@@ -14,11 +16,21 @@ from roundround.errors import Interrupted, PeerLost, UserError
 from roundround.runs import peers as module
 from roundround.runs.peers import Peers
 
+MADE: list[Peers] = []
+
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Short waits; no thread that outlives its test."""
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.6)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.02)
+    yield
+    for one in MADE:
+        one.left.set()
+    MADE.clear()
+    for thread in threading.enumerate():
+        if thread.name == "peers":
+            thread.join(10)
 
 
 def processes(*said: dict[str, Any]) -> list[Peers]:
@@ -26,6 +38,7 @@ def processes(*said: dict[str, Any]) -> list[Peers]:
     found = [Peers(words) for words in said]
     for rank, one in enumerate(found):
         one.rank, one.n = rank, len(found)
+    MADE.extend(found)
     return found
 
 
