@@ -61,10 +61,13 @@ def write_records(path: Path, records: list[dict[str, Any]]) -> None:
     write_atomically(path, "[\n" + ",\n".join(json.dumps(record, default=str) for record in records) + "\n]\n")
 
 
-def parse_json(text: str) -> Any:
-    """What the json says. ValueError for what Python cannot read, deep texts and long numbers included."""
+def parse_json(text: str, **hooks: Any) -> Any:
+    """What the json says. ValueError for what Python cannot read, deep texts and long numbers included.
+
+    hooks: of `json.loads`.
+    """
     try:
-        return json.loads(text, parse_int=whole_number)
+        return json.loads(text, parse_int=whole_number, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -64,7 +64,7 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
         if not line.strip():
             continue
         try:
-            row = parse_json(line)
+            row = parse_json(line, object_pairs_hook=named_once)
         except ValueError as error:
             raise UserError(f"{path}, line {number}: no json: {one_line(error)}") from error
         if not isinstance(row, dict) or "value" not in row:
@@ -72,7 +72,18 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
                 f"{path}, line {number}: a row names a value: metric, value, seed, length, and its settings"
             )
         settings = row.pop("settings", None)
-        yield number, flat(row) | (flat(settings) if isinstance(settings, dict) else {})
+        own, nested = flat(row), flat(settings) if isinstance(settings, dict) else {}
+        if both := own.keys() & nested.keys():
+            raise UserError(f"{path}, line {number}: {min(both)} stands in settings and beside it; leave one out")
+        yield number, own | nested
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of json. ValueError for a key that it has twice, of which Python keeps the last one."""
+    for key, _ in pairs:
+        if sum(key == other for other, _ in pairs) > 1:
+            raise ValueError(f"it has the key {key} twice")
+    return dict(pairs)
 
 
 def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:

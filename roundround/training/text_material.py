@@ -86,13 +86,13 @@ class TextMaterial(Material):
         return bool(new["nats_per_token"] < best["nats_per_token"])
 
     def said(self, measured: Measured) -> str:
-        return f"held-out perplexity {perplexity(measured['nats_per_token']):.3f}"
+        return f"held-out perplexity {readable(perplexity(measured['nats_per_token']))}"
 
     def conclusion(self, best: Measured) -> str:
         values = self.in_three_units(best)
         return (
-            f"held-out perplexity {values['perplexity']:.3f} (loss {values['nats_per_token']:.4f} nats per token, "
-            f"{values['nats_per_byte']:.4f} per byte)"
+            f"held-out perplexity {readable(values['perplexity'])} (loss {values['nats_per_token']:.4f} nats per "
+            f"token, {values['nats_per_byte']:.4f} per byte)"
         )
 
     def in_three_units(self, measured: Measured) -> dict[str, float]:
@@ -108,3 +108,8 @@ class TextMaterial(Material):
         values = self.in_three_units(best)
         scored = {"length": self.length, "joints": "targets", "step": best["step"]}
         return [{"metric": name, **scored, "value": value} for name, value in values.items()], values
+
+
+def readable(perplexity: float) -> str:
+    """To three decimals; that of a diverged run, which can have hundreds of digits, to four digits."""
+    return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.4g}"

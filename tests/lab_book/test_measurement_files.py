@@ -121,6 +121,9 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
         ("a.jsonl", '{"pe": "rope", "value": 1}\n{"pe": "ro', "line 2: no json"),
         ("a.jsonl", '{"pe": "rope"}\n', "line 1: a row names a value"),
         ("a.jsonl", "[1]\n", "line 1: a row names a value"),
+        ("a.jsonl", '{"value": 1, "seed": 1, "value": 2}\n', "line 1: no json: it has the key value twice"),
+        ("a.jsonl", '{"value": 1, "settings": {"pe": "a", "pe": "b"}}', "line 1: no json: it has the key pe twice"),
+        ("a.jsonl", '{"value": 1, "pe": "a", "settings": {"pe": "b"}}', "pe stands in settings and beside it"),
         ("a.jsonl", '{"value": true}\n', "line 1: value=True must be a finite number"),
         (
             "a.csv",
