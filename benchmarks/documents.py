@@ -22,13 +22,13 @@ from train_throughput import read, timed
 
 from roundround.attention.documents import documents_of
 from roundround.config.build import build
-from roundround.config.models import build_decoder
 from roundround.data.batches import global_batch
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import TokenData, prepare
+from roundround.distributed.device import describe_device
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
-from roundround.runs.device import describe_device
 from roundround.training.optim import AdamW
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from train_throughput import BATCH, N_VOCAB, read, timed
 
-from roundround.config.models import build_decoder
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.sharded_checkpoints import ShardedSaver

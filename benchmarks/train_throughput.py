@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from roundround.config.models import build_decoder
+from roundround.distributed.device import describe_device
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
-from roundround.runs.device import describe_device
 from roundround.training.optim import AdamW
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -212,7 +212,7 @@ def overhead(size: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         batch = ["pe=p_rope", f"model={size}", f"batch_size={BATCH[size]}", f"trainer.max_steps={n_steps}"]
-        code = dispatch("train", "roundround.tasks.train:train", [*batch, "validate_every=100000"])
+        code = dispatch("train", "roundround.verbs.train:train", [*batch, "validate_every=100000"])
         os.chdir("/")
     assert code == 0
     LanguageModel.optimizer_step = plain  # type: ignore[method-assign]

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from roundround.hf.patching.attention import attention_layers, installed
-from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.loading.patching.attention import attention_layers, installed
+from roundround.loading.probed_model import ProbedHuggingFaceModel
+from roundround.papers.real_heads import Call, calls
 from roundround.probing.probe import observe
 from roundround.probing.texts import APOSTROPHE as PROMPT
 from roundround.probing.texts import texts_of
 from roundround.report.probe_figures import draw_prompt
-from roundround.theory.real_heads import Call, calls
 
 COPIED, SEQUENCES = 64, 8  # random tokens that come twice, and how many such texts
 IDS = (1000, 50_000)  # from which they are drawn: words and parts of words

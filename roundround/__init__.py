@@ -7,10 +7,10 @@ first three is used, and never for `rr.compare`.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roundround.analysis.compare import compare as compare
     from roundround.api import load as load
     from roundround.api import patch as patch
     from roundround.api import probe as probe
-    from roundround.lab_book.compare import compare as compare
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "compare", "load", "patch", "probe"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'roundround' has no attribute '{name}'")
     if name == "compare":
-        from roundround.lab_book.compare import compare
+        from roundround.analysis.compare import compare
 
         return compare
     from roundround import api

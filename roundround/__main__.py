@@ -9,8 +9,8 @@ import gc
 import os
 import sys
 
-from roundround.interruption import end_at_once, on_signals
-from roundround.runs.launcher import speaks
+from roundround.distributed.interruption import end_at_once, on_signals
+from roundround.distributed.launcher import speaks
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' records make many, hardly any in cycles
 
@@ -20,7 +20,7 @@ def main() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that libraries start import nothing from the folder they stand in
     os.environ.pop("MPLBACKEND", None)  # a notebook's, which its commands inherit, may be one that is not known here
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # `compare` over a thousand runs takes an eighth less time
-    from roundround.console import open_streams
+    from roundround.support.console import open_streams
 
     open_streams()
     from roundround.cli import leave, run

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from roundround.analysis.compare import compare as compare
 from roundround.attention.keys import AttentionShape
 from roundround.config.options import load_option, named
 from roundround.data.vocabulary import Vocabulary
-from roundround.errors import UserError, nearest
-from roundround.lab_book.compare import compare as compare
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.probe import BATCH_TOKENS, Probe, observe
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.runs.directories import find_run
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError, nearest
 
 
 class Loaded(NamedTuple):
@@ -44,7 +44,7 @@ def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs",
     trust: build classes from outside roundround that the run names; their folder, or the copy that the run kept
     (`RUN/variants`), must be on `sys.path`. Raises UserError where there is no such run.
     """
-    from roundround.runs.rebuilt import TrainedRun
+    from roundround.loading.rebuilt import TrainedRun
 
     source = find_run(str(run), outputs, "train", done=True)
     trained = TrainedRun(source, trust=trust)
@@ -76,8 +76,8 @@ def probe(
             raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
         own = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.first_token)
         return watch(own, texts, rows, entropy, batch_tokens)
-    from roundround.hf.patching.attention import installed, is_patched
-    from roundround.hf.probed_model import ProbedHuggingFaceModel, as_pretrained_model
+    from roundround.loading.patching.attention import installed, is_patched
+    from roundround.loading.probed_model import ProbedHuggingFaceModel, as_pretrained_model
 
     checked = as_pretrained_model(model)
     name = str(checked.config.name_or_path or type(checked).__name__)
@@ -118,8 +118,8 @@ def patch(
     start as the yaml says and join `model.parameters()`. Raises UserError for what cannot be honoured, such as a soft
     cap of the model's own beside another normaliser.
     """
-    from roundround.hf.patching.patch import Patch
-    from roundround.hf.probed_model import as_pretrained_model
+    from roundround.loading.patching.patch import Patch
+    from roundround.loading.probed_model import as_pretrained_model
 
     checked = as_pretrained_model(model)
     if softmax is None and pe is None:

@@ -10,47 +10,47 @@ import typer
 from typer.core import TyperCommand
 
 from roundround import __version__
-from roundround.errors import OutputError, UserError, one_line
+from roundround.support.errors import OutputError, UserError, one_line
 
 VERBS = {
-    "prepare": ("roundround.tasks.prepare:prepare", "Tokenise a corpus once, in parallel, into shards."),
-    "train": ("roundround.tasks.train:train", "Train a small language model."),
+    "prepare": ("roundround.verbs.prepare:prepare", "Tokenise a corpus once, in parallel, into shards."),
+    "train": ("roundround.verbs.train:train", "Train a small language model."),
     "eval": (
-        "roundround.tasks.evaluate:evaluate",
+        "roundround.verbs.evaluate:evaluate",
         "Perplexity of a model, or right answers to a task, at several lengths.",
     ),
-    "probe": ("roundround.tasks.probe:probe", "How a model uses the frequencies of its RoPE."),
-    "theory": ("roundround.tasks.theory:theory", "Every statement of the papers as a check that could fail."),
-    "reproduce": ("roundround.tasks.reproduce:reproduce", "The papers' figures and tables, made again and compared."),
-    "compare": ("roundround.tasks.compare:compare", "Runs compared: means over seeds, intervals, paired tests."),
-    "rerun": ("roundround.tasks.rerun:rerun", "A run once more: do its numbers come out the same?"),
-    "export": ("roundround.tasks.export:export", "A trained run as a folder for Hugging Face's transformers."),
+    "probe": ("roundround.verbs.probe:probe", "How a model uses the frequencies of its RoPE."),
+    "theory": ("roundround.verbs.theory:theory", "Every statement of the papers as a check that could fail."),
+    "reproduce": ("roundround.verbs.reproduce:reproduce", "The papers' figures and tables, made again and compared."),
+    "compare": ("roundround.verbs.compare:compare", "Runs compared: means over seeds, intervals, paired tests."),
+    "rerun": ("roundround.verbs.rerun:rerun", "A run once more: do its numbers come out the same?"),
+    "export": ("roundround.verbs.export:export", "A trained run as a folder for Hugging Face's transformers."),
     "max-retrieval": (
-        "roundround.tasks.max_retrieval:max_retrieval",
+        "roundround.verbs.max_retrieval:max_retrieval",
         "Max retrieval: attention asked about ever more.",
     ),
 }
 ALIASES = {"maxkey": "max-retrieval"}
 READERS = {  # verbs that only read runs: their words are runs, and key=value
     "runs": (
-        "roundround.tasks.runs:runs",
+        "roundround.verbs.runs:runs",
         "The runs there are, newest first.",
         "RUN is a folder of runs, or a pattern in quotes; without one, all under outputs=DIR. KEY=VALUE chooses: "
         "verb=train status=failed,died since=2d pe=p_rope optim.lr=1e-3. Also limit=30 or all, format=table or json.",
     ),
     "show": (
-        "roundround.tasks.show:show",
+        "roundround.verbs.show:show",
         "One run on a screen: settings, results, curves, files.",
         "RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
     ),
     "report": (
-        "roundround.tasks.report:report",
+        "roundround.verbs.report:report",
         "One HTML page for a run, written into its directory.",
         "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
         "writes it elsewhere.",
     ),
     "sync": (
-        "roundround.tasks.sync:sync",
+        "roundround.verbs.sync:sync",
         "Upload runs that were logged offline to Weights & Biases.",
         "RUN is a run directory, a sweep, a folder of runs, a pattern in quotes, last, or last~3. What is uploaded "
         "already is left out.",

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from roundround.config.options import checked_config_dir, options_in, options_of
-from roundround.errors import UserError
-from roundround.packaged import PRETRAINED
+from roundround.support.errors import UserError
+from roundround.support.packaged import PRETRAINED
 
 # fault_fixtures is of tests/faults, cluster_fixtures of tests/cluster: a conftest.py of theirs would hide this one
 pytest_plugins = ["fault_fixtures", "cluster_fixtures", "quick_hydra"]
@@ -194,7 +194,7 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `export` load a stock Llama in this process to check it; one of its own imports transformers for seconds."""
-    from roundround.hf.export import agreement, check
+    from roundround.loading.export import agreement, check
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:

@@ -13,8 +13,8 @@ import numpy as np
 from conftest import ROOT
 from numpy.typing import NDArray
 
-from roundround.intervals import half_width
-from roundround.lab_book.measurement_files import rows_of
+from roundround.analysis.intervals import half_width
+from roundround.analysis.measurement_files import rows_of
 
 DOCS = ROOT / "docs"
 Array = NDArray[np.float64]

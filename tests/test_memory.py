@@ -10,10 +10,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from roundround import memory
-from roundround.config.tasks import with_context
 from roundround.data.tasks.copy import Copy
-from roundround.errors import UserError
+from roundround.loading.tasks import with_context
+from roundround.support import memory
+from roundround.support.errors import UserError
 from roundround.training.footprint import check_batch_fits, check_model_fits, check_window_fits
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers_stored import DOCS, Claims, Values, check_claim, check_listed, difference, seeds, share, stored, text_of
 
-from roundround.intervals import half_width, holm, paired_p
-from roundround.lab_book.compare import compare
+from roundround.analysis.compare import compare
+from roundround.analysis.intervals import half_width, holm, paired_p
 
 REPEAT = stored("length/repeat", "pe")
 COPY = stored("length/copy", "pe", "softmax")

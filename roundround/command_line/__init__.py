@@ -1,1 +1,1 @@
-"""From what a person types to a task: flags and overrides, Hydra, error messages, completion, `roundround list`."""
+"""From what a person types to a verb: flags and overrides, Hydra, error messages, completion, `roundround list`."""

@@ -14,7 +14,7 @@ from roundround.command_line.sugar import expand_sugar, in_quotes
 from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
 from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
-from roundround.errors import UserError, nearest, one_line, printable
+from roundround.support.errors import UserError, nearest, one_line, printable
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from roundround.command_line.yamls import check_conf_folder, read_yaml
 from roundround.config.options import conf_dir, options_of
-from roundround.console import print_result, print_table
-from roundround.errors import UserError, nearest
+from roundround.support.console import print_result, print_table
+from roundround.support.errors import UserError, nearest
 
 GROUPS = {
     "data": "What is learnt: text of your own, of the Hub or of Python's documentation, or a task such as copy.",

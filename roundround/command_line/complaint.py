@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 
-from roundround.errors import UserError, printable
-from roundround.runs import launcher
+from roundround.distributed import launcher
+from roundround.support.errors import UserError, printable
 
 
 class OneLine(logging.Formatter):

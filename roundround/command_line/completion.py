@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from roundround import reproduction, theory
+from roundround import papers as theory
+from roundround.analysis.filters import STATUSES
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.flags import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE
 from roundround.command_line.loggers import complete_list
@@ -13,7 +14,7 @@ from roundround.command_line.sugar import BARE_WORDS, SHORT_NORMALISERS
 from roundround.command_line.sweeps import is_sweep
 from roundround.config.composition import compose, config_loader
 from roundround.config.options import options_of
-from roundround.lab_book.filters import STATUSES
+from roundround.papers import figures as reproduction
 
 RECORDING = ("train", "eval", "probe", "theory", "reproduce", "export", "max-retrieval")  # verbs that leave runs
 OWN_FLAGS = {"max-retrieval": ["--temp"], "reproduce": ["--write-docs"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 WITH_VALUE = {
     "--cfg": "-c",

@@ -32,15 +32,15 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
-from roundround.console import print_result, quiet
-from roundround.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
-from roundround.files import check_current_folder
-from roundround.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
+from roundround.distributed.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
+from roundround.distributed.launcher import TOGETHER, check_alone, rank, speaks, started_again
+from roundround.distributed.peers import Peers
 from roundround.runs import directories
-from roundround.runs.launcher import TOGETHER, check_alone, rank, speaks, started_again
 from roundround.runs.leftovers import MANIFEST
-from roundround.runs.peers import Peers
 from roundround.runs.run import Invocation
+from roundround.support.console import print_result, quiet
+from roundround.support.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
+from roundround.support.files import check_current_folder
 
 log = logging.getLogger(__name__)
 WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page

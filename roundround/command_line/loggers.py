@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from roundround.command_line.sweeps import parse
 from roundround.config.options import options_of
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 ALONE = {"none", "several"}  # options that stand in no list
 

@@ -14,7 +14,7 @@ from yaml import MarkedYAMLError, YAMLError
 from roundround.command_line.yamls import unreadable_yaml
 from roundround.config.build import without_place
 from roundround.config.options import options_of
-from roundround.errors import UserError, nearest, one_line
+from roundround.support.errors import UserError, nearest, one_line
 
 NO_KEYS = ("_target_", "kind", "hydra")  # of a config, that nobody types
 EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # the user's to mend, said in one line

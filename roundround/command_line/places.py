@@ -9,9 +9,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from roundround.errors import UserError, escaped
-from roundround.files import is_full
 from roundround.runs import directories
+from roundround.support.errors import UserError, escaped
+from roundround.support.files import is_full
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
 typed: list[str] = []  # the overrides of this command

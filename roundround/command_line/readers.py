@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 
 from roundround.command_line.complaint import complain
-from roundround.errors import AlreadySaid, Failed, OutputError, UserError, one_line
-from roundround.files import check_current_folder
-from roundround.runs.launcher import check_alone
+from roundround.distributed.launcher import check_alone
+from roundround.support.errors import AlreadySaid, Failed, OutputError, UserError, one_line
+from roundround.support.files import check_current_folder
 
 
 def read(verb: str, target: str, words: list[str]) -> int:

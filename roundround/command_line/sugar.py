@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from roundround.command_line.flags import WITH_VALUE
 from roundround.config.options import conf_dir, config_name
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 BARE_WORDS = {"theory": "claim", "reproduce": "item"}  # verbs whose words without a key name what is to be done
 PATHS = {"compare", "rerun"}  # verbs whose words without a key, or that exist as a path, are paths=[...]

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from roundround.command_line.messages import EXPLAINED
 from roundround.config.composition import compose
 from roundround.config.options import options_of
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
 

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from roundround.config.options import conf_dir, options_in
-from roundround.errors import UserError, one_line
-from roundround.files import UnfitToRead, read_text
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import UnfitToRead, read_text
 
 MOST_VALUES = 1_000_000
 LARGEST = 16 << 20  # bytes; most have a hundred

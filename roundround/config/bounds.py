@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 MOST_INPUTS = 10_000_000  # that a model is asked
 

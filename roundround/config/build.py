@@ -20,7 +20,7 @@ from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from roundround.config.moved import GAINED, MOVED
-from roundround.errors import UserError, nearest, one_line
+from roundround.support.errors import UserError, nearest, one_line
 
 T = TypeVar("T")
 NOT_PARAMETERS = {"_target_", "kind"}  # `kind` says which verbs may use a model

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roundround.config.build import assign, plain, without_place
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 T = TypeVar("T")
 

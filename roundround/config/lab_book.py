@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import maker
-from roundround.errors import UserError, nearest
-from roundround.files import home_expanded
+from roundround.support.errors import UserError, nearest
+from roundround.support.files import home_expanded
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import literal
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 ITS_OWN = "its own"  # of a pretrained model: no option of a group
 THETA = 10_000.0  # the base of RoPE in a model that brings none, as `AttentionShape` has it

@@ -9,7 +9,7 @@ from omegaconf import MISSING, DictConfig
 
 from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, check_seed, is_utf8
 from roundround.config.build import plain
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
 

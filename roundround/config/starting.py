@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.build import literal, plain
 from roundround.config.recorded import as_dict, flat, give_theta, overridden, own_config
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from roundround.data.sampling import Group, Items, Mixer, WindowSampler
 from roundround.data.stream import Mix, TokenStream
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 Tokens = NDArray[np.unsignedinteger[Any]] | TokenStream
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from roundround.data.source import Source
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 SECONDS = 10  # of processor time for the searches in a piece of text, of some MB at most: ordinary ones take a few ms
 

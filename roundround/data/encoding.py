@@ -21,8 +21,8 @@ from roundround.data.entry import SPLITS, dtype_of_ids
 from roundround.data.token_bytes import BYTES, bytes_of_tokens
 from roundround.data.tokenizers import Bytes
 from roundround.data.vocabulary import Vocabulary, open_vocabulary
-from roundround.errors import Failed
-from roundround.interruption import interrupts_blocked
+from roundround.distributed.interruption import interrupts_blocked
+from roundround.support.errors import Failed
 
 Document = tuple[bool, str]  # is held out, text
 Ids = NDArray[np.unsignedinteger[Any]]

@@ -32,8 +32,8 @@ from roundround.data.corpora import fingerprint
 from roundround.data.places import Folder, Place
 from roundround.data.token_bytes import BYTES
 from roundround.data.vocabulary import Vocabulary, check_ids, open_vocabulary
-from roundround.errors import UserError, one_line
-from roundround.files import check_is_file, parse_json, read_text, write_atomically
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import check_is_file, parse_json, read_text, write_atomically
 
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")

@@ -12,7 +12,7 @@ from typing import Any
 from roundround.data.corpora import first_line
 from roundround.data.network import cached_commit, hub_is_reachable, offline
 from roundround.data.rows import check_columns
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 

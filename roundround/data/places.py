@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import final
 
 from roundround.data.corpora import first_line
-from roundround.errors import UserError
-from roundround.files import check_is_file, flush_folder, home_expanded, is_full, read_text, write_atomically
+from roundround.support.errors import UserError
+from roundround.support.files import check_is_file, flush_folder, home_expanded, is_full, read_text, write_atomically
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # protocol: the extra of this package that reads it
 PASSWORD = re.compile(r"(?!arn:)[^/@]*:(?!\d+(/|$))[^@]*@")  # one with a slash in it, which ends the host

@@ -9,7 +9,7 @@ from roundround.data.corpora import Corpus
 from roundround.data.entry import Damaged, Entry, read_entry
 from roundround.data.places import place_of
 from roundround.data.token_data import default_cache_dir, opened
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 @final

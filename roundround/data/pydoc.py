@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from roundround.data.corpora import Corpus, fingerprint
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 # Test suites, vendored packages, and what some distributions leave out; site-packages and dist-packages go as well.
 SKIPPED = {"test", "tests", "idle_test", "idlelib", "turtledemo", "lib2to3", "ensurepip", "_vendor", "__pycache__"}

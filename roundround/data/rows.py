@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from roundround.data.corpora import first_line
 from roundround.data.split import decoded, lines
-from roundround.errors import UserError
-from roundround.files import parse_json
+from roundround.support.errors import UserError
+from roundround.support.files import parse_json
 
 Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
 ROWS_AT_ONCE = 256  # of parquet

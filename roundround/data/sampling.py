@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 Items = NDArray[np.int64]
 GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text, and a GiB where there are more

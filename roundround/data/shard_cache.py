@@ -17,7 +17,7 @@ from filelock import FileLock
 from roundround.data.disk import MOVE
 from roundround.data.entry import Damaged, ShardFile
 from roundround.data.places import Folder, Remote
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 ATTEMPTS = 2  # of a file that arrives damaged, or is removed before it is opened
 

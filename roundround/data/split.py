@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from roundround.data.corpora import in_time
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 BLOCK_BYTES = 1 << 22
 MARGIN = 1 << 16  # characters

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import final
 
 from roundround.data.corpora import Corpus, fingerprint
-from roundround.files import sha256
-from roundround.packaged import PRETRAINED
+from roundround.support.files import sha256
+from roundround.support.packaged import PRETRAINED
 
 FILE = PRETRAINED / "stories260k" / "stories.txt"
 

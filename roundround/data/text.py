@@ -12,8 +12,8 @@ from typing import final
 from roundround.data.corpora import Corpus, compiled, fingerprint, reading
 from roundround.data.rows import READERS, read_rows
 from roundround.data.split import MARGIN, decoded, split_stream
-from roundround.errors import UserError
-from roundround.files import check_is_file, home_expanded, sha256
+from roundround.support.errors import UserError
+from roundround.support.files import check_is_file, home_expanded, sha256
 
 PLAIN = (".txt", ".text", ".md")
 ENDINGS = (*PLAIN, *READERS)

@@ -13,7 +13,7 @@ from roundround.data.sampling import GROUP
 from roundround.data.shard_cache import ShardCache
 from roundround.data.stream import Array, Mix, OpenShards, TokenStream
 from roundround.data.token_bytes import BYTES
-from roundround.files import home_expanded
+from roundround.support.files import home_expanded
 
 MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
 SHARDS = "shards"  # below the cache: copies of those that lie at addresses

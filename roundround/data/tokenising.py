@@ -38,8 +38,8 @@ from roundround.data.entry import (
 from roundround.data.places import Place
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.vocabulary import Vocabulary, content_hash, content_identity
-from roundround.errors import UserError
-from roundround.files import TEMPORARY
+from roundround.support.errors import UserError
+from roundround.support.files import TEMPORARY
 
 Item = TypeVar("Item")
 BATCH_CHARACTERS = 1 << 18

@@ -21,9 +21,9 @@ from roundround.data.vocabulary import (
     open_vocabulary,
     vocabulary_of,
 )
-from roundround.errors import UserError
-from roundround.files import home_expanded, read_text
-from roundround.packaged import model_path
+from roundround.support.errors import UserError
+from roundround.support.files import home_expanded, read_text
+from roundround.support.packaged import model_path
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256

@@ -31,7 +31,7 @@ from roundround.data.stream import Mix, TokenStream
 from roundround.data.token_data import TokenData, default_cache_dir, opened
 from roundround.data.tokenising import is_ours, is_unfinished, write_corpus
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from roundround.data.corpora import fingerprint
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 LARGEST_VOCABULARY = 2**20  # tokens; the largest in use have 250 thousand to a million
 

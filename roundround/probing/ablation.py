@@ -13,11 +13,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from roundround.errors import UserError
 from roundround.model.scoring import PositionLoss
 from roundround.probing.buckets import Range, merged
 from roundround.probing.probe import batches, check_texts, filled_up
 from roundround.probing.probed_model import ProbedModel
+from roundround.support.errors import UserError
 
 ENDS = ("lowest", "highest")
 

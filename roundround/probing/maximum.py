@@ -14,11 +14,11 @@ from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.row_measures import entropy_of_weights
-from roundround.errors import UserError
 from roundround.probing.probe import run
 from roundround.probing.probed_model import ProbedModel, watching
 from roundround.probing.texts import maximum_prompt
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 N_LISTS = 4  # of each length, their entropies averaged

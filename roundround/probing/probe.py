@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from roundround.attention.keys import Keys
-from roundround.errors import UserError
 from roundround.probing.dispersion import fused_entropies
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS, PairNorms, stacked
@@ -24,6 +23,7 @@ from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
+from roundround.support.errors import UserError
 
 QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32, of which entropies hold several copies
 SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt are a batch of their own

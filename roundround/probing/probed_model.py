@@ -14,12 +14,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from roundround.errors import UserError
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.rotation import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 
 class ProbedModel(ABC):

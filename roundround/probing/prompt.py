@@ -16,10 +16,10 @@ from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
-from roundround.errors import UserError
 from roundround.probing.layout import Layout
 from roundround.probing.norms import stacked
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 LONGEST = 256  # tokens: everything is kept, so a prompt is short
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
-from roundround.errors import UserError
 from roundround.probing.layout import SHIFT, Layout, read_layout
+from roundround.support.errors import UserError
 
 N_ROWS = 3
 N_TOKENS = 16

@@ -1,1 +1,1 @@
-"""Figures and tables of results."""
+"""Tables, figures and the page of a run."""

@@ -9,7 +9,6 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from roundround.console import print_table
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
 from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
@@ -18,6 +17,7 @@ from roundround.probing.probe import Probe
 from roundround.report.figures import GREY, RED, colour_map, save, set_title, subplots, widen
 from roundround.report.numbers import fixed
 from roundround.report.probe_tables import by_head
+from roundround.support.console import print_table
 
 
 def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from roundround.intervals import error_widths, wilson
+from roundround.analysis.intervals import error_widths, wilson
 from roundround.model.marks import Marks
 from roundround.report.figures import BLUE, RED, SHADE, save, set_title, subplots
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.errors import escaped
-from roundround.lab_book.comparison import Comparison, Row
-from roundround.lab_book.curves import Curve
-from roundround.lab_book.groups import order, shown, words
-from roundround.lab_book.quality import direction, is_share
+from roundround.analysis.comparison import Comparison, Row
+from roundround.analysis.curves import Curve
+from roundround.analysis.groups import order, shown, words
+from roundround.analysis.quality import direction, is_share
 from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
 from roundround.report.numbers import decimals_of, fixed
+from roundround.support.errors import escaped
 
 Array = NDArray[np.float64]
 

@@ -13,12 +13,12 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from roundround.errors import escaped
-from roundround.lab_book.comparison import Comparison, Row
-from roundround.lab_book.groups import shown
-from roundround.lab_book.quality import direction
-from roundround.markdown import markdown_table
+from roundround.analysis.comparison import Comparison, Row
+from roundround.analysis.groups import shown
+from roundround.analysis.quality import direction
 from roundround.report.numbers import decimals_of, fixed, shown_bytes, shown_p
+from roundround.support.errors import escaped
+from roundround.support.markdown import markdown_table
 
 MOST_ROWS = 120  # of all tables together; the files have all
 FINE = ("layer", "head", "first_position", "last_position", "kind", "first_token", "pair")  # places of detail

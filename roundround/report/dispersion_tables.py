@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from roundround.console import print_status, print_table
-from roundround.files import write_json
 from roundround.probing.dispersion import MEASURES, Dispersion
 from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
+from roundround.support.console import print_status, print_table
+from roundround.support.files import write_json
 
 
 def records(

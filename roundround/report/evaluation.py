@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.table import Table
 
+from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.buckets import n_targets
 from roundround.report.numbers import fixed
 from roundround.report.perplexity import position_bins
-from roundround.runs.reading import Reader
 
 STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
 

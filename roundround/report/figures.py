@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roundround.errors import escaped
-from roundround.files import write_atomically
+from roundround.support.errors import escaped
+from roundround.support.files import write_atomically
 
 KINDS = ("svg", "pdf", "png")  # for a page, for a paper, for everything else
 LETTER = 0.095  # inches: the mean width of a letter of a title

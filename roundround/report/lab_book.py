@@ -11,10 +11,10 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from roundround.console import print_result, print_status, print_table
-from roundround.errors import UserError
-from roundround.lab_book.changes import Change
-from roundround.lab_book.past_run import PastRun
+from roundround.analysis.changes import Change
+from roundround.analysis.past_run import PastRun
+from roundround.support.console import print_result, print_status, print_table
+from roundround.support.errors import UserError
 
 NUMBERS_SHOWN = 2  # of a headline
 RECORDS_SHOWN = 20

@@ -15,10 +15,10 @@ from rich import box
 from rich.table import Table
 from scipy import stats
 
-from roundround.intervals import half_width, paired_p
-from roundround.markdown import markdown_table
+from roundround.analysis.intervals import half_width, paired_p
+from roundround.papers.max_retrieval.published import PAPER, SECOND_HAND
 from roundround.report.numbers import shown_p
-from roundround.retrieval.published import PAPER, SECOND_HAND
+from roundround.support.markdown import markdown_table
 
 Array = NDArray[np.float64]
 

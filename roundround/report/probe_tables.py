@@ -13,13 +13,13 @@ from rich import box
 from rich.table import Table
 from torch import Tensor
 
-from roundround.console import print_table
-from roundround.files import write_json
 from roundround.probing.layout import Layout
 from roundround.probing.norms import KINDS
 from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
+from roundround.support.console import print_table
+from roundround.support.files import write_json
 
 HEADS_SHOWN = 3  # of each label
 ROTATED = ("query", "key")  # kinds of vectors to which RoPE is applied

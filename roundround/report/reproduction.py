@@ -13,17 +13,17 @@ from rich.table import Table
 
 from roundround import __version__
 from roundround.config.options import conf_dir
-from roundround.console import print_status, print_table
-from roundround.errors import UserError
-from roundround.files import write_atomically
-from roundround.markdown import markdown_table
+from roundround.papers.claim import Comparison, Picture
+from roundround.papers.figures import ledger, verdict
+from roundround.papers.figures.item import HeatMap, Item
+from roundround.papers.figures.ledger import Entry
+from roundround.papers.figures.of_models import GEMMA_3
 from roundround.report.figures import colour_map, save, set_title, subplots
 from roundround.report.theory import interval, number, plot
-from roundround.reproduction import ledger, verdict
-from roundround.reproduction.item import HeatMap, Item
-from roundround.reproduction.ledger import Entry
-from roundround.reproduction.of_models import GEMMA_3
-from roundround.theory.claim import Comparison, Picture
+from roundround.support.console import print_status, print_table
+from roundround.support.errors import UserError
+from roundround.support.files import write_atomically
+from roundround.support.markdown import markdown_table
 
 PAPERS = {
     "rope": "Round and Round We Go! What makes Rotary Positional Encodings useful? (arXiv 2410.06205)",

@@ -8,8 +8,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from roundround.console import print_table
-from roundround.lab_book.agreement import CLOSE, DIFFERENT, EQUAL, MISSING, VERDICTS, Pair
+from roundround.analysis.agreement import CLOSE, DIFFERENT, EQUAL, MISSING, VERDICTS, Pair
+from roundround.support.console import print_table
 
 MOST_SHOWN = 20  # numbers that differ
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from roundround.console import print_table
-from roundround.files import write_atomically
-from roundround.markdown import markdown_table
+from roundround.papers.claim import Answer, Comparison, Picture
 from roundround.report.figures import save, set_title, subplots
-from roundround.theory.claim import Answer, Comparison, Picture
+from roundround.support.console import print_table
+from roundround.support.files import write_atomically
+from roundround.support.markdown import markdown_table
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (12, 2)))  # told apart without colour
 FEW = 8  # places of an axis that are all labelled

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from roundround.files import is_full, parse_json, read_text, sha256, usual_mode, write_json
+from roundround.support.files import is_full, parse_json, read_text, sha256, usual_mode, write_json
 
 WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 SHARD = re.compile(r"shard-\d{5}-model-0000[12]-of-00002\.safetensors")  # as torch names them

@@ -22,8 +22,6 @@ from typing import Any
 
 from torch import Tensor
 
-from roundround.errors import UserError, one_line
-from roundround.files import flush_folder, folder_in_one_step
 from roundround.runs.checkpoint_files import (
     OF_OPTIMIZER,
     STATE,
@@ -36,6 +34,8 @@ from roundround.runs.checkpoint_files import (
     read_tensors,
     write,
 )
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import flush_folder, folder_in_one_step
 
 STEP, LINKS = "step-", ("last", "best")
 NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint

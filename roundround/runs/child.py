@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from roundround.errors import AlreadySaid, Interrupted
-from roundround.interruption import interrupt, on_signals, put_back
+from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.runs.provenance import PACKAGE
+from roundround.support.errors import AlreadySaid, Interrupted
 
 
 class VerbFailed(Exception):

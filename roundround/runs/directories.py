@@ -11,11 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from roundround.errors import UserError, one_line
-from roundround.files import home_expanded, parse_json, read_text
-from roundround.runs.launcher import job, launched_from_outside, rank, started_again
+from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
 from roundround.runs.leftovers import MANIFEST, hold, refuse_links, sweep
 from roundround.runs.manifest import fault, time_of
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import home_expanded, parse_json, read_text
 
 SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from roundround.errors import UserError
-from roundround.files import leftovers
+from roundround.support.errors import UserError
+from roundround.support.files import leftovers
 
 MANIFEST, LOCK, METRICS, RESULTS, PAGE = "run.json", ".lock", "metrics.jsonl", "results.json", "report.html"
 # written atomically

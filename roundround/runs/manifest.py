@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from roundround.errors import printable
+from roundround.support.errors import printable
 
 DEEPEST = 32  # levels of nesting; a config has five
 MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roundround.console import print_status
-from roundround.errors import one_line
-from roundround.files import write_atomically, write_json, write_records
+from roundround.distributed.peers import Peers
 from roundround.runs.identity import identity, of_normaliser
 from roundround.runs.leftovers import MANIFEST, METRICS, RESULTS
 from roundround.runs.loggers.base import Logger
-from roundround.runs.peers import Peers
+from roundround.support.console import print_status
+from roundround.support.errors import one_line
+from roundround.support.files import write_atomically, write_json, write_records
 
 
 class Run:

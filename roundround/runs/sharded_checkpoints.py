@@ -31,10 +31,10 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
-from roundround.errors import UserError
-from roundround.files import sha256, usual_mode
 from roundround.runs import checkpoints
 from roundround.runs.checkpoint_files import check_hash, split_optimizer, write_state
+from roundround.support.errors import UserError
+from roundround.support.files import sha256, usual_mode
 
 OF_WEIGHTS, OF_TRAINER = 1, 2  # the numbers of a process's two files
 

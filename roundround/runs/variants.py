@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import foreign_targets, overridden
-from roundround.console import print_status
-from roundround.errors import UserError, printable
-from roundround.files import sha256
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, printable
+from roundround.support.files import sha256
 
 FOLDER = "variants"
 REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of a training run that a look at its model builds

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from roundround.errors import NotFinite
+from roundround.distributed.stop_signal import StopSignal
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
+from roundround.support.errors import NotFinite
 from roundround.training.display import Display
-from roundround.training.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from roundround.runs.sharded_checkpoints import ShardedSaver

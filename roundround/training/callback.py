@@ -11,11 +11,11 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
-from roundround.errors import Interrupted
-from roundround.interruption import STOP_SIGNALS
+from roundround.distributed.interruption import STOP_SIGNALS
+from roundround.loading.weights import check_optimizer, load_shards_of_optimizer
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
-from roundround.runs.weights import check_optimizer, load_shards_of_optimizer
+from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
 from roundround.training.meter import Meter

@@ -8,7 +8,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from roundround.console import print_status
+from roundround.support.console import print_status
 
 SECONDS_BETWEEN_LINES = 5.0
 

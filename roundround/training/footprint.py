@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from roundround.memory import check_fits
-from roundround.runs.launcher import launched_from_outside
+from roundround.distributed.launcher import launched_from_outside
+from roundround.support.memory import check_fits
 from roundround.training.trainer_options import shards
 
 COPIES = 4  # the weights, their gradients, and the two moments of Adam

@@ -11,8 +11,8 @@ from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch.strategies.launchers import subprocess_script
 
-from roundround.runs.launcher import STARTED_BY, Launch, address
-from roundround.runs.peers import KILLED, SECONDS_TO_LEAVE, Peers
+from roundround.distributed.launcher import STARTED_BY, Launch, address
+from roundround.distributed.peers import KILLED, SECONDS_TO_LEAVE, Peers
 
 
 class Launched(ClusterEnvironment):

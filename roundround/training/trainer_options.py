@@ -14,8 +14,8 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator
 
 from roundround.attention.precision import has_bfloat16
-from roundround.errors import UserError, nearest
-from roundround.runs.launcher import in_shell_of_salloc, launch, launched_from_outside, without_srun
+from roundround.distributed.launcher import in_shell_of_salloc, launch, launched_from_outside, without_srun
+from roundround.support.errors import UserError, nearest
 from roundround.training.processes import Launched
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")

@@ -14,7 +14,7 @@ from roundround.command_line.arguments import expand_aliases, quote_odd, read_co
 from roundround.command_line.completion import complete_override
 from roundround.command_line.flags import split_flags
 from roundround.command_line.sweeps import bracket_lists
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def value_of(override: str) -> object:

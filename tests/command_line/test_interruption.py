@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from roundround.interruption import interrupt, on_signals, put_back
-from roundround.training.stop_signal import StopSignal
+from roundround.distributed.interruption import interrupt, on_signals, put_back
+from roundround.distributed.stop_signal import StopSignal
 
 STOPPED = """
 import os, sys

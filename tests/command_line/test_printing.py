@@ -16,8 +16,8 @@ from conftest import FAST, Done
 from rich.table import Table
 
 from roundround.cli import run
-from roundround.console import Stream, print_result, print_status, print_table
-from roundround.errors import OutputError, one_line, printable
+from roundround.support.console import Stream, print_result, print_status, print_table
+from roundround.support.errors import OutputError, one_line, printable
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:

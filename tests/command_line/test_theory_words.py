@@ -6,7 +6,7 @@ import pytest
 
 from roundround.command_line.completion import complete_override
 from roundround.command_line.sugar import expand_sugar
-from roundround.theory import names
+from roundround.papers import names
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build, checked_values, maker
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 class Family:

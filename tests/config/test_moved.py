@@ -15,10 +15,10 @@ from roundround.config.build import checked_values, target_class
 from roundround.config.moved import GAINED, MOVED
 from roundround.config.options import load_option
 from roundround.data.tasks.base import Task
-from roundround.errors import UserError
 from roundround.pe.base import PositionalEncoding
 from roundround.runs.loggers.base import Logger
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())

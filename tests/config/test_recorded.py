@@ -15,7 +15,7 @@ from roundround.config.recorded import as_dict, foreign_targets, own_config
 from roundround.config.schema import ExportConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run
 from roundround.data.corpora import Corpus
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 ODD = ["${oc.env:HOME}", "a\\${x}", "\\\\${seed}", "${", "$${a}}", "${${a}}\\", "\\", "plain", "${nope:1}"]
 

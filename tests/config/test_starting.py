@@ -8,11 +8,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from roundround.attention.keys import AttentionShape
-from roundround.config.models import give_default_data
 from roundround.config.recorded import give_theta
 from roundround.config.starting import config_from_checkpoint
-from roundround.errors import UserError
+from roundround.loading.models import give_default_data
 from roundround.pe.rope import RoPE
+from roundround.support.errors import UserError
 
 
 def test_what_a_checkpoint_brings_can_be_brought_again() -> None:

@@ -16,7 +16,7 @@ from roundround.data.batches import (
     global_batch,
     validation_windows,
 )
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 TOKENS = np.arange(1003, dtype=np.uint16)  # a token is its own place in the stream
 LENGTH, BATCH = 16, 12

@@ -18,7 +18,7 @@ CLIENT = """
 import contextlib, json, sys
 from roundround.data.network import offline
 from roundround.data.tasks.clrs_hub import ClrsTextHub
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 settings = dict(name=sys.argv[1], split="train", revision=None, test_name=sys.argv[2], test_split="test_1+test_2",
     test_revision=None, lengths=None, train_examples=None, validation_examples=8, algorithms=["bfs", "minimum"])
 for changes in json.load(sys.stdin):

@@ -14,7 +14,7 @@ from roundround.data.hub import Hub
 from roundround.data.mixture import Mixture
 from roundround.data.source import Source
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 CONF = Path(__file__).parents[2] / "conf"
 DATA, TOKENIZER = sorted((CONF / "data").glob("*.yaml")), sorted((CONF / "tokenizer").glob("*.yaml"))

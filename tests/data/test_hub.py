@@ -16,7 +16,7 @@ from hub_server import COMMIT, NAME, hub, story_rows
 
 from roundround.data import network
 from roundround.data.hub import Hub, join_rows
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 TITLE = r"^ = [^=].* = $"
 SETTINGS: dict[str, Any] = {
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 CLIENT = """
 import json, sys
 from roundround.data.hub import Hub
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 for settings in json.load(sys.stdin):
     try:
         corpus = Hub(**settings)

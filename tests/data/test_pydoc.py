@@ -13,7 +13,7 @@ import pytest
 
 from roundround.data import pydoc
 from roundround.data.pydoc import PyDoc
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from roundround.data.sampling import Mixer, WindowSampler
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
 from roundround.data.tokens import TokenData, make, opened, prepare
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 {'and more ' * (n % 7)}\U0001f600" for n in range(400)]
 BPE_RECIPE = BPE(vocab_size=300, max_train_bytes=10**6)

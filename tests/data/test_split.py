@@ -13,7 +13,7 @@ import pytest
 from roundround.data import corpora, split
 from roundround.data.hub import join_rows
 from roundround.data.split import decoded, lines, split_stream
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 MARGIN = 8  # characters, above the reach of every pattern here
 PATTERNS = [

@@ -18,7 +18,7 @@ import pytest
 from conftest import STORIES
 
 from roundround.data.text import TextFiles
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def corpus(*path: Path | str, **options: Any) -> TextFiles:

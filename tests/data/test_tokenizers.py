@@ -19,7 +19,7 @@ from roundround.data import tokenizers
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, HuggingFace, Saved, byte_characters
 from roundround.data.tokens import prepare
 from roundround.data.vocabulary import Vocabulary, vocabulary_of
-from roundround.errors import Interrupted, UserError
+from roundround.support.errors import Interrupted, UserError
 
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
 

@@ -28,7 +28,7 @@ from roundround.data.token_bytes import bytes_of_tokens
 from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.data.vocabulary import Vocabulary, open_vocabulary
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
 

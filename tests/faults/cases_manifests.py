@@ -74,7 +74,7 @@ SECRETS = {"env": {"CANARY": SECRET}}
 CALLABLES = [
     "roundround.cli.main", "roundround.__main__.X", "roundround.runs.run.subprocess.Popen", "builtins.exec",
     "nowhere.X",
-    "roundround.pe", "roundround.errors.UserError", "", "..", "roundround.pe.rope.RoPE.__init__", "a b",
+    "roundround.pe", "roundround.support.errors.UserError", "", "..", "roundround.pe.rope.RoPE.__init__", "a b",
 ]  # fmt: skip
 
 CASES = [

@@ -154,7 +154,9 @@ def import_everything() -> None:
     package = ROOT / "roundround"
     for path in sorted(package.rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if path.stem not in ("__main__", "__init__") and "hf/export" not in path.as_posix():  # those are for exports
+        if (
+            path.stem not in ("__main__", "__init__") and "loading/export" not in path.as_posix()
+        ):  # those are for exports
             importlib.import_module(name)
     for name in ("lightning", "datasets", "transformers", "wandb"):
         importlib.import_module(name)

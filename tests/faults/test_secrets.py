@@ -166,7 +166,7 @@ def test_a_checkpoint_is_never_read_from_outside_its_run(
 @pytest.mark.parametrize("way_out", ["../../elsewhere", "ABSOLUTE", "linked"])
 def test_load_reads_no_weights_from_outside_the_run(way_out: str, finished: Path, tmp_path: Path) -> None:
     import roundround as rr
-    from roundround.errors import UserError
+    from roundround.support.errors import UserError
 
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     shutil.copytree(finished, run, symlinks=True)

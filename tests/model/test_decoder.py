@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from roundround.config.models import build_decoder
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax

@@ -12,7 +12,7 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.config.models import build_decoder
+from roundround.loading.models import build_decoder
 from roundround.model import decoder as decoder_module
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, Share, score

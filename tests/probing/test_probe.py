@@ -15,9 +15,8 @@ from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from roundround.errors import UserError
-from roundround.hf.patching.attention import installed
-from roundround.hf.probed_model import ProbedHuggingFaceModel
+from roundround.loading.patching.attention import installed
+from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
@@ -31,6 +30,7 @@ from roundround.report import ablation as ablation_report
 from roundround.report import probe_tables as report
 from roundround.report.perplexity import position_bins
 from roundround.softmax.softmax import Softmax
+from roundround.support.errors import UserError
 
 TEXTS = [some_tokens(n, seed=n).tolist() for n in (30, 12, 2, 25)]
 

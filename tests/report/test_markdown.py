@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from roundround.errors import escaped
-from roundround.markdown import markdown_table
+from roundround.support.errors import escaped
+from roundround.support.markdown import markdown_table
 
 
 @pytest.mark.parametrize("text", ["|psi|^2", "a\\|b", "C:\\new", "two\nlines", "\x1b[31m", "\u2028", ""])

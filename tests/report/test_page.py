@@ -13,8 +13,8 @@ import pytest
 from helpers_page import Page, eval_records, train_config, write_probe, write_run
 from safetensors.numpy import save_file
 
-from roundround.errors import UserError
 from roundround.report.page.write import page_of
+from roundround.support.errors import UserError
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 PERPLEXITIES = [(128, 35.69753574960664), (256, 36.7), (512, 1.25e-7), (1024, math.nan)]

@@ -16,9 +16,9 @@ import yaml
 from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
+from roundround.analysis.changes import changed_settings
+from roundround.analysis.past_run import past_run
 from roundround.command_line.launch import Job
-from roundround.lab_book.changes import changed_settings
-from roundround.lab_book.past_run import past_run
 from roundround.report.page.facts import commands_of
 
 Command = Callable[..., Done]

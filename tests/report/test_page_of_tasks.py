@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from helpers_page import Page, train_config, write_run
 
-from roundround.errors import UserError
 from roundround.report.page.write import page_of
+from roundround.support.errors import UserError
 
 
 @pytest.fixture(autouse=True)

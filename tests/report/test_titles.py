@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roundround.console import print_table
 from roundround.report import evaluation
 from roundround.report.figures import KINDS, save, set_title, subplots
+from roundround.support.console import print_table
 
 ODD = "pe=$\\frac{$, [/nope] [link](x) <script> -- \x1b[31m \ud800 \uffff"
 

@@ -16,9 +16,9 @@ import torch
 from helpers_kills import killed_before
 from torch import nn
 
-from roundround.errors import UserError
+from roundround.loading.weights import check_optimizer, load_into
 from roundround.runs import checkpoints
-from roundround.runs.weights import check_optimizer, load_into
+from roundround.support.errors import UserError
 
 LOSSES = [3.0, 1.0, 2.0, 2.5, 0.5]  # the second is the best for three steps, in which two others are deleted
 
@@ -262,7 +262,7 @@ def rewrite(folder: Path, name: str, tensors: dict[str, torch.Tensor]) -> None:
     """Other tensors, and the hash that fits them."""
     from safetensors.torch import save_file
 
-    from roundround.files import sha256
+    from roundround.support.files import sha256
 
     save_file(tensors, folder / name)
     state = json.loads((folder / "state.json").read_text())

@@ -15,12 +15,12 @@ import pytest
 from helpers_kills import Killed, killed_before
 from helpers_manifest import CONFIG, DATA
 
-from roundround.errors import UserError
 from roundround.runs.directories import claim, read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
+from roundround.support.errors import UserError
 
 NOON = datetime(2026, 1, 31, 12, 0, 0)
 KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewhere"}}
@@ -128,7 +128,10 @@ def test_a_run_that_cannot_be_written_is_one_line(
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise PermissionError(13, "Permission denied", str(run / ".run.json.x"))
 
-    where = {"mkstemp": "roundround.files.tempfile.mkstemp", "acquire": "roundround.runs.opening.FileLock.acquire"}
+    where = {
+        "mkstemp": "roundround.support.files.tempfile.mkstemp",
+        "acquire": "roundround.runs.opening.FileLock.acquire",
+    }
     monkeypatch.setattr(where[call], refuse)
     with pytest.raises(UserError, match=r"cannot write to .*/\.run\.json\.x: Permission denied"):
         work(run)

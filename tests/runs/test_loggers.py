@@ -15,18 +15,18 @@ from conftest import FAST, Done, assert_refused, typed
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from roundround.analysis.changes import changed_settings
+from roundround.analysis.past_run import past_run
+from roundround.analysis.repetition import own_overrides
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
-from roundround.errors import Interrupted, UserError
-from roundround.lab_book.changes import changed_settings
-from roundround.lab_book.past_run import past_run
-from roundround.lab_book.repetition import own_overrides
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.csv import CSV
 from roundround.runs.loggers.several import Several
 from roundround.runs.loggers.tensorboard import TensorBoard
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
+from roundround.support.errors import Interrupted, UserError
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from helpers_manifest import CONFIG, DATA, a_manifest
 
-from roundround.errors import UserError
 from roundround.runs.directories import find_run, jobs_of_sweep, read_manifest
+from roundround.support.errors import UserError
 
 MODEL = CONFIG["model"]
 

@@ -22,15 +22,15 @@ import pytest
 from conftest import ROOT
 from helpers_manifest import CONFIG, a_manifest
 
-from roundround import files
-from roundround.errors import Interrupted, UserError
-from roundround.files import write_atomically, write_json
 from roundround.runs import directories, provenance
 from roundround.runs.directories import claim, find_run, read_manifest, run_directory, sweep_directory
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation, Run
+from roundround.support import files
+from roundround.support.errors import Interrupted, UserError
+from roundround.support.files import write_atomically, write_json
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from roundround.errors import UserError
-from roundround.files import is_full
 from roundround.runs import checkpoints, sharded_checkpoints
 from roundround.runs.sharded_checkpoints import ShardedSaver, check_together
+from roundround.support.errors import UserError
+from roundround.support.files import is_full
 
 PARAM_GROUPS = [{"params": [0]}]
 

@@ -224,7 +224,7 @@ def test_a_picture_that_cannot_be_read_takes_neither_the_results_nor_the_end_alo
         (run.directory / "figures").mkdir()
         (run.directory / "figures" / "broken.png").write_text("no picture")
 
-    monkeypatch.setattr("roundround.tasks.train.give_notes", leave_a_broken_one)
+    monkeypatch.setattr("roundround.verbs.train.give_notes", leave_a_broken_one)
     done = typed("train", *logged)
     assert done.code == 0
     assert "the figures could not be given to the logger" in done.err
@@ -309,7 +309,7 @@ TWO_RUNS = """
 import sys
 import time
 from pathlib import Path
-from roundround.errors import Interrupted
+from roundround.support.errors import Interrupted
 from roundround.runs.loggers import wandb_sync
 from roundround.runs.loggers.wandb import WandB
 from roundround.runs.opening import opened

@@ -21,8 +21,8 @@ from test_softmax_contract import D_MODEL, all_gradients, attention_shape, build
 from torch import Tensor
 
 from roundround.attention.heads import n_last_heads
-from roundround.config.models import build_decoder
 from roundround.config.options import load_option
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.pe.nape import NAPE
 

@@ -10,7 +10,7 @@ import torch
 from conftest import ROOT, Done
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.config.models import build_decoder
+from roundround.loading.models import build_decoder
 from roundround.training.optim import AdamW
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))

@@ -10,7 +10,7 @@ from conftest import ROOT, Done
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from roundround.config.models import build_decoder
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
 CONF = ROOT / "conf"

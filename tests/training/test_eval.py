@@ -54,10 +54,10 @@ def test_the_table_goes_to_standard_output_where_it_is_asked_for(roundround: Cal
 def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Done], run: Path) -> None:
     """Every token of the stream but the first, predicted from its own window alone; ends of documents are apart."""
     from roundround.config.build import build
-    from roundround.config.models import build_decoder
     from roundround.data.corpora import Corpus
     from roundround.data.tokenizers import TokenizerRecipe
     from roundround.data.tokens import default_cache_dir, prepare
+    from roundround.loading.models import build_decoder
 
     done = evaluated(roundround, run, LENGTHS)
     config = OmegaConf.create(json.loads((run / "run.json").read_text())["config"])

@@ -17,8 +17,8 @@ from conftest import Done
 from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
 
-from roundround.tasks import train as task
 from roundround.training.module import LanguageModel
+from roundround.verbs import train as task
 
 
 @pytest.fixture

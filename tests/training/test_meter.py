@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from roundround.config.models import build_decoder
+from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.training import meter
 from roundround.training.meter import Meter, Timed, flops_by_name, training_flops

@@ -9,13 +9,13 @@ import pytest
 from conftest import ROOT, Done
 from helpers_manifest import CONFIG, a_manifest
 
-from roundround.config.models import build_decoder
 from roundround.config.options import load_option, named
-from roundround.files import write_json
+from roundround.loading.models import build_decoder
 from roundround.runs.run import Run
-from roundround.tasks.train import twin_in_sweep
+from roundround.support.files import write_json
 from roundround.training.notes import about_warmup, trains_as_softmax
 from roundround.training.schedules import Schedule
+from roundround.verbs.train import twin_in_sweep
 
 NORMALISERS = [path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")]
 PLAIN_IN_TRAINING = {"softmax", "adaptive_temperature", "log_n"}  # the last acts beyond the training context

@@ -12,7 +12,7 @@ from conftest import FAST, Done, assert_refused
 
 from roundround.data import tokenising
 from roundround.data.text import TextFiles
-from roundround.errors import Interrupted
+from roundround.support.errors import Interrupted
 from roundround.training.module import LanguageModel
 
 OWN = [word for word in FAST if not word.startswith("tokenizer=")]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import FAST, Done, assert_refused, held_out_stream, typed
 
+from roundround.loading.rebuilt import TrainedRun
 from roundround.runs import checkpoint_files
-from roundround.runs.rebuilt import TrainedRun
 
 APART = "data.separate_documents=true"
 END = 256  # the token that ends a document, behind the 256 bytes

@@ -17,20 +17,20 @@ from rounding import rounding
 from safetensors.torch import load_file
 from scipy import stats
 
+from roundround.analysis.intervals import wilson
 from roundround.data.batches import Shares
 from roundround.data.tasks.base import BOS, EOS, SEP, Example
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.examples import Examples, distinct
 from roundround.data.tasks.parity import Parity
-from roundround.intervals import wilson
+from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
-from roundround.runs.rebuilt import TrainedRun
-from roundround.tasks.evaluate_task import Examinee, measure
 from roundround.training.task_material import left_plateau, unread_loss
+from roundround.verbs.evaluate_task import Examinee, measure
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),

@@ -13,7 +13,7 @@ import torch
 from conftest import Done, assert_refused
 from safetensors.torch import load_file
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 from roundround.training import trainer_options
 from roundround.training.trainer_options import HONOURED, OWNED, REFUSED, arguments, check_trainer, devices_that_divide
 
@@ -140,7 +140,7 @@ def test_clipping_by_value_and_by_norm_are_two_different_things(train: Callable[
 def test_a_run_that_lightning_ends_early_has_failed(
     train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import roundround.tasks.train as task
+    import roundround.verbs.train as task
 
     monkeypatch.setitem(task.OWNED, "limit_train_batches", 3)
     done = train()

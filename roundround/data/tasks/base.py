@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from roundround.data.source import Source
 from roundround.data.vocabulary import LARGEST_VOCABULARY, Vocabulary, open_vocabulary
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 SPECIAL = ("<bos>", "<sep>", "<eos>", "<unk>")  # the first ids of every task; the last is what no generator draws
 BOS, SEP, EOS = range(3)

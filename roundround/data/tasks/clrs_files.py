@@ -11,8 +11,8 @@ from roundround.data.rows import READERS, check_columns, columns_of_parquet
 from roundround.data.tasks.clrs_stored import COLUMNS, LENGTH, Rows, StoredClrsText, table, text_of
 from roundround.data.tasks.text_task import Text
 from roundround.data.text import TextFiles
-from roundround.errors import UserError
-from roundround.files import sha256
+from roundround.support.errors import UserError
+from roundround.support.files import sha256
 
 
 @final

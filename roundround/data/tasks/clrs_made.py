@@ -14,7 +14,7 @@ import numpy as np
 from roundround.data.corpora import first_line
 from roundround.data.tasks.clrs_text import ClrsText
 from roundround.data.tasks.text_task import Text
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 DECIMALS = 3  # of the numbers in the input, the rest cut off: the default of the authors' generator
 PROBES = 16  # examples of each algorithm by which the longest is estimated

@@ -20,7 +20,7 @@ from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.clrs_sizes import SIZES
 from roundround.data.tasks.clrs_text import ClrsText
 from roundround.data.tasks.text_task import Text
-from roundround.errors import UserError, nearest, printable
+from roundround.support.errors import UserError, nearest, printable
 
 QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
 LENGTH = "length"  # which their training set does not have

@@ -11,7 +11,7 @@ import numpy as np
 from roundround.data.tasks.base import LONGEST, Task
 from roundround.data.tasks.clrs_sizes import SIZES, lengths_in_test, lengths_in_training
 from roundround.data.tasks.text_task import TextTask
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 
 class ClrsText(TextTask):

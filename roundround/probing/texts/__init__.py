@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from roundround.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest
 
 HERE = Path(__file__).parent
 DOMAINS = ("shakespeare", "italian", "chinese", "code", "sums")

@@ -16,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from roundround.errors import escaped
 from roundround.report.page.numbers import shown
+from roundround.support.errors import escaped
 
 HERE = Path(__file__).parent
 COMMON = "page.js"  # the script of every page

@@ -6,10 +6,10 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from roundround.analysis.changes import Change
+from roundround.analysis.past_run import PastRun
+from roundround.analysis.repetition import REPEATABLE
 from roundround.config.recorded import flat
-from roundround.lab_book.changes import Change
-from roundround.lab_book.past_run import PastRun
-from roundround.lab_book.repetition import REPEATABLE
 from roundround.report.page.numbers import shown, text_of
 
 TITLES = {

@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from roundround.errors import escaped, one_line
-from roundround.files import read_text
 from roundround.report.page.sources import RunFiles
+from roundround.support.errors import escaped, one_line
+from roundround.support.files import read_text
 
 LARGEST = 1 << 20  # bytes of a figure on a page
 MOST_TOGETHER = 1_300_000  # characters of all figures in base64, so that the page stays below two million

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.errors import escaped
 from roundround.report.page.heads import BEFORE, Head
 from roundround.report.page.numbers import rounded, scaled
 from roundround.report.page.sources import RunFiles
+from roundround.support.errors import escaped
 
 PAGE_SIZE = 1_900_000  # characters; a page has up to two million
 STYLES, OF_A_HEAD = 100_000, 470  # of them for styles and scripts, and for each head in the map and the table

@@ -52,7 +52,7 @@ def cells_of(records: Sequence[Record], metric: str, factor: float) -> Cells:
 
 def half_widths(columns: list[list[float]]) -> list[float]:
     """Half the 95 % interval of the mean over seeds for each number of items; NaN for one seed."""
-    from roundround.intervals import half_width
+    from roundround.analysis.intervals import half_width
 
     return [float(half_width(np.array(column)[:, None])[0]) for column in columns]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roundround.lab_book.past_run import PastRun
+from roundround.analysis.past_run import PastRun
 from roundround.report.page.charts import Chart, Series
 from roundround.report.page.sources import Record, RunFiles, number
 from roundround.report.page.tables import tables_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundround.errors import UserError, one_line
-from roundround.files import check_is_file, parse_json, read_text
-from roundround.lab_book.past_run import DIED, PastRun, is_number, past_run
+from roundround.analysis.past_run import DIED, PastRun, is_number, past_run
 from roundround.runs.leftovers import METRICS, RESULTS
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import check_is_file, parse_json, read_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.errors import UserError, one_line
-from roundround.files import write_atomically
-from roundround.lab_book.changes import changed_settings
+from roundround.analysis.changes import changed_settings
 from roundround.report.page import facts, of_any, of_comparison, of_eval, of_max_retrieval, of_probe, of_train
 from roundround.report.page.document import html
 from roundround.report.page.sources import Record, RunFiles, opened_run
 from roundround.report.page.tables import common_fields
 from roundround.report.page.view import View
 from roundround.runs.leftovers import PAGE
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import write_atomically
 
 VIEWS: dict[str, Callable[[RunFiles, list[Record]], View]] = {
     "train": of_train.view,

@@ -9,8 +9,8 @@ from typing import Any, final
 from omegaconf import DictConfig
 
 from roundround.config.build import build, target_class, where
-from roundround.errors import UserError
 from roundround.runs.loggers.base import Logger
+from roundround.support.errors import UserError
 
 
 @final

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, final
 
 from roundround.config.recorded import flat
-from roundround.errors import UserError
-from roundround.markdown import markdown_table
 from roundround.runs.loggers.base import Logger
+from roundround.support.errors import UserError
+from roundround.support.markdown import markdown_table
 
 FOLDER = "tensorboard"  # of the run directory
 MOST_ROWS = 1000  # of the table of results, which TensorBoard shows as text

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from roundround.console import print_status
-from roundround.errors import UserError, one_line
 from roundround.runs.loggers.base import Logger
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, one_line
 
 log = logging.getLogger(__name__)
 TRAINING = ("train", "max-retrieval")  # verbs: their runs leave checkpoints, and go online unasked

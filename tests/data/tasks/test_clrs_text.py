@@ -23,7 +23,7 @@ from roundround.data.tasks.clrs_made import ClrsTextMade, made
 from roundround.data.tasks.clrs_sizes import SIZES, lengths_in_test, lengths_in_training
 from roundround.data.tasks.examples import Examples
 from roundround.data.tokenizers import Bytes
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "clrs_text.jsonl"
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in GOLDEN.read_text().splitlines()]

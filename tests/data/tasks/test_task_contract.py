@@ -20,7 +20,7 @@ from roundround.config.options import options_in
 from roundround.data.tasks.base import SPECIAL, Example
 from roundround.data.tasks.batches import padded
 from roundround.data.tasks.examples import SPLITS, Examples
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 PACKAGED = sorted(set(NAMES) & options_in(ROOT / "conf" / "data").keys())
 every_task = pytest.mark.parametrize("name", NAMES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers_tasks import after, between, build, mistakes, texts
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def solver(before: list[str]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers_tasks import build, drawn, mistakes, texts
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def solver(before: list[str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from helpers_tasks import build, mistakes, texts
 from scipy.stats import chisquare
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def solver(before: list[str]) -> str:

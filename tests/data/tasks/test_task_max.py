@@ -7,7 +7,7 @@ import pytest
 from helpers_tasks import between, build, drawn, mistakes, texts
 from scipy.stats import chisquare
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def items(words: list[str]) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 
 from roundround.data.tasks.batches import padded
 from roundround.data.tasks.mqar import MQAR
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 
 def solver_of(n_pairs: int):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers_tasks import after, build, drawn, mistakes, texts
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 PAPER: dict[str, Any] = {"n_letters": 256}
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from helpers_tasks import build, mistakes, texts
 
-from roundround.errors import UserError
+from roundround.support.errors import UserError
 
 FILLER = "the grass is green . the sky is blue . the sun is yellow . here we go . there and back again ."
 

@@ -1,0 +1,181 @@
+"""A run that lies in a directory: its manifest, its results and its metrics. Reads, never writes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from roundround.config.recorded import flat
+from roundround.runs.directories import read_manifest
+from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS
+from roundround.runs.manifest import time_of
+from roundround.support.errors import UserError, one_line
+from roundround.support.files import parse_json, read_text
+
+SIZES = ("length", "n")  # of a record: where a number was taken, along an axis
+DIED = "died"  # killed: the manifest still says running, and no process holds the directory
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run directory and its manifest, whose shape has been checked."""
+
+    directory: Path
+    manifest: dict[str, Any]
+
+    @property
+    def verb(self) -> str:
+        return str(self.manifest["verb"])
+
+    @cached_property
+    def status(self) -> str:
+        """done, running, interrupted, `failed: WHY`, or died."""
+        status = str(self.manifest["status"])
+        return DIED if status.startswith("running") and not is_held(self.directory) else status
+
+    @property
+    def started(self) -> datetime:
+        return time_of(self.manifest["started"])
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it ran, from its last start; until now where it runs, None where that is not known."""
+        begun = time_of(self.manifest.get("resumed") or self.manifest["started"])
+        if self.status == "running":
+            return (datetime.now().astimezone() - begun).total_seconds()
+        ended = self.manifest.get("ended")
+        return (time_of(ended) - begun).total_seconds() if ended else None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What may be asked of it: every value of its config by its dotted name, and the option of each group.
+
+        Of a look at the model of another run (eval, probe), what that run was trained with where it has no own.
+        """
+        own = flat(self.manifest["config"]) | self.choices
+        trained = self.measured
+        if trained is None:
+            return own
+        said = {key: value for key, value in own.items() if value is not None}
+        replaced = {key.partition(".")[0] for key in said if "." in key}
+        return {key: v for key, v in trained.settings.items() if key.partition(".")[0] not in replaced} | said
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The option taken of each config group that has one."""
+        return {k: v for k, v in self.manifest.get("choices", {}).items() if v is not None}
+
+    @property
+    def learns_a_task(self) -> bool:
+        """Whether it is a training that learns a task, and no text."""
+        return self.verb == "train" and "train_examples" in (self.manifest["data"] or {})
+
+    @property
+    def train_lengths(self) -> tuple[int, int] | None:
+        """Of a training: the shortest and the longest length it had, of text both its context; None where not known."""
+        if self.verb != "train":
+            return None
+        context = self.manifest["config"]["model"]["train_length"]
+        found = (self.manifest["data"] or {}).get("train_lengths") if self.learns_a_task else (context, context)
+        return None if found is None else (found[0], found[1])
+
+    @cached_property
+    def measured(self) -> PastRun | None:
+        """The run whose model this one looked at, where it is still there, or where both have moved together.
+
+        Never one that looked at another itself: it made no model, and a foreign run may name itself.
+        """
+        source = self.manifest.get("run")
+        if source is None:
+            return None
+        for directory in places_of(Path(source), self.directory):
+            with suppress(UserError):
+                found = past_run(directory)
+                made_one = found.manifest.get("run") is None
+                if made_one and (directory == Path(source) or self.manifest["seed"] in (None, found.manifest["seed"])):
+                    return found
+        return None
+
+    def results(self) -> list[dict[str, Any]]:
+        """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
+        path = self.directory / RESULTS
+        try:
+            records = parse_json(read_text(path))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        if not isinstance(records, list) or not all(is_record(record) for record in records):
+            raise UserError(
+                f"{path} is not a list of records: metric, value, and {' and '.join(SIZES)} as finite numbers"
+            )
+        return records
+
+    def metrics(self) -> tuple[list[dict[str, Any]], int]:
+        """The lines of its metrics.jsonl, in order, and how many more could not be read. UserError where none can."""
+        path = self.directory / METRICS
+        try:
+            text = read_text(path)
+        except FileNotFoundError:
+            return [], 0
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        lines = [line for line in text.split("\n") if line]
+        read = list(readable(lines))
+        return read, len(lines) - len(read)
+
+
+def past_run(directory: Path) -> PastRun:
+    """The run in a directory. UserError where there is none, or where its manifest is damaged."""
+    return PastRun(directory, read_manifest(directory))
+
+
+def places_of(recorded: Path, beside: Path) -> Iterator[Path]:
+    """Where a run that is recorded by its path may lie: there, or where the folder of it and of `beside` is now."""
+    yield recorded
+    for n_words in range(len(recorded.parts) - 1, 1, -1):
+        for folder in beside.parents:
+            moved = folder.joinpath(*recorded.parts[-n_words:])
+            if moved != recorded and (moved / MANIFEST).is_file():
+                yield moved
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a living process writes there."""
+    path = directory / LOCK
+    if not os.access(path, os.W_OK):  # somebody else's folder: believe what the manifest says, unless no lock is left
+        return path.exists()
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):
+        return True
+    lock.release()
+    return False
+
+
+def is_record(value: Any) -> bool:
+    """Whether this is a record of results.json: what tables and axes are made of has the kind that they need."""
+    named = isinstance(value, dict) and isinstance(value.get("metric"), str) and "value" in value
+    return named and all(value.get(name) is None or is_number(value[name]) for name in SIZES)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def readable(lines: list[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        with suppress(ValueError):
+            metrics = parse_json(line)
+            if isinstance(metrics, dict) and isinstance(metrics.get("step"), int):
+                yield metrics

@@ -1,0 +1,1 @@
+"""How processes are started, meet and miss each other; devices; signals."""

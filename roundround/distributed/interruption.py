@@ -1,0 +1,88 @@
+"""Signals that stop a run: the handler that ends the process at once, and the one that raises `Interrupted`.
+
+SIGINT is Ctrl-C, SIGTERM asks for the end, SIGHUP says that the terminal is gone; Slurm and submitit send SIGUSR1 or
+SIGUSR2 before a job's time is over.
+
+An exception raised while modules are imported comes out of any line of anybody's code: it is lost in a callback, taken
+for a failed import, or followed by tracebacks from half-made libraries. So imports are ended at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from roundround.support.errors import Interrupted
+
+STOP_SIGNALS = tuple(
+    number
+    for name, number in signal.Signals.__members__.items()
+    if name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+)
+Handler = Callable[[int, FrameType | None], None]
+
+
+def on_signals(handler: Handler) -> dict[int, Any]:
+    """Let the stop signals call the handler; the earlier handlers, none in a thread, which cannot have its own.
+
+    A signal that is ignored stays ignored: a shell starts `train & other` so that Ctrl-C reaches the other alone, and
+    nohup ignores SIGHUP. So does one whose handler was not set by Python (None), which could not be put back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    taken = [signum for signum in STOP_SIGNALS if signal.getsignal(signum) not in (signal.SIG_IGN, None)]
+    return {signum: signal.signal(signum, handler) for signum in taken}
+
+
+def put_back(handlers: dict[int, Any]) -> None:
+    """Give the signals back to the handlers that `on_signals` replaced."""
+    for signum, handler in handlers.items():
+        signal.signal(signum, handler)
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Inside, stop signals are not heard: what has begun to end takes a bounded time to say why."""
+    handlers = on_signals(lambda signum, frame: None)
+    try:
+        yield
+    finally:
+        put_back(handlers)
+
+
+def hand_on(signum: int, handlers: dict[int, Any]) -> None:
+    """Inside a job of submitit, let its handler have the signal too: it puts the job back into the queue, and exits."""
+    handler = handlers.get(signum)
+    if "SUBMITIT_EXECUTOR" in os.environ and callable(handler) and signum != signal.SIGINT:
+        handler(signum, None)
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """Raise `Interrupted`, so that the task can end in order."""
+    raise Interrupted(signum)
+
+
+def end_at_once(signum: int, frame: FrameType | None, *, speaks: bool = True) -> None:
+    """Say what happened in one line and end the process with 128 plus the signal's number."""
+    if speaks:
+        with suppress(OSError):
+            os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())
+    os._exit(128 + signum)
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Processes started inside never get SIGINT; this one gets it afterwards."""
+    if os.name != "posix":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,180 @@
+"""Who started this process: a person, or a launcher that started several which work on one run together.
+
+The launchers' variables are read here, before anything slow is imported, and nowhere else: Lightning is told what they
+say (`training/processes.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+
+from roundround.support.errors import AlreadySaid, UserError
+
+TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
+STARTED_BY = "ROUNDROUND_STARTED_BY"  # variable: the process that made Lightning start this one, by its number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The processes that a launcher started, and this one's place among all and among those on its machine.
+
+    machine: the number of this machine among all.
+    """
+
+    launcher: str
+    rank: int
+    local_rank: int
+    n_processes: int
+    n_on_machine: int
+    machine: int = 0
+
+
+def launch() -> Launch | None:
+    """How this process was started; None where a person started it. UserError for variables that contradict."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return read("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", machine="GROUP_RANK")
+    in_shell = in_shell_of_salloc() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_NTASKS" in os.environ and not in_shell:
+        on_machine = tasks_of_machine()
+        return read("srun", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", on_machine, machine="SLURM_NODEID")
+    if {"LOCAL_RANK", "NODE_RANK", "MASTER_PORT", "WORLD_SIZE"} <= os.environ.keys():
+        return read("Lightning", "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE", "WORLD_SIZE", machine="NODE_RANK")
+    if int_of("SUBMITIT_LOCAL_NTASKS") > 1:
+        raise UserError(
+            "submitit_local starts tasks that know nothing of each other; leave hydra.launcher.tasks_per_node at 1 and "
+            "give trainer.devices=N, or use submitit_slurm"
+        )
+    return None
+
+
+def tasks_of_machine() -> int | str:
+    """How many tasks Slurm started on this machine: 1 of `2,1` on the second; or the variable that says it."""
+    counts = [
+        int(n)
+        for n, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        for _ in range(int(times or 1))
+    ]
+    machine = int_of("SLURM_NODEID")
+    if machine < len(counts):
+        return counts[machine]
+    return "SLURM_NTASKS_PER_NODE" if "SLURM_NTASKS_PER_NODE" in os.environ else "SLURM_NTASKS"
+
+
+def int_of(name: str) -> int:
+    """A variable as a number; 0 where it is none."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else 0
+
+
+def in_shell_of_salloc() -> bool:
+    """Whether Slurm allots this process a place to start tasks in, and has not started it as one of them.
+
+    Lightning knows such a shell by the name of the job alone, which salloc -J changes.
+    """
+    return "SLURM_NTASKS" in os.environ and "SLURM_PROCID" not in os.environ
+
+
+def read(
+    launcher: str, rank: str, local_rank: str, n_processes: str, n_on_machine: str | int, *, machine: str
+) -> Launch:
+    """A launch from the variables of these names."""
+    try:
+        names = (rank, local_rank, n_processes, n_on_machine)
+        values = [name if isinstance(name, int) else int(os.environ[name]) for name in names]
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"the variables of {launcher} are not complete: {error}; start again with {launcher}"
+        ) from error
+    return Launch(
+        launcher=launcher,
+        rank=values[0],
+        local_rank=values[1],
+        n_processes=values[2],
+        n_on_machine=values[3],
+        machine=int_of(machine),
+    )
+
+
+def rank() -> int:
+    """This process's rank among those that train one model together; 0 when alone."""
+    launched = launch()
+    return launched.rank if launched is not None else 0
+
+
+def together() -> Launch | None:
+    """The launch of this process among others that work on the same run, whoever started them; None when alone."""
+    launched = launch()
+    if launched is None or launched.n_processes == 1 or without_srun(launched):
+        return None  # the script of sbatch is one process
+    return launched
+
+
+def first_is_gone() -> bool:
+    """Whether the process that started this one has ended, as far as one knows: the system then gives a new parent."""
+    return STARTED_BY in os.environ and os.getppid() != int_of(STARTED_BY)
+
+
+def launched_from_outside() -> Launch | None:
+    """The same by torchrun or srun; None where Lightning started the processes."""
+    launched = together()
+    return None if launched is None or launched.launcher == "Lightning" else launched
+
+
+def check_alone(verb: str) -> None:
+    """Raises UserError for a verb that would do the same in each of several processes; AlreadySaid in all but one."""
+    launched = together()
+    if launched is None or verb in TOGETHER:
+        return
+    if launched.rank != 0:
+        raise AlreadySaid
+    raise UserError(
+        f"this runs in one process and {launched.launcher} started {launched.n_processes}; start it alone "
+        f"({', '.join(TOGETHER)} share their work)"
+    )
+
+
+def without_srun(launched: Launch) -> bool:
+    """Whether this is the script of sbatch itself, which has the variables of the first task but is no step."""
+    return launched.launcher == "srun" and "SLURM_STEP_ID" not in os.environ
+
+
+def speaks() -> bool:
+    """Whether this process says what all would say: the first one."""
+    try:
+        return rank() == 0
+    except UserError:
+        return True
+
+
+def address() -> tuple[str, int]:
+    """Host and port at which the first process meets the others: torchrun's and Lightning's own, or the Slurm job's.
+
+    UserError for a port that is no number.
+    """
+    host = os.environ.get("MASTER_ADDR") or first_host(os.environ.get("SLURM_STEP_NODELIST", "127.0.0.1"))
+    port = os.environ.get("MASTER_PORT") or str(15000 + (int_of("SLURM_JOB_ID") + int_of("SLURM_STEP_ID")) % 10000)
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise UserError(f"the variable MASTER_PORT='{port}' is no port; give a free one")
+    return host, int(port)
+
+
+def first_host(nodes: str) -> str:
+    """The first machine of Slurm's list, such as gpu03 of `gpu[03-05,9],login`."""
+    found = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", nodes)
+    return "".join(part or "" for part in found.groups()) if found else nodes
+
+
+def job() -> str | None:
+    """The job that this process belongs to, by a name that it keeps when Slurm or torchrun starts it again."""
+    number, launched = os.environ.get("SLURM_JOB_ID"), os.environ.get("TORCHELASTIC_RUN_ID")
+    if launched is not None:  # "none" where nobody has given one: then all attempts have the agent as their parent
+        return f"torchrun {launched if launched != 'none' else f'{os.getppid()} of {socket.gethostname()}'}"
+    return None if number is None else f"slurm {number} of {os.environ.get('SLURM_CLUSTER_NAME', 'a cluster')}"
+
+
+def started_again() -> bool:
+    """Whether Slurm has put this job back into the queue before, or torchrun --max-restarts has started it again."""
+    return int_of("SLURM_RESTART_COUNT") > 0 or int_of("TORCHELASTIC_RESTART_COUNT") > 0

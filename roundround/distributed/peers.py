@@ -1,0 +1,321 @@
+"""The processes that work on one run together: how they meet, what they tell each other, and who is missing.
+
+They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
+in the first process. There each says what it was asked to do, and the first answers all. A process that leaves says
+how, so that those whose collective operation fails thereby can tell whose fault it was. What they compute together
+goes through torch.distributed's groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from roundround.distributed.interruption import deaf
+from roundround.distributed.launcher import address, first_is_gone, together
+from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
+
+Value = TypeVar("Value")
+SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
+SECONDS_TO_ANSWER = 6.0  # to a roll call; whoever lives answers in a second
+SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
+SECONDS_TO_NOTICE = 5.0  # that another process has failed, by one's own failing collective operation
+SECONDS_BETWEEN_LOOKS = 0.5
+RANK = "rank"
+KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
+
+
+class Store(Protocol):
+    """What is used of the key-value stores of torch.distributed, which takes seconds to import."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class Peers:
+    """This process among those of its run; alone until `join`, and then every method does what one process needs.
+
+    said: what this process was asked to do, by name, which must be the same everywhere. give_up: ends the process from
+    another thread, with this line, where the first one waits inside a library for somebody who is gone.
+    """
+
+    def __init__(
+        self, said: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.said, self.give_up = dict(said or {}), give_up
+        self.record: Callable[[str], None] = lambda line: None  # how the run ended, where `give_up` leaves no time to
+        launched = together()
+        self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
+        if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        self.store: Store | None = None
+        self.holds_store = False
+        self.answer: dict[str, Any] = {}
+        self.is_leaving, self.left = False, threading.Event()
+        self.gone: set[int] = set()  # processes that another thread has seen end
+        self.named_lost: dict[int, dict[str, Any]] = {}
+
+    # -- coming
+
+    def join(self, answer: Mapping[str, Any] | None = None) -> None:
+        """Meet the others, where there are any. `answer` is what the first process tells all of them.
+
+        Raises UserError where one of them was asked for something else, has refused, or does not come.
+        """
+        self.answer = dict(answer or self.answer)
+        if together() is None or self.store is not None:
+            return
+        self.meet(self.connect())
+
+    def meet(self, store: Store) -> None:
+        """`join` at this store."""
+        self.store = store
+        self.store.set(f"said/{self.rank}", json.dumps(self.said, sort_keys=True))
+        if self.rank == 0:
+            found: dict[str, Any] = {"refused": self.refusal(), "answer": self.answer}
+            self.store.set("answer", json.dumps(found))
+        else:
+            self.wait_for("answer", 0)
+            found = json.loads(self.store.get("answer"))
+        self.answer = found["answer"]
+        if found["refused"] is not None:
+            raise UserError(found["refused"])
+        threading.Thread(target=self.look_around, name="peers", daemon=True).start()
+
+    def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
+        """Open the store, in short attempts between which a signal is heard.
+
+        A port that does not answer yet is not shown to torch, which tells of each attempt in twenty lines. UserError
+        where the store cannot be opened, PeerLost where the first process was killed before it held one.
+        """
+        from torch._C._distributed_c10d import PrefixStore, TCPStore  # of torch.distributed; seconds
+
+        launched = together()
+        assert launched is not None
+        self.rank, self.n = launched.rank, launched.n_processes  # Lightning's first process was alone before
+        host, port = address()
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(port)  # for the groups of torch.distributed
+        self.holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        options = {"is_master": self.holds_store, "wait_for_workers": False, "multi_tenant": True}
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if not self.holds_store:
+                    socket.create_connection((host, port), timeout=5).close()
+                store = TCPStore(host, port, self.n, timeout=timedelta(seconds=5), **options)
+                break
+            except (OSError, RuntimeError) as error:
+                if first_is_gone():
+                    raise self.killed(0) from error
+                if self.holds_store or time.monotonic() > deadline:
+                    why = f"{self.name(self.rank)} does not reach the first at {host}:{port}"
+                    why = f"nobody can be met at {host}:{port}" if self.holds_store else why
+                    raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
+                time.sleep(0.1)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it starts all again
+        return PrefixStore(f"roundround {attempt}", store)
+
+    def refusal(self) -> str | None:
+        """Wait for all; why they cannot begin, or None."""
+        assert self.store is not None
+        for rank in range(1, self.n):
+            self.wait_for(f"said/{rank}", rank)
+            theirs = json.loads(self.store.get(f"said/{rank}"))
+            for key in sorted(self.said.keys() | theirs.keys()):
+                here, there = json.dumps(self.said.get(key)), json.dumps(theirs.get(key))
+                if here != there:
+                    return (
+                        f"{key} is {printable(here, 80)} on rank 0 and {printable(there, 80)} on {self.name(rank)}; "
+                        "start all with the same words"
+                    )
+        return None
+
+    def wait_for(self, key: str, rank: int) -> None:
+        """Until a process has put this into the store. UserError where it has left, or does not come in time."""
+        assert self.store is not None
+        deadline = time.monotonic() + SECONDS_TO_COME
+        while not self.present(key):
+            leaving = self.how_left(rank)
+            if leaving is not None:
+                raise self.error_of(rank, leaving)
+            if rank in self.gone:
+                raise self.killed(rank)
+            if time.monotonic() > deadline:
+                raise UserError(f"{self.name(rank)} did not come within {SECONDS_TO_COME:g} seconds")
+            time.sleep(0.05)
+
+    # -- working together
+
+    def gather(self, value: Value) -> list[Value]:
+        """Everybody's value, in the order of ranks."""
+        if self.n == 1:
+            return [value]
+        from torch import distributed
+        from torch._C._distributed_c10d import PrefixStore
+
+        assert self.store is not None, "they have met"
+        if not distributed.is_initialized():
+            store = PrefixStore("group", self.store)  # type: ignore[arg-type]  # it is one of theirs
+            distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
+        found: list[Any] = [None] * self.n
+        distributed.all_gather_object(found, value)
+        return found
+
+    # -- leaving
+
+    def leave(self, code: int, line: str) -> bool:
+        """Say how this process ends; whether the first one has heard it, or ends too.
+
+        After a failure all leave at once, because some launchers kill the others when the first has gone; and the one
+        that holds the store goes last. Where a process was lost nobody else waits: only by the end of its neighbours
+        does one hear of it that waits for them in a collective operation.
+        """
+        if self.n == 1:
+            return False
+        heard, self.is_leaving = False, True
+        try:
+            if self.store is None:  # refused before it has met the others
+                if not 0 < code < 128 or 0 in self.named_lost:
+                    return False
+                self.store = self.connect(seconds=SECONDS_TO_ANSWER)
+            self.tell_how_it_ends(self.store, code, line)
+            heard = self.present("answer")
+            waits = self.holds_store or (0 < code < 128 and not self.named_lost)
+            others = set(range(self.n)) - {self.rank} - self.named_lost.keys() - self.gone
+            deadline = time.monotonic() + SECONDS_TO_LEAVE
+            while waits and others and time.monotonic() < deadline:
+                others = {rank for rank in others if not self.present(f"left/{rank}")}
+                time.sleep(0.05)
+            heard = heard or self.present("said/0") or self.present("left/0")
+        except (RuntimeError, UserError):
+            pass  # the store went, with the first process
+        finally:
+            self.left.set()
+        return heard
+
+    def tell_how_it_ends(self, store: Store, code: int, line: str) -> None:
+        lost = sorted(self.named_lost)
+        store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": lost}))
+        if 0 < code < 128:
+            store.set("failed", str(self.rank))
+
+    @contextmanager
+    def naming_who_left(self) -> Iterator[None]:
+        """Inside, an error that another process caused by leaving becomes that process's own, with its name.
+
+        A failed collective operation tells no more than that a connection was closed; and a launcher that has seen one
+        process die sends SIGTERM to the others.
+        """
+        try:
+            yield
+        except (RuntimeError, Interrupted) as error:
+            if self.store is None:
+                raise
+            why = one_line(error) if isinstance(error, RuntimeError) else None
+            with deaf():
+                left = self.who_left()
+            caused = {
+                rank: leaving
+                for rank, leaving in left.items()
+                if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
+            }
+            if not caused:
+                raise
+            self.named_lost = caused
+            raise self.error_of(*next(iter(caused.items()))) from error
+
+    def who_left(self) -> dict[int, dict[str, Any]]:
+        """A roll call: who has left, and how; a process that neither answers nor has said how it left was killed.
+
+        Where one has left because of a third, the roll has been called.
+        """
+        assert self.store is not None
+        waiting, found = set(range(self.n)) - {self.rank}, {}
+        deadline = time.monotonic() + SECONDS_TO_ANSWER
+        try:
+            self.store.set("roll call", "")
+            while waiting and time.monotonic() < deadline:
+                for rank in sorted(waiting):
+                    leaving = self.how_left(rank)
+                    if leaving is not None:
+                        found[rank] = leaving
+                        if leaving.get("lost"):
+                            return dict.fromkeys(leaving["lost"], leaving)
+                    if leaving is not None or self.present(f"here/{rank}"):
+                        waiting.remove(rank)
+                time.sleep(0.05)
+        except RuntimeError:  # the store went, with the first process
+            waiting = {0}
+        return {**dict.fromkeys(sorted(waiting), KILLED), **found}
+
+    def look_around(self) -> None:
+        """While this process lives: answer roll calls, and end it where it does not notice that another has failed."""
+        assert self.store is not None
+        try:
+            while not self.left.wait(SECONDS_BETWEEN_LOOKS):
+                if self.present("roll call"):
+                    self.store.set(f"here/{self.rank}", "")
+                if not self.is_leaving and self.present("failed"):
+                    rank = int(self.store.get("failed"))
+                    leaving = self.how_left(rank) or KILLED
+                    if not self.left.wait(SECONDS_TO_NOTICE) and not self.is_leaving:
+                        return self.give_up_on((leaving.get("lost") or [rank])[0], leaving)
+        except RuntimeError:
+            self.gone.add(0)
+            if not self.left.wait(SECONDS_TO_LEAVE):
+                self.give_up_on(0, KILLED)
+
+    def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
+        """End this process, which has had its time to see by itself that another one is gone."""
+        self.named_lost = {rank: dict(leaving)}
+        line, says = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
+        if says:
+            self.record(f"failed: {line}")
+        with suppress(RuntimeError):  # the store may be gone
+            if self.store is not None and not self.is_leaving:
+                self.tell_how_it_ends(self.store, 1, line)
+        self.give_up(line if says else "")
+
+    def killed(self, rank: int) -> Exception | Interrupted:
+        """How this process ends because another one is gone that has said nothing."""
+        self.named_lost = {rank: KILLED}
+        return self.error_of(rank, KILLED)
+
+    def error_of(self, rank: int, leaving: Mapping[str, Any]) -> Exception | Interrupted:
+        """How this process ends because another did."""
+        code = leaving["code"]
+        if code >= 128:
+            return Interrupted(code - 128)
+        line = leaving["line"]
+        if not line.startswith(f"{RANK} "):  # of a third one
+            line = f"{self.name(rank)} {line}" if code == 1 else f"{self.name(rank)}: {line}"
+        return UserError(line) if code == 2 else PeerLost(line)
+
+    def name(self, rank: int) -> str:
+        return f"{RANK} {rank} of {self.n}"
+
+    def how_left(self, rank: int) -> dict[str, Any] | None:
+        assert self.store is not None
+        leaving: dict[str, Any] | None = None
+        if self.present(f"left/{rank}"):
+            leaving = json.loads(self.store.get(f"left/{rank}"))
+        return leaving
+
+    def present(self, key: str) -> bool:
+        assert self.store is not None
+        return bool(self.store.check([key]))
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process says what it and the others have to say: the first that is not lost."""
+        return self.rank == min(set(range(self.n)) - self.named_lost.keys())

@@ -1,1 +1,0 @@
-"""Hugging Face models: loaded, observed, patched and exported; never implemented a second time."""

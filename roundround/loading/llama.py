@@ -1,0 +1,171 @@
+"""What the decoder and Hugging Face's stock Llama have in common: configuration and weights, in both directions.
+
+Gemma (the first) is Llama with GeGLU, embeddings times sqrt(D), and norms whose weights are written one less.
+Frequencies of the two are equal to the last bit; tests compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import GemmaConfig, LlamaConfig
+
+from roundround.model.decoder import Decoder
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.p_rope import PRoPE, kept_pairs
+from roundround.pe.p_rope_reversed import PRoPEReversed
+from roundround.pe.partial_rope import PartialRoPE
+from roundround.pe.rope import RoPE
+from roundround.pe.rope_random import RoPERandom
+from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.softmax import Softmax
+from roundround.softmax.temperature import Temperature
+from roundround.support.errors import UserError
+
+SWIGLU, GEGLU = "silu", "gelu_pytorch_tanh"
+ANY_THETA = 10_000.0  # no pair rotates, so any will do
+
+Node = dict[str, Any]  # a class and its arguments, as they stand in a config
+
+
+# -- from the decoder to Llama
+
+
+def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | None:
+    """The configuration under which stock Llama computes exactly this decoder; None where there is none.
+
+    `sizes` are the decoder's arguments. Scaled embeddings are untied: see `stock_weights`.
+    """
+    shape = decoder.encoding.shape
+    rope = rope_parameters(decoder.encoding)
+    plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
+    fits = sizes["d_mlp"] > 0 and shape.d_model % shape.n_heads == 0  # Llama has MLPs, and insists on the other
+    if rope is None or not plain or not fits:
+        return None
+    return LlamaConfig(
+        vocab_size=decoder.embed_tokens.num_embeddings,
+        hidden_size=shape.d_model,
+        intermediate_size=sizes["d_mlp"],
+        num_hidden_layers=len(decoder.layers),
+        num_attention_heads=shape.n_heads,
+        num_key_value_heads=shape.n_key_heads,
+        head_dim=shape.head_dim,
+        hidden_act=GEGLU if sizes["geglu"] else SWIGLU,
+        max_position_embeddings=shape.train_length,
+        initializer_range=min(sizes["initializer_range"], 1.0),  # Llama allows no more; only fresh weights need it
+        rms_norm_eps=sizes["norm_eps"],
+        tie_word_embeddings=decoder.lm_head is None and decoder.embedding_scale is None,
+        rope_parameters=rope,
+        architectures=["LlamaForCausalLM"],
+        dtype="float32",
+    )
+
+
+def rope_parameters(encoding: PositionalEncoding) -> dict[str, Any] | None:
+    """Llama's `rope_parameters` of an encoding that is the same at inference, None where there are none."""
+    match encoding:
+        case NoPE() if encoding.shape.head_dim % 2 == 0:
+            return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
+        case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so
+            return {"rope_type": "default", "rope_theta": encoding.theta}
+        case PRoPE():
+            return {"rope_type": "proportional", "partial_rotary_factor": encoding.p, "rope_theta": encoding.theta}
+        case PRoPEReversed() | PartialRoPE() if encoding.n_kept == encoding.shape.head_dim // 2:  # p = 1
+            return {"rope_type": "default", "rope_theta": encoding.theta}
+        case _:
+            return None
+
+
+def is_plain(softmax: AttentionSoftmax) -> bool:
+    """Whether the normaliser is the plain softmax, also by another name."""
+    return isinstance(softmax, Softmax) or (isinstance(softmax, Temperature) and softmax.temperature == 1)
+
+
+def stock_weights(decoder: Decoder) -> dict[str, Tensor]:
+    """The weights by Llama's names. Gemma's factor on the embeddings is multiplied into an input matrix of its own."""
+    weights = weights_by_llama_name(decoder)
+    if decoder.embedding_scale is not None:
+        embeddings = weights["model.embed_tokens.weight"]
+        weights.setdefault("lm_head.weight", embeddings)
+        weights["model.embed_tokens.weight"] = embeddings * decoder.embedding_scale
+    return weights
+
+
+def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
+    """The decoder's weights as they are, by Llama's names; what Llama lacks is named as if it were there."""
+    state = decoder.state_dict()
+    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
+
+
+# -- from Llama or Gemma to the decoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderNodes:
+    """A Llama's or Gemma's configuration as nodes of a run's config, and the size of its vocabulary."""
+
+    model: Node
+    pe: Node
+    n_vocab: int
+
+
+def decoder_nodes(config: LlamaConfig | GemmaConfig) -> DecoderNodes:
+    """The decoder that computes what this configuration does. UserError naming what it cannot represent."""
+    is_gemma = isinstance(config, GemmaConfig)
+    for name, is_there in {
+        "attention_bias": config.attention_bias,
+        "mlp_bias": not is_gemma and config.mlp_bias,
+    }.items():
+        if is_there:
+            raise UserError(f"{name} is true, and the decoder's matrices have no biases")
+    if is_gemma and config.use_bidirectional_attention:
+        raise UserError("use_bidirectional_attention is true, and the decoder's attention is causal")
+    if config.attention_dropout:
+        raise UserError(f"attention_dropout is {config.attention_dropout}, and the decoder has no dropout")
+    if config.hidden_act not in (SWIGLU, GEGLU):
+        raise UserError(f"hidden_act is {config.hidden_act}, and the decoder has {SWIGLU} and {GEGLU}")
+    model = {
+        "kind": "architecture",
+        "_target_": target(Decoder),
+        "d_model": config.hidden_size,
+        "n_layers": config.num_hidden_layers,
+        "n_heads": config.num_attention_heads,
+        "n_key_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "d_mlp": config.intermediate_size,
+        "train_length": config.max_position_embeddings,
+        "tied_embeddings": config.tie_word_embeddings,
+        "geglu": config.hidden_act == GEGLU,
+        "scaled_embeddings": is_gemma,
+        "norm_eps": config.rms_norm_eps,
+        "initializer_range": config.initializer_range,
+    }
+    return DecoderNodes(
+        model=model, pe=encoding_node(config.rope_parameters, config.head_dim), n_vocab=config.vocab_size
+    )
+
+
+def encoding_node(rope: Mapping[str, Any], head_dim: int) -> Node:
+    """The encoding of Llama's `rope_parameters`. UserError for a scaling that the decoder does not know."""
+    kind, theta = rope.get("rope_type", "default"), float(rope["rope_theta"])
+    if kind == "default":
+        return {"_target_": target(RoPE), "theta": theta}
+    if kind != "proportional" or rope.get("factor", 1.0) != 1.0:
+        scaled = f"{kind} with factor {rope['factor']:g}" if "factor" in rope else kind
+        raise UserError(f"rope_type is {scaled}, and the decoder has default and proportional without a factor")
+    p = float(rope.get("partial_rotary_factor", 1.0))
+    n_kept = kept_pairs(p, head_dim)
+    if n_kept == 0:
+        return {"_target_": target(NoPE)}
+    if n_kept == head_dim // 2:
+        return {"_target_": target(RoPE), "theta": theta}
+    return {"_target_": target(PRoPE), "p": p, "theta": theta}
+
+
+def target(of: type) -> str:
+    """A class by the name that a config gives it."""
+    return f"{of.__module__}.{of.__qualname__}"

@@ -1,0 +1,219 @@
+"""Loading a Hugging Face model and its tokenizer, and saying in one line why that cannot be done."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from huggingface_hub import errors as hub
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import cached_file
+from transformers.utils.logging import disable_progress_bar
+
+from roundround.data.corpora import first_line
+from roundround.data.network import hub_is_reachable
+from roundround.loading.foreign import (
+    INDEX,
+    PICKLED,
+    WEIGHTS,
+    causal_masks,
+    check_config,
+    folder_named,
+    quiet,
+    read_header,
+    read_json,
+    some_of,
+    weight_files,
+)
+from roundround.support.console import print_status
+from roundround.support.errors import UserError
+from roundround.support.memory import check_fits
+from roundround.support.packaged import model_path
+
+SPECIAL_TOKENS = ("read", "plain")
+DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@final
+class Pretrained:
+    """A decoder on the Hugging Face hub, in its cache, or in a folder.
+
+    path: the folder, the name on the hub, or `package:NAME` for a model that travels with roundround. revision: a
+    branch, tag or commit; null for the newest. dtype: of the weights; `auto` takes the checkpoint's, and float32 for
+    float16 on a CPU, which is slow and rounds. offload: leave the weights on disk and pass them through layer by layer,
+    for models larger than memory. trust_remote_code: run Python code that comes with the model. pickled: read weights
+    that are not safetensors, which can run code too. default_data: the option of `data=`, one of roundround's, that a
+    verb reads with this model where none is given; null for the verb's own. special_tokens: `read` text that spells
+    one, such as `<unk>`, as that token, which transformers' `tokenizer(text)` does; or as `plain` characters.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        revision: str | None,
+        dtype: str,
+        offload: bool,
+        trust_remote_code: bool,
+        pickled: bool,
+        default_data: str | None = None,
+        special_tokens: str = "read",
+    ) -> None:
+        if path is None:
+            raise ValueError("path has no value; give model.path=DIR, or the name of a model on the hub")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype={dtype} must be one of {', '.join(DTYPES)}")
+        if special_tokens not in SPECIAL_TOKENS:
+            raise ValueError(f"special_tokens={special_tokens} must be one of {', '.join(SPECIAL_TOKENS)}")
+        path = model_path(path)
+        folder = folder_named(path)
+        self.is_folder = folder.is_dir()
+        self.path = str(folder) if self.is_folder else path
+        self.revision, self.dtype, self.offload = revision, dtype, offload
+        self.trust_remote_code, self.pickled, self.default_data = trust_remote_code, pickled, default_data
+        self.special_tokens = special_tokens
+
+    def load(self, device: torch.device) -> tuple[PreTrainedModel, Any]:
+        """The model, ready to evaluate, and its tokenizer. Raises UserError."""
+        self.check_there()
+        if self.offload and device.type != "cpu":
+            raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
+        disable_progress_bar()
+        # safetensors stay where they are; other weights that are offloaded would be copied here
+        scratch = tempfile.mkdtemp(prefix="roundround-offload-") if self.offload else ""
+        try:
+            with quiet():
+                model, tokenizer = self.read(scratch, device)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        if self.offload:
+            weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
+        model.eval().requires_grad_(False)
+        if self.dtype == "auto":
+            model = self.in_checkpoint_dtype(model, device)
+        return (model if self.offload else model.to(device)), tokenizer
+
+    def in_checkpoint_dtype(self, model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+        """The model as `dtype=auto` computes it, said in a line where that is not float32."""
+        name = str(model.dtype).removeprefix("torch.")
+        if model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
+            print_status(f"{name} weights are computed in float32 on the CPU; model.dtype=float16 keeps them")
+            return model.float()
+        if model.dtype != torch.float32:
+            print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
+        return model
+
+    def read(self, scratch: str, device: torch.device) -> tuple[PreTrainedModel, Any]:
+        """Model and tokenizer; UserError for whatever the libraries raise."""
+        try:
+            self.check_sizes(device)
+            model, found = AutoModelForCausalLM.from_pretrained(
+                self.path, output_loading_info=True, **self.options(), **self.placing(scratch)
+            )
+            tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
+        except UserError:
+            raise
+        except Exception as error:  # OSError, ValueError, SafetensorError, UnpicklingError, a config's own, ...
+            raise UserError(self.explained(error)) from error
+        if found["missing_keys"]:
+            names = sorted(found["missing_keys"])
+            raise UserError(
+                f"{self.path} lacks {len(names)} of its weights, such as {names[0]}; the checkpoint is not whole"
+            )
+        unexpected = set(found["unexpected_keys"])  # transformers has left out some old tables, such as inv_freq
+        names = sorted(unexpected - causal_masks(self.safetensors())) if unexpected else []
+        if names:
+            raise UserError(
+                f"{self.path} has {len(names)} weights that {type(model).__name__} has no place for: {some_of(names)}; "
+                "to leave them out on purpose load the model in Python and give it to rr.probe"
+            )
+        return model, tokenizer
+
+    def check_sizes(self, device: torch.device) -> None:
+        """UserError where config.json cannot belong to the weights, or they are more than the device holds."""
+        path, files = self.config_file(), self.safetensors()
+        header = read_header(files) if files else None
+        check_config(read_json(path), path, header)
+        if header is not None and not self.offload:
+            size = DTYPES[self.dtype]
+            n_bytes = header.n_elements * size.itemsize if isinstance(size, torch.dtype) else header.n_bytes
+            check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
+
+    def config_file(self) -> Path:
+        return Path(str(cached_file(self.path, "config.json", **self.options())))
+
+    def safetensors(self) -> list[Path]:
+        """The weights as far as they are on this machine: none before a download, and where they are pickled."""
+        folder = self.config_file().parent
+        return weight_files(folder) if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) else []
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+            "local_files_only": self.is_folder or not hub_is_reachable(),
+        }
+
+    def placing(self, scratch: str) -> dict[str, Any]:
+        """How the weights are read, and where they stay."""
+        placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
+        if self.offload:
+            placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
+            logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
+        return placed
+
+    def check_there(self) -> None:
+        """UserError for a folder that holds no model, or only pickled weights."""
+        if not self.is_folder:
+            return
+        folder = Path(self.path)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"model.path={folder} is no model: there is no config.json in the folder")
+        if any(path.is_file() for path in folder.glob("*.safetensors")):  # a pipe would be waited for
+            return
+        if not any(path for pattern in PICKLED for path in folder.glob(pattern)):
+            raise UserError(f"model.path={folder} has no weights: there is no .safetensors file in the folder")
+        if not self.pickled:
+            raise UserError(
+                f"model.path={folder} has pickled weights only, which can run code as they are read; convert them to "
+                "safetensors, or give model.pickled=true if you trust them"
+            )
+
+    def needs_code(self) -> str:
+        return (
+            f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then give "
+            "model.trust_remote_code=true"
+        )
+
+    def explained(self, error: Exception) -> str:
+        """One line for what the libraries raise: what is wrong, and what to do."""
+        text = " ".join(str(error).split())
+        if "trust_remote_code" in text:
+            return self.needs_code()
+        if "ignore_mismatched_sizes" in text:
+            return f"the weights of {self.path} have other sizes than its config.json says"
+        if isinstance(error, SafetensorError):
+            return f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short"
+        if isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text:
+            return (
+                f"{self.path} is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
+                "local folder with model.path=DIR"
+            )
+        if not self.is_folder and not hub_is_reachable():
+            return (
+                f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
+                "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
+                "licence accepted on the hub, and HF_TOKEN"
+            )
+        if "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError):
+            return f"{self.path} has no such model or no safetensors weights ({text[:160]})"
+        if "Unrecognized configuration class" in text:
+            return f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})"
+        return f"{self.path} cannot be loaded: {text[:240]}"

@@ -1,0 +1,160 @@
+"""Another normaliser, or RoPE of another kind, inside a loaded Hugging Face model.
+
+Shapes: P channel pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import final
+
+import torch
+from transformers import PreTrainedModel
+
+from roundround.attention.keys import AttentionShape
+from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, remove, shape_of
+from roundround.loading.patching.by_layer import places_of_layers, rotate_layers
+from roundround.loading.patching.frequencies import Place, Rotation
+from roundround.loading.probed_model import ProbedHuggingFaceModel
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.probe import check
+from roundround.probing.rotation import is_said_by_frequencies
+from roundround.probing.selftest import N_TOKENS
+from roundround.support.errors import UserError
+
+MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
+
+
+@final
+class Patch:
+    """A patched model: in force from its making until `remove`, or until the end of a `with` block.
+
+    model: the Hugging Face model, which is changed in place; saved now, it would take the normalisers along.
+    remark: what the user should know, None for nothing.
+    Raises UserError where the model does something that would be dropped.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        make_softmax: MakeSoftmax | None = None,
+        make_encoding: MakeEncoding | None = None,
+    ) -> None:
+        self.model, self.remark = model, None
+        self.give_rotations_back: Callable[[], None] = lambda: None
+        of_layers = [] if make_encoding is None else places_of_layers(model)
+        new = [] if make_encoding is None else rotations_of(model, make_encoding, of_layers)
+        if new:
+            self.remark = remark_on(of_layers, new)
+            self.give_rotations_back = rotate_layers(model, of_layers, new)
+        try:
+            self.attention_before = install(model, make_softmax)
+        except BaseException:
+            self.give_rotations_back()
+            raise
+        try:
+            if differs_by_layer(of_layers, new):
+                check_layers(model, new)
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Give the model its own attention and frequencies back."""
+        remove(self.model, self.attention_before)
+        self.give_rotations_back()
+        self.give_rotations_back = lambda: None
+
+    def __enter__(self) -> PreTrainedModel:
+        return self.model
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def rotations_of(
+    model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[Place | None]
+) -> list[Rotation]:
+    """The encoding's rotation in each attention layer, which has one of the model's. UserError where it does not fit.
+
+    A Hugging Face model rotates the pairs that its layout says, so an encoding can only say how fast: RoPE, p-RoPE in
+    its forms, and NoPE. One that pairs other channels, that scales what it rotates, or that adds something to
+    embeddings or logits, does not fit. What the model's own rotation scales by (YaRN) goes with its frequencies.
+    """
+    used = [place for place in of_layers if place is not None]
+    if not used:
+        raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
+    found: list[Rotation] = []
+    for number, (layer, own) in enumerate(zip(attention_layers(model), of_layers, strict=True)):
+        place = own or used[0]  # a layer that does not rotate is asked about all the same
+        table_P = place.table_P
+        encoding = make_encoding(replace(shape_of(layer, number), head_dim=2 * len(table_P), theta=place.theta))
+        name = type(encoding).__name__
+        if isinstance(encoding, NoPE):
+            found.append(Rotation(torch.zeros_like(table_P)))
+            continue
+        if encoding.draws_positions:
+            raise UserError(
+                f"{name} draws positions, which a loaded model does not take; pe.positions=consecutive is RoPE"
+            )
+        if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
+            raise UserError(
+                f"{name} is no RoPE that its frequencies determine; "
+                "a loaded model takes RoPE, p-RoPE in its forms and NoPE"
+            )
+        if next(encoding.parameters(), None) is not None:
+            raise UserError(f"{name} learns parameters, which a loaded model lacks; train with it")
+        frequencies = encoding.frequencies(torch.float32)
+        if len(frequencies) != len(table_P):
+            raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
+        found.append(Rotation(frequencies))
+    return found
+
+
+def differs_by_layer(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> bool:
+    """Whether layers that had the same rotation get different ones, or only some of them none."""
+    of_place = dict(zip(of_layers, new, strict=True))
+    same = all(rotation.same_as(of_place[place]) for place, rotation in zip(of_layers, new, strict=True))
+    return not same or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1
+
+
+def check_layers(model: PreTrainedModel, rotations: Sequence[Rotation]) -> None:
+    """UserError where a layer does not rotate as it is to: some models leave layers without any rotation."""
+    name = type(model).__name__
+    tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
+    layouts = check(ProbedHuggingFaceModel(name, model, None), tokens, ablated=True)
+    differing = [
+        str(number)
+        for number, (layout, rotation) in enumerate(zip(layouts, rotations, strict=True))
+        if bool(layout.n_rotated) != bool(rotation.frequencies_P.any())
+    ]
+    if differing:
+        raise UserError(
+            f"{name} does not let layer {', '.join(differing)} rotate as an encoding that differs by layer says"
+        )
+
+
+def remark_on(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> str | None:
+    """A line where pairs rotate otherwise than the model was trained with; None where none does."""
+    for place, after in zip(of_layers, new, strict=True):
+        if place is None:
+            continue
+        before, rotating = place.rotation(), after.frequencies_P > 0
+        trained_P = before.frequencies_P.to(after.frequencies_P)
+        if not torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4):
+            return (
+                "the encoding rotates at other frequencies than the model was trained with, whose base is "
+                f"{place.theta:,.0f}; pe.theta=... is the encoding's"
+            )
+        if before.factor != after.factor:
+            return (
+                f"the model was trained with an attention factor of {before.factor:g} in its rotation, which goes with "
+                "its frequencies: the encoding has none"
+            )
+    return None

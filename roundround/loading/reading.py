@@ -1,0 +1,205 @@
+"""How a model reads text that it is scored on: one protocol for `eval` and for `probe length=`.
+
+docs/evaluation.md has it in words. Shapes: T targets of a window.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
+from roundround.data.encoding import Encoder
+from roundround.data.stream import Mix
+from roundround.data.token_data import TokenData
+from roundround.data.vocabulary import Vocabulary, content_hash
+from roundround.distributed.peers import Peers
+from roundround.model.decoder import Decoder
+from roundround.model.scoring import PositionLoss, Share, score
+from roundround.probing.probed_model import AfterFirstToken, ProbedModel
+from roundround.support.console import print_status
+from roundround.support.errors import UserError
+
+TARGETS_TO_CHOOSE_BY = 2048  # enough to tell nats apart that differ by a few hundredths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A model and the text that it is scored on, in windows of any length.
+
+    model: a decoder of this project, or a pretrained one as a probe looks at it. bos: auto, true or false; of a decoder
+    false, as it was trained on windows that begin anywhere. stride: tokens between the beginnings of windows (None:
+    they meet). max_tokens: the first targets alone. separate_documents: whether documents do not see each other. peers:
+    the processes that share the windows.
+    """
+
+    model: Decoder | ProbedModel
+    data: TokenData
+    device: torch.device
+    batch_tokens: int
+    bos: str = "false"
+    stride: int | None = None
+    max_tokens: int | None = None
+    separate_documents: bool = False
+    peers: Peers
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether documents are read one by one; a decoder of this project keeps those in a window apart instead."""
+        return self.separate_documents and isinstance(self.model, ProbedModel)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the stream that are read."""
+        return min(len(self.data.held_out), (self.max_tokens or len(self.data.held_out)) + 1)
+
+    def check(self, length: int) -> None:
+        """UserError where there is not one window of this length, or `bos` asks for a token that there is not."""
+        if self.bos == "true" and isinstance(self.model, ProbedModel) and self.model.first_token is None:
+            raise UserError(f"bos=true: the tokenizer of {self.model.name} puts no token at the beginning of a text")
+        if not self.one_by_one:
+            check_one_window(self.data.held_out, length, self.max_tokens)
+
+    def reading(self) -> dict[str, str | bool]:
+        """How the text is read, which every result names: a loss depends on it."""
+        return {
+            "joining_token": self.data.joining_token,
+            "separate_documents": self.separate_documents,
+            "special_tokens": "plain" if self.data.tokenizer.encode_special_tokens else "read",
+        }
+
+    def first_token(self, length: int) -> int | None:
+        """The token in front of every window of this length, or None: as `bos` says, or as the first targets cost less.
+
+        Models differ: one whose first key is a sink needs it before any window; one trained on windows that begin
+        anywhere takes it for the beginning of a text, which most windows are not. Where documents are read one by one
+        it stands where the tokenizer puts it, unless bos=false. UserError as `check`.
+        """
+        self.check(length)
+        if not isinstance(self.model, ProbedModel) or self.bos == "false":
+            return None
+        first = self.model.first_token
+        if first is None or self.bos == "true" or self.one_by_one:
+            return first
+        most = max(length, min(TARGETS_TO_CHOOSE_BY, self.max_tokens or TARGETS_TO_CHOOSE_BY))
+        with_it, without = (self.loss(length, token, most=most) for token in (first, None))
+        better = with_it.token_loss() < without.token_loss()
+        print_status(
+            f"windows of {length:,} begin {'with' if better else 'without'} {self.data.tokenizer.id_to_token(first)}: "
+            f"{with_it.token_loss():.3f} nats per token with it, {without.token_loss():.3f} without, over the first "
+            f"{without.n_targets:,} targets (bos=true or false decides)"
+        )
+        return first if better else None
+
+    def scored_model(self, first_token: int | None) -> nn.Module:
+        """What is called with windows and targets."""
+        if not isinstance(self.model, ProbedModel):
+            return self.model
+        return AfterFirstToken(self.model, None if self.one_by_one else first_token)
+
+    def loss(self, length: int, first_token: int | None, *, most: int | None = None) -> PositionLoss:
+        """The losses of all targets, or the first `most`; each process reads a share of the windows. UserError as
+        `check`.
+        """
+        windows = self.windows(length, first_token, most)
+        joints = None if self.one_by_one else self.cut(self.is_joint.view(np.uint8), length, most)
+        share = Share(windows, first=self.peers.rank, n=self.peers.n)
+        own = score(
+            self.scored_model(first_token),
+            share,
+            batch=max(1, self.batch_tokens // max(1, windows.length)),
+            device=self.device,
+            scored=lambda rows: windows.scored(share.among_all(rows)),
+            joints=None if joints is None else lambda rows: joints[share.among_all(rows)][:, 1:].bool(),
+            separator=self.data.end_of_document if self.separate_documents and not self.one_by_one else None,
+        )
+        total = PositionLoss(windows.length)
+        total.add_all(self.peers.gather(own))
+        return total
+
+    def windows(self, length: int, first_token: int | None, most: int | None) -> EvaluationWindows | DocumentWindows:
+        """Those of the stream, or of its documents one by one."""
+        if not self.one_by_one:
+            return self.cut(self.data.held_out[: self.n_tokens], length, most)
+        tokens, stride = self.data.held_out[: self.n_tokens], self.stride or length
+        windows = DocumentWindows(tokens, self.is_joint, first=first_token, length=length, stride=stride)
+        if not len(windows):
+            raise UserError("no document has a token to predict from the one before it; give longer documents")
+        return windows
+
+    def cut(self, values: Tokens, length: int, most: int | None) -> EvaluationWindows:
+        return evaluation_windows(values, length=length, longest=length, stride=self.stride, max_tokens=most)
+
+    @functools.cached_property
+    def is_joint(self) -> NDArray[np.bool_]:
+        """Which tokens of the stream join documents: text that spells the same token stands for bytes, [n_tokens]."""
+        ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
+        is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
+        return is_joint
+
+    def scored_bytes(self, first_token: int | None) -> int:
+        """UTF-8 bytes of the text that the targets stand for."""
+        n_bytes = np.asarray(self.data.held_out_bytes[: self.n_tokens])
+        begins = np.append(True, self.is_joint[:-1]) if self.one_by_one else np.arange(len(n_bytes)) == 0
+        return int(n_bytes[~begins].sum() if first_token is None or not self.one_by_one else n_bytes.sum())
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A reader at one length, with the token in front of its windows, for a probe."""
+
+    reader: Reader
+    length: int
+    first_token: int | None
+
+    def loss(self) -> PositionLoss:
+        return self.reader.loss(self.length, self.first_token)
+
+    def first_word(self) -> str | None:
+        return None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
+
+    def reading(self) -> dict[str, Any]:
+        """How the text is read, which every result names."""
+        return {"length": self.length, "first_token": self.first_word(), **self.reader.reading()}
+
+    def inputs(self) -> list[list[int]]:
+        """The tokens that the model reads in each window, in the order of the text."""
+        windows = self.reader.windows(self.length, self.first_token, None)
+        if isinstance(windows, DocumentWindows):
+            return [windows.window(number) for number in windows.rows[:, 0].argsort(kind="stable").tolist()]
+        head = [] if self.first_token is None else [self.first_token]
+        return [head + row for row in windows[:][:, :-1].tolist()]
+
+
+def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> TokenData:
+    """Texts as one stream to be scored, in memory, read until there are `most` targets: as `prepare` makes it."""
+    encode, found, n_tokens = Encoder(vocabulary), [], 0
+    for text in texts:
+        found.append(encode([(True, text)]).arrays)
+        n_tokens += len(found[-1]["held_out"])
+        if most is not None and n_tokens > most:
+            break
+    if not found:
+        raise UserError("there is no text to read; give text=FILE or data=...")
+    ids, n_bytes = (np.concatenate([arrays[name] for arrays in found]) for name in ("held_out", "held_out_bytes"))
+    return TokenData(
+        train=Mix((), ()),
+        held_out=ids,
+        held_out_bytes=n_bytes,
+        n_train_documents=0,
+        n_held_out_documents=len(found),
+        n_held_out_bytes=int(n_bytes.sum()),
+        n_vocab=vocabulary.size,
+        end_of_document=vocabulary.end_of_document,
+        tokenizer=vocabulary.tokenizer,
+        corpus_hash="",
+        tokenizer_hash=content_hash(vocabulary.tokenizer),
+        n_groups=1,
+    )

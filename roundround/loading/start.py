@@ -1,0 +1,225 @@
+"""Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
+
+`starting_point` decides that once. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import torch
+from omegaconf import DictConfig
+
+from roundround.config.build import build, literal
+from roundround.config.recorded import give_theta
+from roundround.config.schema import TrainConfig
+from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
+from roundround.data.tasks.base import Task
+from roundround.data.tasks.batches import TaskData
+from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
+from roundround.data.tokens import TokenData
+from roundround.loading.models import build_decoder
+from roundround.loading.prepared import config_of_prepared
+from roundround.loading.rebuilt import saved_tokenizer
+from roundround.loading.tasks import config_of_task, task_of, with_context
+from roundround.loading.weights import load_into, load_shards_into
+from roundround.model.decoder import Decoder
+from roundround.runs import checkpoints
+from roundround.runs.directories import read_manifest
+from roundround.runs.run import Invocation
+from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.loading.llama_checkpoint import LlamaCheckpoint
+
+Data = TypeVar("Data", TokenData, TaskData)
+HOW_IT_IS_COMPUTED = {  # without another result than rounding
+    *("trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.accelerator"),
+    *("trainer.accumulate_grad_batches", "activation_checkpointing"),
+}
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps", *HOW_IT_IS_COMPUTED}
+
+
+class Start:
+    """Base of the places to start from; each hook does what a run from its seed alone needs.
+
+    choices: the option of each config group, as the run reports it. facts: what the manifest keeps about the start.
+    message: a line about it for the person at the terminal. task: what the run learns, where that had to be built to
+    know the config.
+    """
+
+    message: str | None = None
+    task: Task | None = None
+
+    def __init__(self, choices: dict[str, Any]) -> None:
+        self.choices = choices
+        self.facts: dict[str, Any] = {}
+
+    def check(self, config: TrainConfig) -> None:
+        """Raises UserError where the weights do not fit the model that the config describes; it takes no memory."""
+
+    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
+        """The tokenizer that the run reads its text with."""
+        if config.tokenizer is None:
+            raise UserError("tokenizer has no value, and text needs one; give tokenizer=bpe or tokenizer=bytes")
+        return build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+
+    def checked_data(self, data: Data) -> Data:
+        """The data with the vocabulary of the start. Raises UserError where they do not go together."""
+        return data
+
+    def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
+        """The run's own checkpoint, where it goes on from one; without weights where processes read their shares."""
+        return None
+
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+        """Give a freshly initialised decoder its weights, those of its `past` where it has one."""
+
+
+@final
+class FromSeed(Start):
+    """The weights that the seed draws."""
+
+
+@final
+class FromLlama(Start):
+    """The weights of a Llama-type checkpoint in a folder, whose model and tokenizer the run's config has taken over."""
+
+    def __init__(self, checkpoint: LlamaCheckpoint, choices: dict[str, Any]) -> None:
+        super().__init__(choices)
+        self.checkpoint = checkpoint
+        self.facts = {"init": {"folder": str(checkpoint.folder), "sha256": checkpoint.sha256}}
+        self.message = f"starting from the weights of {checkpoint.folder}"
+
+    def check(self, config: TrainConfig) -> None:
+        with torch.device("meta"):
+            n_vocab = self.checkpoint.nodes.n_vocab
+            self.checkpoint.check(build_decoder(config.model, config.pe, config.softmax, n_vocab=n_vocab))
+
+    def checked_data(self, data: Data) -> Data:
+        return with_rows(data, self.checkpoint.nodes.n_vocab, str(self.checkpoint.folder))
+
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+        self.checkpoint.load_into(decoder)
+
+
+@final
+class FromItsPast(Start):
+    """The newest checkpoint of the run in a directory; where it was stopped before the first, what it began from."""
+
+    def __init__(self, directory: Path, manifest: dict[str, Any], began: Start, *, began_elsewhere: bool) -> None:
+        super().__init__(manifest.get("choices", {}))
+        self.directory, self.manifest, self.began = directory, manifest, began
+        self.began_elsewhere = began_elsewhere
+        self.facts, self.message = began.facts, began.message
+
+    def check(self, config: TrainConfig) -> None:
+        self.began.check(config)
+
+    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
+        kept = self.manifest["data"] is not None and (self.directory / "tokenizer.json").exists()
+        if self.began_elsewhere and kept:  # the folder need not be there any more
+            return saved_tokenizer(self.directory, self.manifest)
+        return self.began.tokenizer(config)
+
+    def checked_data(self, data: Data) -> Data:
+        before = self.manifest["data"] or {}
+        now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
+        changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
+        if before and isinstance(data, TokenData) and before.get("n_groups", 1) != data.n_groups:
+            changed.append("order of the training text")  # of a run from before large corpora had shards
+        if changed:
+            raise UserError(f"the {changed[0]} is no longer the one that {self.directory} began with; start a new run")
+        if self.began_elsewhere and before:
+            return with_rows(data, int(before["n_vocab"]), str(self.directory))
+        return self.began.checked_data(data)
+
+    def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
+        newest = checkpoints.newest(self.directory / "checkpoints")
+        if newest is None:
+            return None
+        if sharded:
+            return checkpoints.Checkpoint({}, {}, checkpoints.read_state(newest), newest)
+        return checkpoints.load(newest)
+
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+        if past is None:
+            self.began.load_into(decoder, None)
+        elif past.weights:
+            load_into(decoder, past.weights, past.folder)
+        else:
+            load_shards_into(decoder, past)
+
+
+def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:
+    """Where the run starts, and its config with what that brings. Raises UserError where that cannot be."""
+    choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
+    if cfg.resume is not None:
+        return resumed(cfg, invocation)
+    task = task_of(cfg.data)
+    if task is not None:
+        cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
+    cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
+    cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
+    give_theta(cfg)
+    start.task = task
+    return cfg if task is None else with_context(cfg, task, invocation.overrides), start
+
+
+def fresh_or_from_checkpoint(
+    cfg: DictConfig, invocation: Invocation, choices: dict[str, str | None]
+) -> tuple[DictConfig, Start]:
+    """`starting_point` of a new run."""
+    if cfg.init is None:
+        return cfg, FromSeed(choices)
+    from roundround.loading.llama import target  # transformers takes seconds to import
+    from roundround.loading.llama_checkpoint import read_checkpoint
+
+    checkpoint = read_checkpoint(cfg.init)
+    refuse_own_model(invocation.overrides)
+    tokenizer = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
+    nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
+    brought = nodes | {"init": checkpoint.reference}
+    cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)
+    return cfg, FromLlama(checkpoint, choices)
+
+
+def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromItsPast]:
+    """`starting_point` of a run that continues in its own directory."""
+    directory = invocation.directory
+    if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job goes on in its own
+        raise UserError("resume= continues one run; leave out -m")
+    manifest = read_manifest(directory)
+    if cfg.init is not None:
+        cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))
+    cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb, free=FREE_ON_RESUME)
+    init = cfg.get("init")
+    began: Start = FromSeed({})
+    if init is not None and checkpoints.newest(directory / "checkpoints") is None:
+        from roundround.loading.llama_checkpoint import read_checkpoint
+
+        began = FromLlama(read_checkpoint(init), {})
+        before = (manifest.get("init") or {}).get("sha256", began.checkpoint.sha256)
+        if before != began.checkpoint.sha256:
+            raise UserError(
+                f"{began.checkpoint.folder} is no longer the checkpoint that {directory} began from; start a new run"
+            )
+    return cfg, FromItsPast(directory, manifest, began, began_elsewhere=init is not None)
+
+
+def recorded_reference(given: object, recorded: object) -> object:
+    """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
+    from roundround.loading.llama_checkpoint import checkpoint_folder
+
+    if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():
+        return given
+    return recorded
+
+
+def with_rows(data: Data, n_vocab: int, origin: str) -> Data:
+    """The data for embeddings of `n_vocab` rows: more, perhaps, than tokens in use. UserError where they are fewer."""
+    if data.n_vocab > n_vocab:
+        raise UserError(f"{origin}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows")
+    return replace(data, n_vocab=n_vocab)

@@ -1,0 +1,161 @@
+"""The RoPE paper's Table 2 at a small size: perplexity by encoding and context length, compared seed by seed.
+
+It reads records of `results.json` as `roundround eval` writes them, of one corpus. The runs of a seed share their first
+weights and their batches, so differences are taken within a seed: what its runs have in common is not counted as noise.
+Shapes: L context lengths, E encodings, S seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundround.analysis.intervals import half_width
+from roundround.support.markdown import markdown_table
+
+BASELINE = "rope"
+
+# option of `pe`: (the paper's name, validation perplexity on Wikipedia, on FLAN v2)
+# Barbero et al. 2024, arXiv:2410.06205v3, table 2: Gemma 2B from scratch, one run each, context 8,192
+PAPER = {
+    "nope": ("NoPE", 4.8594, 6.6429),
+    "rope": ("RoPE, theta 10,000", 4.4627, 6.4429),
+    "rope_500k": ("RoPE, theta 500,000", 4.4485, 6.4593),
+    "p_rope_reversed": ("0.75-RoPE reversed", 4.4592, 6.4683),
+    "partial_rope": ("0.75-RoPE partial", 4.4537, 6.4562),
+    "p_rope_25": ("0.25-RoPE", 4.5302, 6.5111),
+    "p_rope": ("0.75-RoPE", 4.4414, 6.4422),
+}
+
+# a hard cut or fewer frequencies? Three encodings rotate three quarters of the pairs: 0.75-RoPE cuts the slow ones,
+# reversed the fast ones, partial none: its fewer frequencies span the whole ladder
+CONTROLS = (
+    ("p_rope", BASELINE),
+    ("p_rope_reversed", BASELINE),
+    ("partial_rope", BASELINE),
+    ("p_rope", "p_rope_reversed"),
+    ("p_rope", "partial_rope"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Held-out perplexity [L, E, S] of every encoding on the seeds that all encodings and lengths have."""
+
+    lengths: list[int]
+    encodings: list[str]
+    seeds: list[int]
+    perplexity_LES: NDArray[np.float64]
+
+    def seeds_of(self, encoding: str, length: int) -> NDArray[np.float64]:
+        """Perplexity [S] by seed. Raises ValueError for an encoding or a length that was not measured."""
+        for name, value, known in ("encoding", encoding, self.encodings), ("length", length, self.lengths):
+            if value not in known:
+                raise ValueError(f"{name}={value} was not measured; it is one of {known}")
+        found: NDArray[np.float64] = self.perplexity_LES[self.lengths.index(length), self.encodings.index(encoding)]
+        return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean over seeds of a loss minus another's, in nats per token, and its t interval."""
+
+    nats: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def sweep_of(records: Iterable[Mapping[str, Any]]) -> Sweep:
+    """The perplexities among the records of evaluations, whole seeds only.
+
+    The encodings of the table come in the paper's order, others after them. Raises ValueError where a place has two
+    perplexities, as with the runs of two corpora, and where no seed is whole.
+    """
+    found: dict[tuple[int, str, int], float] = {}
+    for record in records:
+        if record["metric"] == "perplexity" and record["verb"] == "eval":
+            place = int(record["length"]), str(record["pe"]), int(record["seed"])
+            if found.setdefault(place, record["value"]) != record["value"]:
+                raise ValueError(
+                    f"length={place[0]}, pe={place[1]}, seed={place[2]} has the perplexities {found[place]} and "
+                    f"{record['value']}; give the runs of one corpus and one training"
+                )
+    lengths, names = sorted({length for length, _, _ in found}), {pe for _, pe, _ in found}
+    encodings = [pe for pe in PAPER if pe in names] + sorted(names - PAPER.keys())
+    seeds = [
+        seed
+        for seed in sorted({seed for _, _, seed in found})
+        if all((length, pe, seed) in found for length in lengths for pe in encodings)
+    ]
+    if not seeds:
+        raise ValueError("no seed has a perplexity for every encoding and length")
+    values = [[[found[length, pe, seed] for seed in seeds] for pe in encodings] for length in lengths]
+    return Sweep(lengths, encodings, seeds, np.asarray(values, dtype=np.float64))
+
+
+def difference(sweep: Sweep, encoding: str, baseline: str, length: int, *, confidence: float = 0.95) -> Difference:
+    """Loss of an encoding minus the baseline's at a context length, paired by seed: Student's t with S - 1 degrees.
+
+    Raises ValueError with fewer than two seeds, from which no interval follows.
+    """
+    nats_S = np.log(sweep.seeds_of(encoding, length)) - np.log(sweep.seeds_of(baseline, length))
+    if len(nats_S) < 2:
+        raise ValueError(f"seeds={sweep.seeds}: an interval needs at least two")
+    mean = float(nats_S.mean())
+    half = float(half_width(nats_S, confidence))
+    return Difference(mean, mean - half, mean + half)
+
+
+def paper_difference(encoding: str, baseline: str) -> tuple[float, float] | None:
+    """The same in the paper, on Wikipedia and FLAN v2: single runs. None for an encoding that it does not have."""
+    if encoding not in PAPER or baseline not in PAPER:
+        return None
+    (_, wiki, flan), (_, wiki_baseline, flan_baseline) = PAPER[encoding], PAPER[baseline]
+    return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
+
+
+def perplexity_table(sweep: Sweep) -> str:
+    """Markdown: mean perplexity over seeds, a row for each encoding, a column for each length, and the paper's two."""
+    rows = []
+    for encoding in sweep.encodings:
+        name, *published = PAPER.get(encoding, (encoding, math.nan, math.nan))
+        means = [f"{sweep.seeds_of(encoding, length).mean():.2f}" for length in sweep.lengths]
+        rows.append([str(name), *means, *("" if encoding not in PAPER else f"{value:.4f}" for value in published)])
+    return markdown_table(["encoding", *columns(sweep)], rows)
+
+
+def difference_table(sweep: Sweep, pairs: Sequence[tuple[str, str]] | None = None) -> str:
+    """Markdown: differences in nats with 95 % intervals, those that exclude 0 in bold, and the paper's two.
+
+    pairs: (A, B), a row A - B for each; None for every encoding against RoPE.
+    """
+    pairs = [(name, BASELINE) for name in sweep.encodings if name != BASELINE] if pairs is None else pairs
+    rows = []
+    for encoding, baseline in pairs:
+        cells = [difference_cell(difference(sweep, encoding, baseline, length)) for length in sweep.lengths]
+        published = paper_difference(encoding, baseline)
+        theirs = ["", ""] if published is None else [f"{nats:+.4f}" for nats in published]
+        rows.append([f"{shown(encoding)} - {shown(baseline)}", *cells, *theirs])
+    return markdown_table(["nats per token", *columns(sweep)], rows)
+
+
+def columns(sweep: Sweep) -> list[str]:
+    return [*map("{:,}".format, sweep.lengths), "paper: Wikipedia", "paper: FLAN v2"]
+
+
+def difference_cell(found: Difference) -> str:
+    text = f"{found.nats:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+    return f"**{text}**" if found.excludes_zero else text
+
+
+def shown(encoding: str) -> str:
+    return PAPER[encoding][0] if encoding in PAPER else encoding

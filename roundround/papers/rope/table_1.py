@@ -1,0 +1,96 @@
+"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
+from roundround.papers.heads import HEAD_DIM, THETA, on_pair, shape
+from roundround.papers.rope.thm_5_3 import equal_norms
+from roundround.papers.rows import causal_weights, weights
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.p_rope import PRoPE
+from roundround.pe.rope import RoPE
+
+ROWS = 1024  # tokens of which every row is asked
+NORM = 40.0  # |psi|^2 on the 8 fastest pairs: 20 suffice RoPE for a weight of 0.99
+TOKENS = 65_536  # more than a turn of the slowest pair of the ladder, 58,470
+EVERY = 16  # tokens: the slowest pair turns 0.002 radians meanwhile
+TARGET, OTHER = 64.0, 8.0  # q . k in the slowest pair, before any rotation
+
+
+def encodings() -> dict[str, tuple[PositionalEncoding, bool, bool]]:
+    """Name: (encoding, has patterns of position, has patterns of meaning), as the table says."""
+    return {
+        "NoPE": (NoPE(shape()), False, True),
+        "RoPE": (RoPE(shape(), theta=THETA), True, False),
+        "0.75-RoPE": (PRoPE(shape(), p=0.75, theta=THETA), True, True),
+        "0.25-RoPE": (PRoPE(shape(), p=0.25, theta=THETA), True, True),
+    }
+
+
+@final
+class Table1(Claim):
+    """NoPE has no patterns of position, RoPE none of meaning that last, p-RoPE has both.
+
+    position: a weight above 0.99 on the token itself, or the one before, in every row; q = psi on the 8 fastest pairs
+
+    meaning: a target keeps a weight above 1/2 wherever it and another key stand; q and k on the slowest pair
+
+    Barbero et al. 2024, arXiv:2410.06205, table 1, definition 5.1 and theorem 6.1, for single heads.
+    """
+
+    title: ClassVar[str] = "p-RoPE has both halves of table 1"
+
+    def check(self) -> Finding:
+        comparisons, curves = [], []
+        for name, (encoding, positional, semantic) in encodings().items():
+            for place, where in enumerate(("itself", "the token before")):
+                what = f"{name}: least weight of {ROWS:,} rows on {where}"
+                comparisons.append(judged(what, least_weight(encoding, place), 0.99 if positional else 0.5, positional))
+            at_N = weight_by_distance(encoding)
+            what = f"{name}: least weight of a target within {TOKENS:,} tokens, another key at its best place"
+            comparisons.append(judged(what, float(at_N.min()), 0.99 if semantic else 0.5, semantic))
+            curves.append(Curve(name, torch.arange(0, TOKENS, EVERY)[::16], at_N[::16]))
+        return Finding(comparisons, Picture("distance of the target in tokens", "its weight", curves), REMARK)
+
+
+REMARK = (
+    "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE keeps its "
+    "target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the weight still "
+    "falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
+)
+
+
+def judged(what: str, ours: float, bound: float, yes: bool) -> Comparison:
+    return at_least(what, ours, bound) if yes else at_most(what, ours, bound)
+
+
+def least_weight(encoding: PositionalEncoding, place: int) -> float:
+    """On the token `place` before, over the rows that have one; the key is the query as it stands there."""
+    psi, pos = NORM**0.5 * equal_norms(range(8)), torch.arange(ROWS)
+    key = encoded(encoding, psi[None], torch.tensor([place]))[0]
+    alpha_NN = causal_weights(
+        encoded(encoding, psi.expand(ROWS, -1), pos), encoded(encoding, key.expand(ROWS, -1), pos)
+    )
+    return float(alpha_NN.diagonal(-place)[1:].min())
+
+
+def weight_by_distance(encoding: PositionalEncoding) -> Tensor:
+    """Of a target at every 16th distance up to TOKENS, beside one other key where that one's logit is largest: [N]."""
+    x, pos = on_pair(1.0, 0.0, HEAD_DIM // 2 - 1), -torch.arange(0, TOKENS, EVERY)
+    cosine_N = encoded(encoding, x.expand(len(pos), -1), pos) @ x
+    other_N = torch.full_like(cosine_N, OTHER * float(cosine_N.max()))
+    return weights(torch.stack([TARGET * cosine_N, other_N], -1))[:, 0]
+
+
+def encoded(encoding: PositionalEncoding, x_NC: Tensor, pos_N: Tensor) -> Tensor:
+    """Queries or keys as this program's encoding turns them at these positions: [N, C]."""
+    prepared = encoding.prepare(pos_N[None], x_NC.dtype)
+    queries, keys = (turn(x_NC[None, None], prepared)[0, 0] for turn in (encoding.rotate_queries, encoding.rotate_keys))
+    assert torch.equal(queries, keys), "these encodings turn both alike"
+    return queries

@@ -1,0 +1,199 @@
+"""Theorem 5.3: with RoPE one head can attend to any fixed distance, as sharply as its norms allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near, shown
+from roundround.papers.heads import HEAD_DIM, frequencies, ladder_by_formula, logits, rotated, turned
+from roundround.papers.rows import causal_weights, weights
+from roundround.probing.probe import Probe, observe
+
+WEIGHT = 0.99
+LENGTHS, EVERY_ROW = (20, 8192), 1024  # tokens: looked at from the last, and from every one of them
+BANDS = {  # pairs, from 0
+    "8 fastest": range(8),
+    "16 fastest": range(16),
+    "32 fastest": range(32),
+    "all 128": range(128),
+    "32 middle": range(48, 80),
+    "32 slowest": range(96, 128),
+    "fastest alone": range(1),
+}
+ROUNDING = 16 * 2.0**-52  # of a weight, times |psi|^2: a logit is a sum of rotated products, each rounded a few times
+JUMPS = (45, 711)  # lengths at which the fastest pair alone has a new near miss: 44 and 710 are nearly whole turns
+PLACES_ASKED = ("itself", "the token before")  # the first two of probing's PLACES
+BANDS_TAKEN = {
+    "none": "all pairs",
+    "fastest": "without the fastest quarter",
+    "slowest": "without the slowest quarter",
+}
+
+
+@final
+class Thm53(Claim):
+    """With RoPE a head can put as much weight as it likes on the token itself, or on the one before, in every row of a
+    context of any length.
+
+    q = k = psi: alpha_ii = 1 / sum_n exp(|psi|^2 (f(n) - 1)), n = 0 .. i, -> 1 as |psi|^2 grows, f(n) = sum_k w_k
+    cos(n g_k); k = R psi has f(n - 1) and moves the maximum to the token before
+
+    Barbero et al. 2024, arXiv:2410.06205, Theorem 5.3, with "can learn" as in definition 5.1: every row i <= N.
+    """
+
+    title: ClassVar[str] = "RoPE can attend to a fixed distance"
+
+    def check(self) -> Finding:
+        comparisons, curves = [], []
+        lengths = sorted({2**k for k in range(1, 14)} | {n - 1 for n in JUMPS} | set(JUMPS))
+        for name, pairs in BANDS.items():
+            for place, where in enumerate(PLACES_ASKED):
+                f_N, formula_N = shares(pairs, place), shares_by_formula(pairs, place)
+                comparisons += [
+                    near(f"|psi|^2 for weight {WEIGHT} on {where}, {name}, {n:,} tokens, over the formula's",
+                         needed(f_N[:n], place) / needed_by_formula(formula_N[:n]), 1.0, 1e-4)
+                    for n in LENGTHS
+                ] + of_every_row(name, place)  # fmt: skip
+            if name in ("8 fastest", "all 128", "32 middle", "32 slowest", "fastest alone"):
+                f_N = shares(pairs)
+                curves.append(Curve(name, lengths, [needed(f_N[:n]) for n in lengths]))
+        picture = Picture("tokens N", f"|psi|^2 needed for weight {WEIGHT} on the token itself", curves, log="xy")
+        norms = (f"{name} {needed_by_formula(shares_by_formula(pairs)):.3g}" for name, pairs in BANDS.items())
+        remark = f"|psi|^2 for the token itself at 8,192 tokens, by the formula: {', '.join(norms)}."
+        return Finding([*comparisons, *jumps(), of_figure_1()], picture, remark)
+
+    def check_model(self, trained: Trained) -> Finding:
+        return of_probe(observe(trained.probed, trained.texts, entropy=False))
+
+
+def shares(pairs: range, place: int = 0) -> Tensor:
+    """Logit of q = psi with k = R^place psi over |psi|^2, psi equal on these pairs, at distances 0 .. 8191: [N]."""
+    psi = equal_norms(pairs)
+    key = turned(psi, place * ladder_by_formula())
+    return logits(psi, key, torch.arange(max(LENGTHS)), frequencies())
+
+
+def shares_by_formula(pairs: range, place: int = 0) -> np.ndarray:
+    """The same, mean of cos((n - place) g_k) over the pairs: [N]."""
+    g_P = ladder_by_formula().numpy()[pairs.start : pairs.stop]
+    mean_N: np.ndarray = np.cos(np.outer(np.arange(max(LENGTHS)) - place, g_P)).mean(1)
+    return mean_N
+
+
+def equal_norms(pairs: range) -> Tensor:
+    """A vector of length 1, of equal norm on these pairs: [C]."""
+    psi = torch.zeros(HEAD_DIM, dtype=torch.float64)
+    psi[list(pairs)] = len(pairs) ** -0.5
+    return psi
+
+
+def needed(f_N: Tensor, place: int = 0) -> float:
+    """The norm |psi|^2 at which the key at this distance has the weight WEIGHT, by this program's softmax."""
+    return smallest(lambda norm: float(weights(norm * f_N[None])[0, place]) >= WEIGHT)
+
+
+def needed_by_formula(f_N: np.ndarray) -> float:
+    """The same with the weight written out; the key that is looked for has f = 1."""
+    return smallest(lambda norm: np.exp(norm * (f_N - 1)).sum() <= 1 / WEIGHT)
+
+
+def smallest(enough: Callable[[float], bool]) -> float:
+    """The smallest norm that is enough, from 1 to e^40, by bisection of its logarithm."""
+    low, high = 0.0, 40.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
+    return math.exp(high)
+
+
+def of_every_row(name: str, place: int) -> list[Comparison]:
+    """Definition 5.1: the weight in every row of a causal context, queries and keys rotated where they stand."""
+    formula_N = shares_by_formula(BANDS[name], place)[:EVERY_ROW]
+    norm = needed_by_formula(formula_N)
+    psi, pos = math.sqrt(norm) * equal_norms(BANDS[name]), torch.arange(EVERY_ROW)
+    key = turned(psi, place * ladder_by_formula())
+    alpha_NN = causal_weights(rotated(psi, pos, frequencies()), rotated(key, pos, frequencies()))
+    ours_N = alpha_NN.diagonal(-place)
+    expected_N = 1 / torch.from_numpy(np.exp(norm * (formula_N - 1))).cumsum(0)[place:]
+    rounding = ROUNDING * norm
+    where = f"{PLACES_ASKED[place]}, {name}, |psi|^2 = {norm:.4g}"
+    return [
+        at_least(f"least weight of {EVERY_ROW:,} rows on {where}", float(ours_N.min()), WEIGHT - 1e-6 - rounding),
+        near(f"largest error of a row's weight on {where}", float((ours_N - expected_N).abs().max()), 0.0, rounding),
+    ]
+
+
+def jumps() -> list[Comparison]:
+    """Where a single frequency of 1 all but repeats: 44 is near 7 turns and 710 near 113."""
+    f_N, found = shares(range(1)), []
+    for n in JUMPS:
+        there, before = needed(f_N[:n]), needed(f_N[: n - 1])
+        alone = math.log(WEIGHT / (1 - WEIGHT)) / (1 - math.cos(n - 1))  # against the near miss and no other key
+        found += [
+            near(f"|psi|^2 for the fastest pair alone, over that for its near miss alone, {n} tokens",
+                 there / alone, 1.0, 0.01),
+            at_most(f"what one token less needs, as a share, {n - 1} tokens", before / there, 0.1),
+        ]  # fmt: skip
+    return found
+
+
+def of_figure_1() -> Comparison:
+    """Its vectors, q = R psi and k = psi, look one token ahead under equation 3."""
+    psi = equal_norms(range(8))
+    drawn_N = logits(turned(psi, ladder_by_formula()), psi, torch.arange(-5, 6), frequencies())
+    what = "distance of the largest weight with the vectors of figure 1, q = R psi and k = psi: one token ahead"
+    return near(what, int(drawn_N.argmax()) - 5, -1, 0, published=1)
+
+
+def of_probe(probe: Probe) -> Finding:
+    """The head with most weight on itself and that with most on the token before, and the band on which each rests.
+
+    The theorem says that such heads can exist: no model refutes it, whether it has them or not.
+    """
+    assert probe.rows is not None, "weights come from sampled rows"
+    by_band = {band: probe.rows.places(band) for band in BANDS_TAKEN}
+    comparisons, remarks, best = [], [], []
+    for place, name in enumerate(PLACES_ASKED):
+        layer, head = strongest_head(by_band["none"], place)
+        share = {band: float(places[layer][head, place]) for band, places in by_band.items()}
+        where = f"layer {layer}, head {head}"
+        comparisons += [shown(f"weight on {name}, {where}, {BANDS_TAKEN[band]}", share[band]) for band in BANDS_TAKEN]
+        remarks.append(
+            f"On {name}: {where}, {share['none']:.2f}; without its fastest quarter {share['fastest']:.2f}, without its "
+            f"slowest {share['slowest']:.2f}; {strongest_pairs(probe, layer, head)}."
+        )
+        best.append(share)
+    labels = [label for heads in probe.labels() for label, _ in heads]
+    counts = f"{labels.count('diagonal')} rest on the token itself and {labels.count('previous')} on the one before."
+    curves = [
+        Curve(name, list(PLACES_ASKED), [share[band] for share in best], points=True)
+        for band, name in BANDS_TAKEN.items()
+    ]
+    picture = Picture("of the head with most weight there", "share of the weight", curves)
+    remark = " ".join([*remarks, f"Of {len(labels)} heads {counts}"])
+    return Finding(comparisons, picture, remark, can_fail=False)
+
+
+def strongest_head(places: Sequence[Tensor], place: int) -> tuple[int, int]:
+    """Layer and head with most weight on this place; `places` is [H, 7] for every layer."""
+    largest = [float(shares_H7[:, place].max()) for shares_H7 in places]
+    layer = largest.index(max(largest))
+    return layer, int(places[layer][:, place].argmax())
+
+
+def strongest_pairs(probe: Probe, layer: int, head: int) -> str:
+    """The pair with most of the squared norm of this head's queries, and of its keys; the first token apart."""
+    n_heads, parts = len(probe.norms.mean("query", "square")[layer]), []
+    for kind in ("query", "key"):
+        square_HP = probe.norms.mean(kind, "square", first_token=False)[layer]
+        square_P = square_HP[head * len(square_HP) // n_heads]
+        pair = int(square_P.argmax())
+        g = float(probe.layouts[layer].frequencies_P[pair])
+        parts.append(f"{kind} strongest on pair {pair} (g = {g:.2g}) with norm {float(square_P[pair]) ** 0.5:.1f}")
+    return ", ".join(parts)

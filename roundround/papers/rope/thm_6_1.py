@@ -1,0 +1,309 @@
+"""Theorem 6.1: what a slow pair says about tokens does not last over a long context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_least, near, shown
+from roundround.papers.heads import logits
+from roundround.papers.heads import rotated as rotated_keys
+from roundround.papers.real_heads import calls, layouts
+from roundround.papers.rows import weights
+from roundround.pe.rotary import apply_rotation, rotation
+from roundround.probing.layout import Layout, rotated
+
+DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
+NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
+ORDERS = 10  # random ones of each draw, tried where nothing may be found
+TARGET, OTHER = 64.0, 8.0  # q . k of the target and of every other key before any rotation, where places are counted
+
+TEXT, QUERIES = 256, 32  # of a trained model: tokens of a text that are read, and queries of each head that are asked
+LEAD = 1.0  # of the target's logit over the next: below it the channel picks nothing out
+DISTANCES = 256  # tried of each context, spread evenly
+TURN = 2 * math.pi
+QUERY = torch.tensor([1.0, 0.0], dtype=torch.float64)  # all phases are from it
+
+
+@final
+class Thm61(Claim):
+    """A head that finds a token by one slow pair loses it in some order of the tokens, if the context is long enough.
+
+    one frequency g, any q, k_1 .. k_N in R^2 and any target: logits |q| |k| cos(theta + g n), so where N g > 2 pi the
+    target can be put where its logit is negative, and then another key where its logit is positive: alpha <= 1/2
+
+    Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1; the swaps are those of its proof.
+    """
+
+    title: ClassVar[str] = "no slow channel lasts"
+
+    def check(self) -> Finding:
+        above_a_turn = [TURN / TOKENS * (1.01 + 7 * draw / DRAWS) for draw in range(DRAWS)]
+        found = [swaps_to_lose(draw, g) for draw, g in enumerate(above_a_turn)]
+        still = [swaps_to_lose(draw, 0.0) for draw in range(DRAWS)]
+        least = min(weight_of_target(*drawn(draw, g), g) for g in (0.0, TURN / TOKENS) for draw in range(DRAWS))
+        comparisons = [
+            near("draws whose target the swaps make lose, N g from 1 to 8 turns", DRAWS - found.count(None), DRAWS, 0),
+            at_least("draws that needed the first swap alone", found.count(1), 1),
+            at_least("draws that needed both", found.count(2), 1),
+            at_least("least weight of a target to begin with, N g = 0 and one turn", least, 0.99),
+            near("draws whose target the swaps make lose, g = 0", DRAWS - still.count(None), 0, 0),
+            near(f"random orders in which it loses, {ORDERS} of each draw, g = 0",
+                 sum(orders_that_lose(draw, 0.0) for draw in range(DRAWS)), 0, 0),
+            near("share of places where a target of 64 loses to 1,000 keys of 8, one turn",
+                 share_lost(TURN / 1000, 1000), share_by_formula(1000), 0.003),
+        ]  # fmt: skip
+        n_g = [0.1 * 1.4**x for x in range(16)]
+        curves = [
+            Curve("26 of the draws", n_g, [share_of_draws(x / TOKENS) for x in n_g]),
+            Curve("N g = 2 pi", [TURN, TURN], [0.0, 1.0]),
+        ]
+        picture = Picture("N g in radians", "share of draws with a losing order", curves, log="x")
+        return Finding(comparisons, picture, REMARK)
+
+    def check_model(self, trained: Trained) -> Finding:
+        channels = list(channels_of(trained))
+        own = trained.probed.longest
+        within = f"{own:,} tokens" + (", or its layer's window" if any(trained.probed.windows()) else "")
+        n_targets = sum(len(channel.target_M2) for channel in channels)
+        lengths = sorted({2**k for k in range(3, 18)} | {own})
+        slowest = min((channel.frequency for channel in channels), default=1.0)
+        turn = math.ceil(TURN / slowest)
+        picture = Picture(
+            "context in tokens",
+            "share of targets that lose somewhere",
+            [
+                Curve("any order of the tokens", lengths, [share_of(channels, n, others_move=True) for n in lengths]),
+                Curve(
+                    "the target moves, the others stay",
+                    lengths,
+                    [share_of(channels, n, others_move=False) for n in lengths],
+                ),
+                Curve("the model's own context", [own, own], [0.0, 1.0]),
+            ],
+            log="x",
+        )
+        comparisons = [shown("targets looked at", n_targets)]
+        if channels:
+            lost_here = torch.cat([channel.has_lost() for channel in channels])
+            comparisons += [
+                shown(f"share that lose somewhere within the model's own {within}",
+                      share_of(channels, None, others_move=True)),
+                shown(f"share that lose there while the others stay, {within}",
+                      share_of(channels, None, others_move=False)),
+                shown("share that have lost where they stand", float(lost_here.double().mean())),
+                at_least(f"share that lose within one turn of the slowest channel, {turn:,} tokens",
+                         share_of(channels, turn, others_move=True), 1.0),
+            ]  # fmt: skip
+        remark = (
+            f"{by_turn(channels)}{len(channels)} channels: of each head the pair with most of the squared norm of "
+            "queries and keys among the slower half of the pairs that rotate. A target is the key that the channel "
+            f"prefers before rotation, by {LEAD:g} or more to any other token. The theorem speaks of contexts that are "
+            "long enough, and within a turn any pair that rotates loses any target: nothing here could refute it."
+        )
+        return Finding(comparisons, picture, remark, can_fail=False)
+
+
+REMARK = (
+    f"{DRAWS} draws of {TOKENS} keys of random phases and norms, and of a target with 0.99 of the weight at its best "
+    "place, where it begins. In every second draw the others are longer, and turned away from the query where they "
+    "stand. Then come the proof's swaps: the target to where its logit is negative, and if it still has more than "
+    "half, the longest other key to where its own is largest."
+)
+
+
+def drawn(draw: int, g: float) -> tuple[Tensor, Tensor]:
+    """Keys [N, 2] for a query at angle 0, and the distance of each from it [N]; the target is key 0."""
+    generator = torch.Generator().manual_seed(draw)
+    uniform_3N = torch.rand(3, TOKENS, generator=generator, dtype=torch.float64)
+    angle_N, norm_N = uniform_3N[0] * TURN, uniform_3N[1] * NORMS
+    angle_N[0] = 0.9 * math.pi * (uniform_3N[2, 0] - 0.5)
+    norm_N[0] = NORMS + math.log(TOKENS) + LEADS[0] + (LEADS[1] - LEADS[0]) * uniform_3N[2, 1]
+    norm_N[0] /= angle_N[0].cos()  # so that it is found without rotation, too
+    best = int(at_all_places(norm_N[0] * direction(angle_N[0]), g).argmax())
+    distance_N = swapped(torch.randperm(TOKENS, generator=generator), 0, best)
+    if draw % 2:
+        angle_N[1:] = (math.pi * (0.9 + 0.2 * uniform_3N[0]) + g * distance_N)[1:]
+        norm_N[1:] = norm_N[0] * (2 + uniform_3N[1, 1:])
+    return norm_N[:, None] * direction(angle_N), distance_N
+
+
+def direction(angle: Tensor) -> Tensor:
+    """[...] -> [..., 2]."""
+    return torch.stack([angle.cos(), angle.sin()], -1)
+
+
+def at_all_places(key_2: Tensor, g: float) -> Tensor:
+    """Logit of a key at distances 0 .. N - 1: [N]."""
+    return logits(QUERY, key_2, torch.arange(TOKENS), torch.tensor([g], dtype=torch.float64))
+
+
+def swapped(distance_N: Tensor, key: int, place: int) -> Tensor:
+    """The order in which this key stands at this distance, and the key that stood there where it came from."""
+    changed_N, other = distance_N.clone(), int((distance_N == place).nonzero())
+    changed_N[key], changed_N[other] = place, distance_N[key]
+    return changed_N
+
+
+def weight_of_target(keys_N2: Tensor, distance_N: Tensor, g: float) -> float:
+    """By this program's rotation and softmax."""
+    turned_N2 = rotated_keys(keys_N2, -distance_N, torch.tensor([g], dtype=torch.float64))
+    return float(weights((turned_N2 @ QUERY)[None])[0, 0])
+
+
+def swaps_to_lose(draw: int, g: float) -> int | None:
+    """After how many of the proof's swaps the target has half of the weight or less; None where both leave it more."""
+    keys_N2, distance_N = drawn(draw, g)
+    longest = 1 + int(keys_N2[1:].norm(dim=-1).argmax())
+    for n_swaps, key in enumerate((None, 0, longest)):
+        if key is not None:
+            logits_N = at_all_places(keys_N2[key], g)
+            # the target to where its logit is negative, just so; another key to any place but the target's
+            logits_N[distance_N[0] if key else logits_N >= 0] = -torch.inf
+            distance_N = swapped(distance_N, key, int(logits_N.argmax()))
+        if weight_of_target(keys_N2, distance_N, g) <= 0.5:
+            return n_swaps
+    return None
+
+
+def orders_that_lose(draw: int, g: float) -> int:
+    """Of ORDERS random ones."""
+    keys_N2, _ = drawn(draw, g)
+    orders = torch.stack([torch.randperm(TOKENS, generator=torch.Generator().manual_seed(i)) for i in range(ORDERS)])
+    return sum(weight_of_target(keys_N2, order_N, g) <= 0.5 for order_N in orders)
+
+
+def share_of_draws(g: float) -> float:
+    """Of every eighth pair of draws: those whose target the swaps make lose."""
+    draws = [draw for draw in range(DRAWS) if draw % 16 < 2]
+    return sum(swaps_to_lose(draw, g) is not None for draw in draws) / len(draws)
+
+
+def share_lost(g: float, n: int) -> float:
+    """Share of the target's n places at which it has at most half of the last token's weight, no other key moving."""
+    cosine_N = logits(QUERY, QUERY, torch.arange(n), torch.tensor([g], dtype=torch.float64))
+    rows_NN = (OTHER * cosine_N).repeat(n, 1)
+    rows_NN.diagonal().copy_(TARGET * cosine_N)
+    return float((weights(rows_NN).diagonal() <= 0.5).double().mean())
+
+
+def share_by_formula(n: int) -> float:
+    """The same for whole turns: 64 cos x <= ln(n I_0(8)), I_0 the mean of exp(8 cos x) over a turn."""
+    return 1 - math.acos(math.log(n * float(np.i0(OTHER))) / TARGET) / math.pi
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One pair of one head, as 2-vectors before rotation: queries, their targets and the best other token's, [M, 2].
+
+    context: tokens that its layer sees of the model's own context. target_distance_M, other_distance_M: where the two
+    stand, tokens before the query.
+    """
+
+    frequency: float
+    context: int
+    query_M2: Tensor
+    target_M2: Tensor
+    other_M2: Tensor
+    target_distance_M: Tensor
+    other_distance_M: Tensor
+
+    def loses(self, length: int, *, others_move: bool) -> Tensor:
+        """Whether the target's logit falls below the other's, for some place of the target within `length` tokens.
+
+        others_move: for some place of either. [M], bool.
+        """
+        distances = torch.linspace(0, length - 1, min(length, DISTANCES)).round().long()
+        lowest_M = self.at(self.target_M2, distances).amin(-1)
+        if others_move:
+            return lowest_M < self.at(self.other_M2, distances).amax(-1)
+        return lowest_M < self.at(self.other_M2, self.other_distance_M[:, None])[:, 0]
+
+    def has_lost(self) -> Tensor:
+        """Whether it is below the other's where both stand: [M], bool."""
+        target_M1 = self.at(self.target_M2, self.target_distance_M[:, None])
+        return (target_M1 < self.at(self.other_M2, self.other_distance_M[:, None]))[:, 0]
+
+    def at(self, key_M2: Tensor, distances: Tensor) -> Tensor:
+        """Logits of the keys at distances [D], or [M, D], before their queries: [M, D]."""
+        frequency = torch.tensor([self.frequency], dtype=torch.float64)
+        cos, sin = rotation(-distances.reshape(-1, distances.shape[-1]), frequency)
+        keys_MD2 = apply_rotation(key_M2[:, None, None].expand(-1, 1, distances.shape[-1], 2), cos, sin)[:, 0]
+        return (keys_MD2 @ self.query_M2[..., None])[..., 0]
+
+
+def channels_of(trained: Trained) -> Iterator[Channel]:
+    """The slow channel of every head of a model with a target that it prefers clearly, on the first text."""
+    tokens = torch.tensor(trained.texts[0][:TEXT])
+    of_layers = calls(trained.probed, [(tokens.tolist(), 0)])
+    layouts_of_all, windows = layouts(trained.probed, trained.texts), trained.probed.windows()
+    for layout, call, window in zip(layouts_of_all, of_layers, windows, strict=True):
+        if not layout.n_rotated:
+            continue
+        q_HTP2, k_HTP2 = (unrotated(x[0].double(), layout) for x in (call.q_BHTC * call.scale, call.k_BHTC))
+        for q_TP2, k_TP2 in zip(q_HTP2, k_HTP2, strict=True):
+            pair = slow_pair(q_TP2, k_TP2, layout)
+            context = min(trained.probed.longest, window or trained.probed.longest)
+            channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(layout.frequencies_P[pair]), context)
+            if len(channel.query_M2):
+                yield channel
+
+
+def unrotated(x_HTC: Tensor, layout: Layout) -> Tensor:
+    """Pairs of channels turned back from position t to 0: [H, T, P, 2]."""
+    angles_TP = -torch.arange(x_HTC.shape[1])[:, None] * layout.frequencies_P
+    return rotated(layout.split(x_HTC), angles_TP)
+
+
+def slow_pair(q_TP2: Tensor, k_TP2: Tensor, layout: Layout) -> int:
+    """The pair with the largest share of the squared norm among the slower half of those that rotate."""
+    share_P = sum(x.square().sum((0, 2)) / x.square().sum() for x in (q_TP2, k_TP2))
+    assert isinstance(share_P, Tensor)
+    by_speed = [int(pair) for pair in layout.frequencies_P.argsort(descending=True) if layout.frequencies_P[pair] > 0]
+    slower = by_speed[len(by_speed) // 2 :]
+    return max(slower, key=lambda pair: float(share_P[pair]))
+
+
+def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float, context: int) -> Channel:
+    """The channel with those of QUERIES late queries that prefer one token by LEAD or more before any rotation.
+
+    The best other token is one of another kind: copies of the target are not its rivals. The first token is no target.
+    """
+    n = len(tokens_T)
+    at = torch.arange(n // 2, n, max(1, n // 2 // QUERIES))
+    distance_MT = at[:, None] - torch.arange(n)
+    logits_MT = (q_T2[at] @ k_T2.T).masked_fill((distance_MT < 0) | (distance_MT >= context), -torch.inf)
+    logits_MT[:, 0] = -torch.inf
+    best_M = logits_MT.argmax(-1)
+    of_others_MT = logits_MT.masked_fill(tokens_T == tokens_T[best_M][:, None], -torch.inf)
+    next_M = of_others_MT.argmax(-1)
+    lead_M = logits_MT.amax(-1) - of_others_MT.amax(-1)
+    clear = (lead_M >= LEAD) & lead_M.isfinite()
+    chosen = (q_T2[at], k_T2[best_M], k_T2[next_M], at - best_M, at - next_M)
+    return Channel(frequency, context, *(x[clear] for x in chosen))
+
+
+def share_of(channels: list[Channel], length: int | None, *, others_move: bool) -> float:
+    """Of the targets of all channels, those that lose somewhere within a context, None for each channel's own.
+
+    NaN where there is no target.
+    """
+    found = [channel.loses(length or channel.context, others_move=others_move) for channel in channels]
+    return float(torch.cat(found).double().mean()) if found else math.nan
+
+
+def by_turn(channels: list[Channel]) -> str:
+    """A sentence about the channels that turn far enough within the model's own context, and about the others."""
+    sentences = []
+    for name, far in (("above", True), ("below", False)):
+        some = [channel for channel in channels if (channel.frequency * channel.context > math.pi / 2) == far]
+        if some:
+            lost = share_of(some, None, others_move=False)
+            sentences.append(f"Of the {len(some)} channels with N g {name} pi / 2, {lost:.2f} of the targets lose. ")
+    return "".join(sentences)

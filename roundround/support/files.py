@@ -1,0 +1,174 @@
+"""Files that appear whole or not at all, whatever kills their writer; their hashes; what a user gave to be read."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from roundround.support.errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk, and of a user's share of it
+COUNTED = 20  # digits of an integer: as many as 2^64 has
+LARGEST = 1 << 30  # bytes of a text; the tokenizer.json of a million tokens has less than a tenth
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.[a-z0-9_]{8}")  # as tempfile makes it from the prefix below
+
+
+class UnfitToRead(OSError):
+    """What would be waited for without end, or fill the memory, if it were read like a file."""
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` in one step: a temporary file in the same folder, flushed to the disk, then renamed."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        usual_mode(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def leftovers(folder: Path, names: Iterable[str]) -> list[Path]:
+    """The temporary files of killed `write_atomically` calls in a folder, for the files of these names or patterns."""
+    found = [(path, TEMPORARY.fullmatch(path.name)) for path in folder.glob(".*.*")]
+    wanted = list(names)
+    return [path for path, m in found if m is not None and any(fnmatch.fnmatchcase(m["name"], name) for name in wanted)]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as indented json, atomically."""
+    write_atomically(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def write_records(path: Path, records: list[dict[str, Any]]) -> None:
+    """Replace `path` by a json list with a record on each line, atomically: there may be thousands."""
+    write_atomically(path, "[\n" + ",\n".join(json.dumps(record, default=str) for record in records) + "\n]\n")
+
+
+def parse_json(text: str, **hooks: Any) -> Any:
+    """What the json says. ValueError for what Python cannot read, deep texts and long numbers included.
+
+    hooks: of `json.loads`.
+    """
+    try:
+        return json.loads(text, parse_int=whole_number, **hooks)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def whole_number(digits: str) -> int | float:
+    """An integer of json that can be counted with, also multiplied: one of more than 20 digits is a float."""
+    if len(digits) <= COUNTED:
+        return int(digits)
+    if math.isinf(value := float(digits)):
+        raise ValueError("a number has more than 308 digits")
+    return value
+
+
+def home_expanded(path: str, option: str) -> Path:
+    """The path with `~` and `~user` replaced. UserError, which names the option, where there is no such home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{option}: no home folder is known for '{path}'; give the path in full") from None
+
+
+@contextmanager
+def folder_in_one_step(final: Path, temporary: Path) -> Iterator[None]:
+    """Fill the folder `temporary` inside the block; it is renamed to `final` at the end, or removed on any error.
+
+    A temporary folder that a killed writer left is removed first.
+    """
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield
+        flush_folder(temporary)
+        os.rename(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def flush_folder(path: Path) -> None:
+    """Make renames inside a folder survive a loss of power."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def usual_mode(path: Path | str) -> None:
+    """Give a file the permissions that the umask says; tempfile and safetensors let nobody else read theirs."""
+    os.chmod(path, 0o666 & ~current_umask())
+
+
+def current_umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def check_current_folder() -> None:
+    """Raises UserError where the process stands in no folder, which relative paths and children need."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(f"the current folder cannot be used ({error.strerror}); cd to another one") from error
+
+
+def check_is_file(path: Path) -> os.stat_result:
+    """The status of a regular file. UnfitToRead for a pipe, a device or a folder; OSError where nothing is there."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UnfitToRead(errno.EINVAL, "it is not a regular file", str(path))
+    return status
+
+
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """The text of a regular file of at most `largest` bytes.
+
+    UnfitToRead for anything else, OSError where it cannot be read, UnicodeDecodeError where it is not UTF-8.
+    """
+    n_bytes = check_is_file(path).st_size
+    if n_bytes > largest:
+        raise UnfitToRead(errno.EFBIG, f"it has {n_bytes:,} bytes, and up to {largest:,} are read", str(path))
+    return path.read_text(encoding="utf-8")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk is full: by its number, or in the words of a library that hides it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in FULL
+    return any(words in str(error) for number in FULL for words in (os.strerror(number), f"(os error {number})"))
+
+
+def sha256(*paths: Path) -> str:
+    """sha256 (hex) of files, one after the other. OSError for anything else."""
+    digest = hashlib.sha256()
+    for path in paths:
+        check_is_file(path)
+        with open(path, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,20 @@
+"""Tables in Markdown, whole whatever stands in their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from roundround.support.errors import escaped
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right_from: int | None = None) -> str:
+    """A line for the header, one that rules it off, one a row. Columns from `right_from` on are set to the right."""
+    names = len(header) if right_from is None else right_from
+    rule = ["---"] * names + ["---:"] * (len(header) - names)
+    lines = [map(cell, header), rule, *(map(cell, row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cell(text: str) -> str:
+    """A text as one cell: as it is, a bar would begin another and an end of line another row."""
+    return escaped(text.replace("\n", " ")).strip().replace("\\", "\\\\").replace("|", "\\|")

@@ -1,0 +1,129 @@
+"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from roundround.config.checked import checked
+from roundround.config.recorded import as_dict
+from roundround.config.schema import ExportConfig
+from roundround.data.batches import validation_windows
+from roundround.data.tasks.batches import padded
+from roundround.data.tasks.examples import Examples
+from roundround.distributed.device import describe_device
+from roundround.loading.exportable import card_of, model_to_export, question_of
+from roundround.loading.rebuilt import TrainedRun
+from roundround.model.decoder import n_parameters
+from roundround.runs import checkpoints
+from roundround.runs.directories import find_run
+from roundround.runs.loggers.several import build_logger
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation, Run
+from roundround.softmax.base import RunsInBlocks
+from roundround.support.console import print_status, warnings_as_lines
+from roundround.support.errors import UserError
+from roundround.support.files import home_expanded, is_full
+
+if TYPE_CHECKING:
+    from roundround.loading.export.card import Card
+    from roundround.loading.export.folder import ModelToExport
+
+N_WINDOWS = 4  # of held-out text, on which logits are compared
+
+
+def export(cfg: DictConfig, invocation: Invocation) -> None:
+    """Write the folder, check it in a process of its own, and put it in place.
+
+    The exported folder is named above; the last line is the run directory as with every verb, because the folder is
+    what the user has just typed.
+    """
+    from roundround.loading.export.folder import check_free  # transformers takes seconds to import
+
+    config = checked(ExportConfig, cfg)
+    assert config.to is not None, "the config has been checked"
+    destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..: it is free where it then lies
+    check_free(destination)
+    trained = finished(config)
+    model = model_to_export(trained, config.checkpoint)
+    windows = held_out_windows(trained)
+    state = checkpoints.read_state(checkpoints.find(trained.directory, config.checkpoint))
+    card = card_of(trained.manifest, destination.name, config.checkpoint, state, question_of(trained))
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+        run.note(
+            choices=trained.manifest.get("choices", {}),
+            seed=trained.config.seed,
+            run=str(trained.directory),
+            exported=str(destination),
+            device=describe_device(torch.device("cpu")),
+        )
+        with warnings_as_lines(RunsInBlocks):
+            write_checked(run, model, windows, destination, card)
+
+
+def finished(config: ExportConfig) -> TrainedRun:
+    """The training run to export. UserError where it has not ended."""
+    source = find_run(config.run, config.outputs, "train", done=True)
+    trained = TrainedRun(source, trust=config.trust, data=config.data)
+    if trained.manifest["status"] != "done":
+        status = trained.manifest["status"].partition(":")[0]
+        raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
+    return trained
+
+
+def held_out_windows(trained: TrainedRun) -> Tensor:
+    """A few windows of the training context length from the run's own held-out text, or examples, [B, T], int64."""
+    task = trained.task()
+    if task is not None:
+        drawn = Examples(task, seed=trained.config.seed, split="test", length=task.train_lengths[1])
+        return padded([drawn[i] for i in range(N_WINDOWS)]).tokens
+    tokens = trained.held_out_text().held_out
+    length = min(trained.config.model.train_length, len(tokens) - 1)
+    n_windows = min(N_WINDOWS, (len(tokens) - 1) // length)
+    return validation_windows(tokens, length=length, max_tokens=n_windows * length)[:, :-1]
+
+
+@contextmanager
+def refused_where_full(destination: Path) -> Iterator[None]:
+    """Raises UserError where the disk of the destination is full: libraries say so in words, and not of which disk."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise UserError(f"no space left on the disk of {destination}; free some, or give another to=DIR") from error
+
+
+def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
+    """Write beside the destination, compare logits, move into place, and print what was done."""
+    from roundround.loading.export.agreement import agreement
+    from roundround.loading.export.folder import MODELING, is_stock, new_folder, write_folder
+
+    stock, pe, softmax = is_stock(model), run.manifest["choices"].get("pe"), run.manifest["choices"].get("softmax")
+    kind = "a stock LlamaForCausalLM" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    with new_folder(destination) as folder:
+        print_status(
+            f"pe={pe}, softmax={softmax}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}"
+        )
+        with refused_where_full(destination):
+            write_folder(model, folder, card)
+        found = agreement(model, folder, windows)
+    print_status(
+        f"loaded in a clean process: {found.n_logits:,} logits on {windows.numel():,} held-out tokens differ from the "
+        f"run's by at most {found.difference:.2g}, the largest being {found.largest:.3g}"
+    )
+    if model.decoder.encoding.draws_positions:
+        print_status(
+            f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
+        )
+    print_status(f"exported to {destination}")
+    common = {"pe": pe, "softmax": softmax, "seed": run.manifest["seed"]}
+    values = {"largest_difference": found.difference, "largest_logit": found.largest}
+    run.results([{"metric": name, **common, "value": value} for name, value in values.items()], **values)

@@ -1,0 +1,216 @@
+"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.config.build import build
+from roundround.config.checked import checked
+from roundround.config.recorded import as_dict
+from roundround.config.schema import MaxRetrievalConfig
+from roundround.config.starting import config_of_run
+from roundround.distributed.device import describe_device, pick_device, without_denormals
+from roundround.distributed.peers import Peers
+from roundround.loading.models import count_parameters
+from roundround.loading.weights import check_optimizer, load_into
+from roundround.papers.max_retrieval.evaluation import bytes_of_one_set
+from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
+from roundround.papers.max_retrieval.sets import TrainingSets, bytes_of_training
+from roundround.papers.max_retrieval.shares import joined, seeds_of, share_of
+from roundround.papers.max_retrieval.training import train
+from roundround.runs import checkpoints
+from roundround.runs.directories import find_run, read_manifest
+from roundround.runs.loggers.several import build_logger
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation, Run
+from roundround.runs.variants import taken_over, tell_changes
+from roundround.softmax.base import AttentionSoftmax
+from roundround.support.console import print_status
+from roundround.support.errors import Interrupted, UserError
+from roundround.support.memory import check_fits
+from roundround.training.bookkeeping import Bookkeeping
+from roundround.training.optim import OptimizerFactory
+from roundround.verbs.max_retrieval_evaluation import check_one_temperature, report_on, softmax_of
+
+VERB = "max-retrieval"
+FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
+HOW_TO_EVALUATE = {"test_sizes", "test_sets", "bfloat16", "one_temperature", "fit", "fit_sizes", "fit_inputs"}
+FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", "device", "normalisers", "evaluate", *HOW_TO_EVALUATE}
+
+
+def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
+    """Train, unless `run` names models that are trained; then evaluate, tabulate and draw."""
+    with without_denormals():  # the penalty drives the query's encoder, which carries nothing, to 1e-40: 7 times slower
+        prepare_and_run(cfg, invocation)
+
+
+def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
+    """The verb: what is asked for, whether it can be done, then do it."""
+    cfg, source = config_and_source(cfg, invocation)
+    config = checked(MaxRetrievalConfig, cfg)
+    device = pick_device(config.device)
+    check_memory(config, device)
+    seeds = list(range(config.seed, config.seed + config.seeds))
+    peers = invocation.peers
+    mine = seeds_of(peers.rank, peers.n, len(seeds))
+    model = build(config.model, MaxRetrieval, seeds[mine])
+    optimizer = build(config.optim, OptimizerFactory)
+    for node in config.normalisers.values():  # those that nobody evaluates too
+        build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
+    softmaxes = {name: softmax_of(config, name) for name in config.names}
+    check_one_temperature(config, softmaxes)
+    known = {
+        "device": describe_device(device),
+        "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds[mine])},
+        "run": None if source is None else str(source),
+    }
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), known=known) as run:
+        model.to(device)
+        try:
+            if source is None:
+                train_all(run, config, seeds, model, optimizer.create(model), peers)
+            else:
+                folder = checkpoints.find(source, "last")
+                load_into(model, share_of(checkpoints.load_weights(folder), mine), folder)
+            report_on(run, config, seeds[mine], model, softmaxes, peers)
+        except Interrupted:
+            if source is None:
+                print_status(f"resume with: roundround {VERB} resume={run.directory}")
+            raise
+
+
+def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Path | None]:
+    """The config, and the run whose trained models are evaluated; None where this run trains its own."""
+    directory, overrides = invocation.directory, invocation.overrides
+    if cfg.resume is not None:
+        if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job goes on in its own
+            raise UserError("resume= continues one run; leave out -m")
+        if cfg.run is not None:
+            raise UserError("run= evaluates again and resume= continues training; give one of them")
+        if trained(directory) != directory:
+            raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to resume")
+        own = read_manifest(directory)
+        return config_of_run(cfg, own, directory, overrides, verb=VERB, free=FREE_ON_RESUME), None
+    if cfg.run is None:
+        return cfg, None
+    source = trained(find_run(str(cfg.run), cfg.outputs, VERB, done=True))  # 5 is read as a number
+    manifest = read_manifest(source)
+    logger = cfg.logger  # this run's own, whatever the other was logged to
+    cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+    OmegaConf.update(cfg, "logger", logger, merge=False)
+    check_trained(source, cfg.max_steps)
+    tell_changes(source, manifest, taken_over(as_dict(cfg), manifest["config"], overrides))
+    return cfg, source
+
+
+def trained(directory: Path) -> Path:
+    """The run that trained the models of this one, which may have evaluated another's."""
+    source = read_manifest(directory).get("run")
+    return Path(source) if source else directory
+
+
+def check_trained(directory: Path, n_steps: int) -> None:
+    """Raises UserError where a run stopped before its last step."""
+    newest = checkpoints.newest(directory / "checkpoints")
+    step = checkpoints.read_state(newest)["step"] if newest is not None else 0
+    if step < n_steps:
+        raise UserError(f"{directory} stopped after {step:,} of {n_steps:,} steps; continue with resume={directory}")
+
+
+def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
+    """Raises UserError for a size that does not fit in the device's memory: the seeds, a set, a block of training."""
+    n_parameters = count_parameters(lambda: build(config.model, MaxRetrieval, [config.seed]))
+    copies = 4 if config.run is None else 1  # in training the weights, their gradients and Adam's two moments
+    together = f"seeds={config.seeds} models of {n_parameters:,} parameters"
+    check_fits(4 * copies * config.seeds * n_parameters, device, together, "give fewer seeds or a smaller model.width")
+    n_classes = config.model.n_classes
+    options = {"width": config.model.width, "n_classes": n_classes, "n_softmaxes": len(config.names)}
+    sizes = {"test_sizes": config.test_sizes[-1]}
+    if "fitted" in config.names:
+        sizes["fit_sizes"] = config.fit_sizes[-1]
+    needed = {f"{name}={n}": bytes_of_one_set(n, **options) for name, n in sizes.items()}
+    if config.run is None:
+        training = bytes_of_training(config.seeds, batch_size=config.batch_size, n_max=config.max_items)
+        needed[f"max_items={config.max_items}"] = training
+    for given, n_bytes in needed.items():
+        check_fits(n_bytes, device, given, "give less")
+
+
+def train_all(
+    run: Run,
+    config: MaxRetrievalConfig,
+    seeds: list[int],
+    model: MaxRetrieval,
+    optimizer: torch.optim.Optimizer,
+    peers: Peers,
+) -> None:
+    """Train all seeds, each process its own, from the newest checkpoint where there is one."""
+    mine = seeds_of(peers.rank, peers.n, len(seeds))
+    first_step = resume(run, model, optimizer, mine, peers)
+    n_steps = config.max_steps
+    sets = TrainingSets(
+        seeds[mine],
+        batch_size=config.batch_size,
+        n_min=config.min_items,
+        n_max=config.max_items,
+        n_classes=model.n_classes,
+        size_of_each_set=config.size_of_each_set,
+    )
+    softmax = softmax_of(config, "softmax")
+    books, last_logged = Bookkeeping(run, first_step=first_step, n_steps=n_steps), first_step
+    try:
+        for step, loss_S in train(model, softmax, optimizer, sets, first_step=first_step, n_steps=n_steps):
+            last, stop = step == n_steps, books.stop_signal.asked
+            log = step % config.log_every == 0 or last
+            save = step % config.checkpoint_every == 0 or last
+            if log or save or (stop is not None and peers.n == 1):  # where several agree, that is now
+                found = peers.gather((loss_S.tolist(), stop))
+                stop = next((asked for _, asked in found if asked is not None), None)
+                losses = dict(zip(seeds, (loss for own, _ in found for loss in own), strict=True))
+                check_finite(losses, step, books)
+                save = save or stop is not None
+            else:
+                stop = None
+            if log:
+                speed, last_logged = (step - last_logged) / books.lap(), step
+                by_seed = {f"loss_{seed}": loss for seed, loss in losses.items()}
+                run.log(step, loss=float(np.mean(list(losses.values()))), **by_seed, steps_per_second=speed)
+                shown = " ".join(f"{loss:.3f}" for loss in losses.values())
+                books.display.metrics(step, f"loss {shown}  {speed:.0f} steps/s")
+            books.display.advance(step)
+            if save:
+                state = {"weights": model.state_dict(), "optimizer": optimizer.state_dict()}
+                whole = joined(peers.gather(state)) if peers.n > 1 else state
+                if run.writes:
+                    books.save(step, **whole, state={})
+            if stop is not None:
+                raise Interrupted(stop)
+    finally:
+        books.close()
+
+
+def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine: slice, peers: Peers) -> int:
+    """Give the seeds of this process what the newest checkpoint holds of them; its step, 0 where there is none."""
+    newest = peers.gather(checkpoints.newest(run.directory / "checkpoints"))[0]
+    if newest is None:
+        return 0
+    whole = checkpoints.load(newest)
+    resumed = replace(whole, weights=share_of(whole.weights, mine), optimizer=share_of(whole.optimizer, mine))
+    load_into(model, resumed.weights, newest)
+    check_optimizer(resumed, optimizer)
+    optimizer.load_state_dict(resumed.optimizer)
+    first_step = int(resumed.state["step"])
+    print_status(f"resuming after step {first_step:,}")
+    return first_step
+
+
+def check_finite(losses: dict[int, float], step: int, books: Bookkeeping) -> None:
+    """Raises NotFinite, which names the last good checkpoint, where a seed's loss is no number."""
+    for seed, loss in losses.items():
+        if not np.isfinite(loss):
+            raise books.not_finite(f"the loss of seed {seed} is not finite", step)

@@ -1,0 +1,94 @@
+"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from omegaconf import DictConfig
+
+from roundround.config.build import build
+from roundround.config.checked import checked
+from roundround.config.recorded import as_dict
+from roundround.config.schema import PrepareConfig
+from roundround.data.corpora import Corpus
+from roundround.data.entry import COUNTS, SPLITS, Entry
+from roundround.data.mixture import Mixture
+from roundround.data.places import Place, place_of
+from roundround.data.prepared import Prepared
+from roundround.data.source import Source
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.tokens import default_cache_dir, make, shared_tokenizer
+from roundround.runs.loggers.several import build_logger
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, printable
+
+
+def prepare(cfg: DictConfig, invocation: Invocation) -> None:
+    """Tokenise the corpus, or each source of a mixture, where it is not there yet; say where it is and what it has."""
+    config = checked(PrepareConfig, cfg)
+    corpus = corpus_of(config)
+    recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+    to = None if config.to is None else place_of(config.to, "to")
+    n_processes = config.n_processes or n_cores()
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+        began = time.monotonic()
+        entries = prepared(corpus, recipe, to, n_processes)
+        seconds = time.monotonic() - began
+        run.note(data={"corpus_hash": corpus.identity(), "tokenizer_hash": entries[0].meta["tokenizer_hash"]})
+        totals = {count: sum(entry.meta[split][count] for entry in entries for split in SPLITS) for count in COUNTS}
+        numbers: dict[str, Any] = totals | {
+            "shards": sum(len(entry.meta["shards"]) for entry in entries),
+            "seconds": seconds,
+            "tokens_per_second": totals["tokens"] / seconds,
+        }
+        places = [entry.place.address for entry in entries]
+        records = [{"metric": name, "value": value} for name, value in numbers.items()]
+        run.results([{"places": places, "n_processes": n_processes} | record for record in records], **numbers)
+        for entry in entries:
+            print_status(printable(line_of(entry)))
+        print_status(f"in {seconds:,.1f} s with n_processes={n_processes}")
+
+
+def corpus_of(config: PrepareConfig) -> Corpus:
+    """The corpus. UserError where there is nothing to tokenise."""
+    source = build(config.data, Source)  # type: ignore[type-abstract]
+    if not isinstance(source, Corpus):
+        raise UserError("data= is a task, whose examples are made while it trains; prepare is for text")
+    if isinstance(source, Prepared):
+        raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
+    return source
+
+
+def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Place | None, n_processes: int) -> list[Entry]:
+    """The corpus at its place; of a mixture each source that is not prepared, in a folder of its own name."""
+    cache_dir = default_cache_dir()
+    if not isinstance(corpus, Mixture):
+        return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]
+    tokenizer = shared_tokenizer(corpus, recipe)
+    return [
+        source.entry()
+        if isinstance(source, Prepared)
+        else make(source, tokenizer, None if to is None else to.below(name), cache_dir, n_processes=n_processes)
+        for name, source in corpus.sources.items()
+    ]
+
+
+def line_of(entry: Entry) -> str:
+    """Where it is and what it has."""
+    meta = entry.meta
+    sums = {count: sum(meta[split][count] for split in SPLITS) for count in COUNTS}
+    return (
+        f"prepared in {entry.place.address}: {sums['documents']:,} documents, {sums['tokens']:,} tokens, "
+        f"{sums['bytes']:,} bytes of text, {len(meta['shards']):,} shards"
+    )
+
+
+def n_cores() -> int:
+    """Those that this process may use."""
+    return (
+        len(os.sched_getaffinity(0)) if os.name == "posix" and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )

@@ -1,0 +1,135 @@
+"""`roundround rerun RUN`: a run once more, from its manifest alone, and whether every number came out the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from roundround.analysis.agreement import DIFFERENT, MISSING, compared
+from roundround.analysis.choosing import directories_of
+from roundround.analysis.past_run import PastRun, past_run
+from roundround.analysis.planned import planned_config
+from roundround.analysis.repetition import Repetition, check_repeatable, data_node, folder_of, repetition_of
+from roundround.analysis.then_and_now import code_changes, config_changes, surroundings_changes
+from roundround.config.build import build, literal
+from roundround.config.checked import checked
+from roundround.config.lab_book import RerunConfig
+from roundround.config.recorded import as_dict, refuse_foreign
+from roundround.data.corpora import Corpus
+from roundround.data.source import Source
+from roundround.data.tokenizers import TokenizerRecipe
+from roundround.data.tokens import default_cache_dir, prepare
+from roundround.report import rerun as report
+from roundround.runs.child import VerbFailed, start
+from roundround.runs.loggers.several import build_logger
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation, Run
+from roundround.runs.variants import tell_changes
+from roundround.support.console import print_status
+from roundround.support.errors import Refuted, UserError
+
+FOLDER = "again"  # in the run directory: the run that repeats, which is no run of its own in the lab book
+
+
+def rerun(cfg: DictConfig, invocation: Invocation) -> None:
+    """Say what has changed since, repeat the run, compare its numbers. Refuted where one differs."""
+    config = checked(RerunConfig, cfg)
+    before = chosen(config)
+    check_repeatable(before)
+    if not config.trust:
+        refuse_foreign(before.manifest, before.directory)
+    repetition = repetition_of(before, invocation.config_dir, trust=config.trust)
+    told = list(code_changes(before.directory, before.manifest))
+    if repetition.folder != (made_in := folder_of(before)):
+        told.append(f"repeated here, not in {made_in}, where it was made: there with trust=true, if a path is relative")
+    with chdir(repetition.folder):
+        told += changes_of_config(before, repetition, config)
+    for line in told:
+        print_status(line)
+    words = words_of(repetition, config, invocation.directory / FOLDER)
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+        run.note(facts={"repeats": str(before.directory)})
+        try:
+            again = past_run(start(words, repetition.folder))
+        except VerbFailed as error:
+            raise Refuted(f"the repetition did not finish: {error}") from error
+        conclude(run, before, again, config.rtol, told)
+
+
+def chosen(config: RerunConfig) -> PastRun:
+    """The one run that is meant."""
+    (word,) = config.paths
+    found = directories_of(word, config.outputs, config.verb)
+    if len(found) > 1:
+        raise UserError(f"{word} holds {len(found)} runs; rerun repeats one")
+    return past_run(found[0])
+
+
+def changes_of_config(before: PastRun, repetition: Repetition, config: RerunConfig) -> list[str]:
+    """What is composed differently today, as far as that is known before the run.
+
+    UserError for a class from outside that is not trusted, and for another text or tokenizer than the run read.
+    """
+    verb, overrides = repetition.verb, repetition.overrides
+    if repetition.config_dir is not None:
+        sys.path.insert(0, repetition.config_dir)  # for this job
+
+    def refuse(composed: dict[str, Any]) -> None:
+        if not config.trust:
+            refuse_foreign({"config": composed}, before.directory)
+
+    planned = planned_config(verb, overrides, config.outputs, repetition.config_dir, check=refuse)
+    tell_changes(before.directory, before.manifest, planned)
+    check_data(before, planned)
+    if verb == "max-retrieval" and before.manifest.get("run") is not None:
+        return []  # it takes its config from the run that it looks at
+    return config_changes(before.manifest["config"], planned)
+
+
+def check_data(before: PastRun, planned: dict[str, Any]) -> None:
+    """Raises UserError where the text, or the tokenizer of a training, is not what the run recorded."""
+    recorded, node = before.manifest["data"], data_node(before, planned)
+    if recorded is None or node is None:
+        return
+    nodes = OmegaConf.create(literal({"data": node, "tokenizer": planned.get("tokenizer")}))
+    source = build(nodes.data, Source)  # type: ignore[type-abstract]
+    if source.identity() != recorded.get("corpus_hash"):
+        what = "text" if isinstance(source, Corpus) else "task"
+        raise UserError(f"the {what} is no longer the one that {before.directory} read; its hash is another")
+    if before.verb == "train" and isinstance(source, Corpus):  # a task's hash is of its vocabulary too
+        tokenizer = build(nodes.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
+        data = prepare(source, tokenizer, default_cache_dir())  # the run itself finds it in the cache
+        if data.tokenizer_hash != recorded["tokenizer_hash"]:
+            raise UserError(f"the tokenizer is no longer the one that {before.directory} used; its hash is another")
+
+
+def words_of(repetition: Repetition, config: RerunConfig, directory: Path) -> list[str]:
+    """What is typed after `roundround`."""
+    own_folder = [] if repetition.config_dir is None else ["--config-dir", repetition.config_dir]
+    own = ["logger=none", f"trust={str(config.trust).lower()}", f"hydra.run.dir={directory}"]
+    return [repetition.verb, *repetition.overrides, *own, *own_folder]
+
+
+def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, told: Sequence[str]) -> None:
+    """Compare, and say what only the repetition could tell. Refuted for numbers that differ, or other data."""
+    then, now = before.manifest, again.manifest
+    changes = config_changes(then["config"], now["config"]) + list(surroundings_changes(then, now.get("device")))
+    for line in changes:
+        if line not in told:
+            print_status(line)
+    pairs = compared(before.results(), again.results(), then["config"], rtol)
+    run.results(report.records(pairs), **report.counts(pairs))
+    if run.writes:
+        report.show(pairs)
+        print_status(f"{before.directory}: {report.line(pairs, rtol)}")
+    for name in ("corpus_hash", "tokenizer_hash"):
+        if (then["data"] or {}).get(name) != (now["data"] or {}).get(name):
+            raise Refuted(f"the {name.removesuffix('_hash')} is not the one that {before.directory} was made with")
+    n = report.counts(pairs)
+    if n[DIFFERENT] or n[MISSING]:
+        raise Refuted(f"not the same: {report.line(pairs, rtol)}")

@@ -1,0 +1,26 @@
+"""`roundround show RUN`: one run on a screen."""
+
+from __future__ import annotations
+
+from roundround.analysis.changes import changed_settings
+from roundround.analysis.choosing import directories_of, last
+from roundround.analysis.past_run import past_run
+from roundround.report import lab_book as report
+from roundround.support.errors import UserError, nearest
+
+OWN = ("outputs", "verb")
+
+
+def show(names: list[str], values: dict[str, str]) -> None:
+    """Print a run's settings, results, curves and files. UserError where several are meant, or none."""
+    for key in values:
+        if key not in OWN:
+            raise UserError(f"no key {key}{nearest(key, OWN)}; roundround runs filters")
+    if len(names) > 1:
+        raise UserError(f"show takes one run, and {len(names)} are given; roundround runs lists several")
+    outputs, verb = values.get("outputs", "outputs"), values.get("verb")
+    directories = directories_of(names[0], outputs, verb) if names else [last(0, outputs, verb)]
+    if len(directories) > 1:
+        raise UserError(f"{names[0]} holds {len(directories)} runs, and show takes one; roundround runs lists them")
+    run = past_run(directories[0])
+    report.show_run(run, changed_settings(run))

@@ -1,0 +1,97 @@
+"""Which runs a word means."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers_runs import write_run
+
+from roundround.analysis.choosing import directories_of, directories_of_all, newest_first
+from roundround.support.errors import UserError
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Two runs of eval, and a sweep of train whose second job started after both."""
+    write_run(tmp_path / "eval/2026-01-01/12-01-00", 1)
+    write_run(tmp_path / "eval/2026-01-01/12-03-00", 3)
+    for job, minute in enumerate((0, 5)):
+        write_run(tmp_path / f"train/2026-01-01/12-00-00-sweep/{job}", minute, "max-retrieval")
+    return tmp_path
+
+
+def names(found: list[Path], outputs: Path) -> list[str]:
+    return ["/".join(path.relative_to(outputs).parts[2:]) for path in found]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("eval/2026-01-01/12-01-00", ["12-01-00"]),
+        ("train/2026-01-01/12-00-00-sweep", ["12-00-00-sweep/0", "12-00-00-sweep/1"]),
+        ("eval", ["12-01-00", "12-03-00"]),
+        (".", ["12-00-00-sweep/0", "12-01-00", "12-03-00", "12-00-00-sweep/1"]),
+        ("eval/*/12-0?-00", ["12-01-00", "12-03-00"]),
+        ("**/12-03*", ["12-03-00"]),
+        ("last", ["12-00-00-sweep/1"]),
+        ("last~1", ["12-03-00"]),
+        ("last~3", ["12-00-00-sweep/0"]),
+    ],
+)
+def test_a_word_means_runs_in_the_order_of_their_start(outputs: Path, word: str, meant: list[str]) -> None:
+    given = word if word.startswith("last") else str(outputs / word)
+    assert names(directories_of(given, str(outputs)), outputs) == meant
+
+
+def test_last_of_a_verb_counts_its_runs_alone(outputs: Path) -> None:
+    assert names(directories_of("last~1", str(outputs), "eval"), outputs) == ["12-01-00"]
+
+
+def test_a_folder_named_last_is_that_folder(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(outputs / "eval")
+    (outputs / "eval/2026-01-01").rename(outputs / "eval/last~1")
+    assert len(directories_of("last~1", str(outputs))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "minute"), [("a b", 11), ("a,b", 12), ("lr=1", 13), ("~x", 14), ("[0]", 15), ("über", 16)]
+)
+def test_odd_names_of_folders_are_found(outputs: Path, name: str, minute: int) -> None:
+    odd = write_run(outputs / "odd" / name, minute)
+    assert directories_of(str(odd), str(outputs)) == [odd]
+
+
+def test_what_lies_inside_a_run_is_part_of_it(outputs: Path) -> None:
+    write_run(outputs / "eval/2026-01-01/12-01-00/wandb/files", 9)
+    assert len(newest_first(outputs)) == 4
+
+
+def test_a_run_meant_twice_is_there_once(outputs: Path) -> None:
+    words = [str(outputs / "eval"), str(outputs / "eval/*/*"), "last~1"]
+    assert names(directories_of_all(words, str(outputs)), outputs) == ["12-03-00", "12-01-00"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("nowhere", "'nowhere' is no folder; give a run directory, a sweep, a pattern in quotes, last or last~3"),
+        ("", "'' is no folder"),
+        ("*.txt", "holds no run"),
+        ("last~4", "last~4: 4 runs are there, under"),
+        ("last~999999999", "last~999999999: 4 runs are there"),
+        ("last~99999999999999999999", "'last~99999999999999999999' is no folder"),
+    ],
+)
+def test_what_means_no_run_is_refused(outputs: Path, monkeypatch: pytest.MonkeyPatch, word: str, message: str) -> None:
+    monkeypatch.chdir(outputs)
+    with pytest.raises(UserError, match=re.escape(message)):
+        directories_of(word, str(outputs))
+
+
+def test_a_manifest_without_a_start_comes_first(outputs: Path) -> None:
+    broken = outputs / "eval/2026-01-01/12-09-00"
+    broken.mkdir()
+    (broken / "run.json").write_text('{"started": "yesterday"')
+    assert newest_first(outputs)[-1] == broken

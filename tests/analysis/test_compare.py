@@ -1,0 +1,422 @@
+"""Runs compared: which settings vary, what is joined to what, what a reader is told, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers_compare import write_curve, write_eval, write_results, write_train
+
+from roundround.analysis.compare import compare
+from roundround.analysis.comparison import Comparison, Row
+from roundround.analysis.curves import training_curves
+from roundround.support.errors import UserError
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Two encodings with three seeds each, trained."""
+    for n, pe in enumerate(["rope", "nope"]):
+        for seed in (1, 2, 3):
+            write_train(tmp_path / "train" / f"{pe}-{seed}", pe, seed, 10 + n + seed / 10 + n * seed**2, minute=seed)
+    return tmp_path
+
+
+def rows(found: Comparison, verb: str = "train", metric: str = "perplexity", **where: Any) -> list[Row]:
+    return [
+        row
+        for row in found.table
+        if (row.verb, row.metric) == (verb, metric)
+        and all((row.settings | row.place).get(key) == value for key, value in where.items())
+    ]
+
+
+def only(found: Comparison, **where: Any) -> Row:
+    (row,) = rows(found, **where)
+    return row
+
+
+def remark(found: Comparison, *parts: str) -> str:
+    """The one remark with these parts."""
+    (said,) = [line for line in found.remarks if all(part in line for part in parts)]
+    return said
+
+
+# -- settings, groups, baselines
+
+
+def test_the_settings_that_vary_are_found_and_the_seed_is_none(outputs: Path) -> None:
+    found = compare(outputs)
+    assert found.settings == {"pe": ["nope", "rope"]}, "not pe.theta, which follows pe, nor checkpoint_every"
+    assert [(group.name, group.seeds) for group in found.groups] == [("pe=nope", [1, 2, 3]), ("pe=rope", [1, 2, 3])]
+    row = only(found, pe="nope")
+    assert (row.seeds, row.values, row.place) == ([1, 2, 3], [12.1, 15.2, 20.3], {"length": 16})
+    assert row.baseline is not None
+    assert row.baseline.name == "pe=rope", "the plain attention, where nothing is asked for"
+    assert row.group.tokens_per_second == 10 * 8 * 16 / 2
+    assert row.group.peak_memory == {"peak_resident_bytes": 3 << 20, "peak_device_bytes": None}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("length", [9]), ("length", {"a": 1}), ("length", "256"), ("length", 10**400), ("n", "x"), ("value", 10**400)],
+)
+def test_the_odd_records_of_one_run_leave_the_others_their_numbers(outputs: Path, field: str, value: object) -> None:
+    before = compare(outputs).records()
+    record = {"metric": "perplexity", "length": 16, "value": 3.0, field: value}
+    write_train(outputs / "odd", "alibi", 1, records=[record])
+    found = compare(outputs)
+    assert found.records() == before
+    ((run, why),) = found.skipped
+    assert run == str(outputs / "odd")
+    assert "results.json" in why
+
+
+def test_a_baseline_in_one_setting_is_the_run_that_differs_in_it_alone(outputs: Path) -> None:
+    for n, seed in enumerate((1, 2, 3)):
+        write_train(outputs / f"ssmax-rope-{seed}", "rope", seed, 20.0 + n, softmax="ssmax")
+        write_train(outputs / f"ssmax-nope-{seed}", "nope", seed, 22.0 + n**2, softmax="ssmax")
+    found = compare(outputs, baseline="pe=rope")
+    partners = {row.group.name: row.baseline.name for row in found.table if row.baseline is not None}
+    assert partners == {
+        "pe=nope, softmax=softmax": "pe=rope, softmax=softmax",
+        "pe=nope, softmax=ssmax": "pe=rope, softmax=ssmax",
+    }
+    assert only(found, pe="nope", softmax="ssmax").difference == pytest.approx((2 + 2 + 4) / 3)
+    cell = compare(outputs, baseline=["pe=rope", "softmax=softmax"])
+    assert {row.baseline.name for row in cell.table if row.baseline} == {"pe=rope, softmax=softmax"}
+    assert len([row for row in cell.table if row.baseline is None]) == 1
+
+
+def test_a_baseline_that_is_several_settings_is_refused_with_what_tells_them_apart(outputs: Path) -> None:
+    for seed in (1, 2, 3):
+        write_train(outputs / f"fast-{seed}", "rope", seed, lr=0.1)
+        write_train(outputs / f"other-{seed}", "nope", seed, lr=0.1)
+    assert rows(compare(outputs, baseline="pe=rope"), pe="nope")
+    only_rope = [str(path) for path in (outputs / "train").glob("rope-*")]
+    with pytest.raises(UserError, match=r"baseline=pe=rope matches nothing; the settings that vary are softmax"):
+        compare([*map(str, outputs.glob("other-*")), str(made(outputs, softmax="ssmax"))], baseline="pe=rope")
+    assert compare(only_rope, baseline="pe=rope").settings == {}
+    nodes = [made(outputs, theta=theta) for theta in (10.0, 20.0)]
+    with pytest.raises(UserError, match=r"baseline=pe=rope is 2 settings, .*give pe.theta too"):
+        compare([*nodes, *(outputs / "train").glob("nope-*")], baseline="pe=rope")
+
+
+def made(outputs: Path, softmax: str = "softmax", theta: float | None = None) -> Path:
+    """Another run of nope with another normaliser, or of rope with another base."""
+    directory = outputs / f"made-{softmax}-{theta}"
+    write_train(directory, "nope" if theta is None else "rope", 1, softmax=softmax)
+    if theta is not None:
+        change(directory, lambda manifest: manifest["config"]["pe"].update(theta=theta))
+    return directory
+
+
+def change(directory: Path, edit: Any) -> None:
+    manifest = json.loads((directory / "run.json").read_text())
+    edit(manifest)
+    (directory / "run.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "said"),
+    [
+        ("pe=alibi", r"baseline=pe=alibi matches nothing; the settings that vary are pe \(nope, rope\)"),
+        ("p=rope", r"baseline=p=rope matches nothing"),
+        ("rope", "baseline=rope: give a setting and its value"),
+        (["pe=rope", "pe=nope"], "baseline=pe=rope,pe=nope: pe is given twice"),
+    ],
+)
+def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(
+    outputs: Path, baseline: str | list[str], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        compare(outputs, baseline=baseline)
+
+
+def test_what_varies_and_is_no_name_is_a_setting_with_numbers_in_order(tmp_path: Path) -> None:
+    for lr in (0.1, 0.003, 0.01):
+        write_train(tmp_path / str(lr), "rope", 1, lr=lr)
+    found = compare(tmp_path)
+    assert found.settings == {"optim.lr": [0.003, 0.01, 0.1]}
+    assert found.baseline is None
+    assert "baseline=optim.lr=0.003" in remark(found, "no differences")
+
+
+# -- evaluations and their training run
+
+
+def test_evaluations_are_joined_to_the_training_run_that_they_measured(outputs: Path) -> None:
+    for trained in sorted((outputs / "train").iterdir()):
+        write_eval(outputs / "eval" / trained.name, trained, {16: 9.0, 32: 10.0 + len(trained.name)})
+    found = compare(outputs / "eval", baseline="pe=rope")
+    assert found.settings == {"pe": ["nope", "rope"]}
+    assert [row.place["length"] for row in rows(found, "eval")] == [16, 16, 32, 32]
+    assert only(found, verb="eval", pe="nope", length=32).group.tokens_per_second == 640
+
+
+def test_the_join_survives_a_move_of_both(outputs: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for pe in ("rope", "nope"):
+        write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
+    change(outputs / "train" / "nope-1", lambda manifest: manifest["config"]["optim"].update(lr=0.5))
+    moved = tmp_path_factory.mktemp("elsewhere") / "kept"
+    shutil.move(outputs, moved)
+    found = compare(moved / "eval")
+    assert found.groups[0].trials[0].settings["optim.lr"] == 0.5
+    assert found.groups[0].tokens_per_second == 640
+    assert "optim.lr changes together with pe" in remark(found, "optim.lr")
+
+
+def test_what_an_evaluation_replaced_is_its_setting(outputs: Path) -> None:
+    trained = outputs / "train" / "rope-1"
+    write_eval(outputs / "eval" / "own", trained, {16: 9.0})
+    node = {"_target_": "x", "p": 0.5}
+    replaced = write_eval(outputs / "eval" / "replaced", trained, {16: 8.0}, pe=node)
+    change(replaced, lambda manifest: manifest["choices"].update(pe="p_rope"))
+    write_results(replaced, [{"metric": "perplexity", "pe": "p_rope", "seed": 1, "length": 16, "value": 8.0}])
+    found = compare(outputs / "eval")
+    assert found.settings == {"pe": ["p_rope", "rope"]}
+    settings = found.groups[0].trials[0].settings
+    assert ("pe.p" in settings, "pe.theta" in settings) == (True, False), "those of the node that it replaced are gone"
+
+
+def test_the_same_model_evaluated_at_other_lengths_is_no_repetition(outputs: Path) -> None:
+    for pe in ("rope", "nope"):
+        for n, length in enumerate((16, 32)):
+            write_eval(outputs / "eval" / f"{pe}-{length}", outputs / "train" / f"{pe}-1", {length: 9.0 + n})
+    found = compare(outputs / "eval")
+    assert [row.n_seeds for row in rows(found, "eval")] == [1, 1, 1, 1]
+    assert not any("same settings" in line for line in found.remarks)
+
+
+def test_a_run_of_many_seeds_and_normalisers_is_a_trial_for_each(tmp_path: Path) -> None:
+    records = [
+        {"metric": "accuracy", "softmax": softmax, "seed": seed, "n": n, "value": seed + n + len(softmax)}
+        for softmax in ("softmax", "ssmax")
+        for seed in (0, 1, 2)
+        for n in (16, 32)
+    ]
+    records += [{"metric": "logit_spread", "seed": seed, "n": 16, "value": 1.0 + seed} for seed in (0, 1, 2)]
+    records.append({"metric": "gains_from_paper", "value": 3.0, "low": "nan", "high": "nan"})
+    run = write_train(tmp_path / "run", "rope", 0)
+    write_results(run, records)
+    config = {"model": {"_target_": "x"}, "normalisers": {}, "seeds": 3}
+    change(run, lambda manifest: manifest.update(verb="max-retrieval", config=config, choices={}))
+    found = compare(run)
+    assert found.settings == {"softmax": ["softmax", "ssmax", None]}, "of the logits, whatever comes after them"
+    (row,) = [row for row in found.table if row.settings == {"softmax": "ssmax"} and row.place == {"n": 32}]
+    assert (row.values, row.difference) == ([37, 38, 39], -2)
+    assert {row.metric for row in found.table} == {"accuracy", "logit_spread"}, "not what is over all seeds"
+    assert found.remarks == []
+
+
+# -- what a reader is told
+
+
+def test_few_seeds_are_said(tmp_path: Path) -> None:
+    write_train(tmp_path / "a", "rope", 1)
+    write_train(tmp_path / "b", "nope", 1, 11.0)
+    assert remark(compare(tmp_path), "one seed").startswith("train: every setting has one seed: no interval")
+    write_train(tmp_path / "c", "nope", 2, 11.0)
+    found = compare(tmp_path)
+    assert "pe=rope has one seed" in remark(found, "one seed")
+    assert "pe=nope has two seeds: an interval of 12.7 standard errors" in remark(found, "two seeds")
+
+
+def test_the_best_learning_rate_at_the_edge_is_said_and_one_inside_is_not(tmp_path: Path) -> None:
+    for pe, best in (("rope", 0.1), ("nope", 0.01)):
+        for lr in (0.001, 0.01, 0.1):
+            write_train(tmp_path / f"{pe}{lr}", pe, 1, 9.0 if lr == best else 10.0, lr=lr)
+    assert remark(compare(tmp_path), "optim.lr", "better") == (
+        "pe=rope: the best optim.lr by perplexity, 0.1, is the largest of 0.001, 0.01, 0.1: a larger one may be better"
+    )
+
+
+def test_what_makes_runs_incomparable_is_said(outputs: Path) -> None:
+    odd = write_train(outputs / "odd", "nope", 4, data={"corpus_hash": "zzzz"}, steps=20)
+    change(odd, lambda manifest: manifest.update(roundround="0.0.9", git={"commit": "f" * 40, "dirty": False}))
+    found = compare(outputs)
+    assert f"aaaa (6 runs), zzzz (1 run, such as {odd})" in remark(found, "training text (corpus hash)")
+    assert "1,280 (6 runs), 2,560 (1 run" in remark(found, "tokens seen")
+    assert "0.1.0 (6 runs), 0.0.9 (1 run" in remark(found, "version of roundround")
+    assert not [line for line in compare(outputs / "train").remarks if "differ in" in line]
+
+
+def test_another_rule_for_the_checkpoint_is_said(outputs: Path) -> None:
+    change(outputs / "train" / "nope-1", lambda manifest: manifest["config"].update(validate_every=7))
+    assert "validated every 7 steps" in remark(compare(outputs), "rule for the best checkpoint")
+
+
+def test_other_targets_are_said(outputs: Path) -> None:
+    for n, pe in enumerate(("rope", "nope")):
+        evaluated = write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
+        records = json.loads((evaluated / "results.json").read_text())
+        write_results(evaluated, [*records, {**records[0], "metric": "scored_targets", "value": 100 + n}])
+    assert "100 and 101" in remark(compare(outputs / "eval"), "different targets")
+
+
+def test_unfinished_runs_are_named_and_left_out(outputs: Path) -> None:
+    for n, status in enumerate(["failed: no memory", "interrupted", "running"]):
+        write_train(outputs / "train" / f"bad-{n}", "alibi", 1, 1.0, status=status)
+    found = compare(outputs)
+    assert found.settings == {"pe": ["nope", "rope"]}
+    said = remark(found, "3 runs left out")
+    assert all(why in said for why in ("failed: no memory", "interrupted", "died"))
+    assert {Path(run).name: why for run, why in found.skipped}["bad-2"] == "died", "nobody holds it"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("run.json", '{"roundround": ', "run.json is not valid json"),
+        ("run.json", '{"verb": "train"}', "status is missing"),
+        ("results.json", '[{"metric": "perplexity", "val', "results.json cannot be read"),
+        ("results.json", '{"metric": "perplexity"}', "is not a list of records"),
+        ("results.json", None, "it has no results.json"),
+    ],
+)
+def test_damaged_runs_are_named_skipped_and_counted(outputs: Path, name: str, text: str | None, said: str) -> None:
+    path = outputs / "train" / "nope-2" / name
+    path.unlink() if text is None else path.write_text(text)
+    found = compare(outputs)
+    assert only(found, pe="nope").seeds == [1, 3]
+    assert re.search(r"^1 run left out: .*nope-2", remark(found, "left out", said))
+    assert "pe=rope has 3 seeds" not in " ".join(found.remarks)
+    assert len(only(found, pe="nope").pairs) == 2
+
+
+def test_a_torn_curve_is_named_and_the_rest_of_it_taken(outputs: Path) -> None:
+    for run in (outputs / "train").iterdir():
+        write_curve(run, {2: 3.0, 4: 2.0})
+    torn = outputs / "train" / "nope-2" / "metrics.jsonl"
+    torn.write_text(torn.read_text() + '{"step": 6, "held_out')
+    (outputs / "train" / "nope-3" / "metrics.jsonl").unlink()
+    curves, damaged = training_curves(compare(outputs).groups)
+    assert {curve.name: (curve.n_seeds, curve.tokens.tolist()) for curve in curves} == {
+        "pe=nope": (2, [256, 512]),
+        "pe=rope": (3, [256, 512]),
+    }
+    assert sorted(damaged) == [
+        f"{torn} has 1 damaged line, passed over",
+        f"{outputs / 'train' / 'nope-3' / 'metrics.jsonl'} is not there: no training curve of this run",
+    ]
+
+
+def test_a_metric_that_some_runs_lack_is_said_and_its_mean_is_of_those_that_have_it(outputs: Path) -> None:
+    for seed in (1, 2, 3):
+        for pe in ("rope", "nope"):
+            lengths = {16: 9.0, 32: 10.0 + seed} if (pe, seed) != ("nope", 3) else {16: 9.0}
+            write_eval(outputs / "eval" / f"{pe}{seed}", outputs / "train" / f"{pe}-{seed}", lengths)
+    found = compare(outputs / "eval")
+    assert only(found, verb="eval", pe="nope", length=32).seeds == [1, 2]
+    said = remark(found, "is known of")
+    assert said == "eval: perplexity at length=32 is known of 5 of 6 models, not of pe=nope, seed 3"
+
+
+def test_two_runs_with_the_same_settings_and_seed_are_named_and_the_newest_counts(outputs: Path) -> None:
+    again = write_train(outputs / "train" / "again", "nope", 2, 99.0, minute=60)
+    found = compare(outputs)
+    assert only(found, pe="nope").values == [12.1, 99.0, 20.3]
+    said = remark(found, "same settings and seed")
+    assert str(again) in said
+    assert str(outputs / "train" / "nope-2") in said
+    assert "the one that started last is taken" in said
+
+
+def test_the_same_numbers_twice_are_one(outputs: Path) -> None:
+    shutil.copytree(outputs / "train" / "nope-2", outputs / "train" / "copy")
+    found = compare(outputs)
+    assert only(found, pe="nope").n_seeds == 3
+    assert not any("same settings" in line for line in found.remarks)
+
+
+def test_a_setting_without_a_seed_of_the_baseline_is_said(outputs: Path) -> None:
+    write_train(outputs / "train" / "alibi", "alibi", 9)
+    assert remark(compare(outputs), "no seed in common").startswith("pe=alibi and the baseline")
+
+
+def test_settings_that_change_together_are_said(outputs: Path) -> None:
+    for run in (outputs / "train").glob("nope-*"):
+        change(run, lambda manifest: manifest["config"]["optim"].update(lr=0.5))
+    assert remark(compare(outputs), "together") == (
+        "optim.lr changes together with pe (0.5 with pe=nope, 0.001 with pe=rope): a difference may come from either"
+    )
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_left_out_and_said(outputs: Path, value: str | float) -> None:
+    run = outputs / "train" / "nope-2"
+    write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": value}])
+    found = compare(outputs)
+    assert only(found, pe="nope").seeds == [1, 3]
+    assert remark(found, "not finite").startswith(f"perplexity of {run}")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"length": {"a": [1]}},
+        {"length": [1, {"b": 2}]},
+        {"seed": [3]},
+        {"seed": {"x": 1}},
+        {"pe": {"name": "nope"}},
+        {"value": 10**400},
+        {"value": [1.0]},
+        {"value": None},
+        {"layer": "\x1b[31m"},
+    ],
+)
+def test_a_record_of_anybody_is_no_traceback(outputs: Path, odd: dict[str, Any]) -> None:
+    run = outputs / "train" / "nope-2"
+    write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": 9.0} | odd])
+    assert only(compare(outputs), pe="rope", length=16).n_seeds == 3
+
+
+def test_a_manifest_of_anybody_is_no_traceback(outputs: Path) -> None:
+    change(outputs / "train" / "nope-2", lambda manifest: manifest.update(git={"commit": [1]}, seconds_of_training="y"))
+    assert only(compare(outputs), pe="nope").n_seeds == 3
+
+
+def test_an_evaluation_of_a_training_that_did_not_end_is_said(outputs: Path) -> None:
+    for pe in ("rope", "nope"):
+        write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
+    change(outputs / "train" / "nope-1", lambda manifest: manifest.update(status="interrupted"))
+    assert "interrupted (1 run" in remark(compare(outputs / "eval"), "end of the training")
+
+
+def test_where_nothing_varies_there_is_a_mean_and_a_word(outputs: Path) -> None:
+    found = compare(outputs / "train", where={"pe": "rope"})
+    assert (found.settings, only(found).n_seeds) == ({}, 3)
+    assert remark(found, "nothing varies")
+
+
+# -- what is refused
+
+
+def test_what_cannot_be_compared_is_refused(outputs: Path) -> None:
+    with pytest.raises(UserError, match=r"metric=accuracy was not measured \(choices: perplexity\)"):
+        compare(outputs, metric="accuracy")
+    with pytest.raises(UserError, match="holds no run"):
+        compare(made_empty(outputs))
+    with pytest.raises(UserError, match="is no folder"):
+        compare(outputs / "not there")
+    failed = write_train(outputs / "failed", "rope", 1, status="failed: no luck")
+    with pytest.raises(UserError, match=r"no finished run has results to compare .*failed: no luck"):
+        compare(failed)
+
+
+def made_empty(outputs: Path) -> Path:
+    folder = outputs / "empty"
+    folder.mkdir()
+    return folder
+
+
+def test_the_table_is_a_data_frame(outputs: Path) -> None:
+    frame = compare(outputs, baseline="pe=rope").data_frame()
+    assert frame.set_index("pe").loc["nope", ["metric", "length", "n_seeds", "baseline"]].tolist() == [
+        *("perplexity", 16, 3, "pe=rope")
+    ]
+    assert frame["difference"].isna().tolist() == [False, True]

@@ -1,0 +1,175 @@
+"""Runs that learn a task compared: right answers against the length, and what makes them incomparable."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers_compare import write_results, write_train
+from helpers_runs import write_run
+
+from roundround.analysis.compare import compare
+from roundround.analysis.comparison import Comparison
+from roundround.analysis.quality import direction, is_share
+from roundround.report import comparison_figures, comparison_records
+from roundround.report.page.write import page_of
+
+TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)
+
+
+def task_run(directory: Path, pe: str, seed: int, exact: float, **more: Any) -> Path:
+    """A finished training on a task."""
+    where = {"split": "validation", "examples": 64, "step": 10}
+    records = [
+        {"metric": "exact_match", **where, "value": exact},
+        {"metric": "nats_per_token", **where, "value": 1 - exact},
+        {"metric": "plateau", "value": 5.0 if exact else "inf"},
+    ]
+    data = {
+        "corpus_hash": "copy",
+        "training_tokens": 0,
+        "train_lengths": TRAIN_LENGTHS,
+        "train_examples": None,
+        "validation_examples": 64,
+    }
+    return edited(write_train(directory, pe, seed, data=data, records=records, **more))
+
+
+def edited(directory: Path) -> Path:
+    """The run without a tokenizer, as a task leaves it."""
+    manifest = json.loads((directory / "run.json").read_text())
+    manifest["config"]["tokenizer"] = None
+    (directory / "run.json").write_text(json.dumps(manifest))
+    return directory
+
+
+def evaluation(directory: Path, trained: Path, pe: str, seed: int, exact: dict[int, float]) -> Path:
+    """An evaluation of it at several lengths, of 2 n + 3 tokens."""
+    config = {"run": str(trained), "checkpoint": "best", "length": list(exact), "examples": 1024, "pe": None}
+    more = {"run": str(trained), "seed": seed, "data": {"corpus_hash": "copy"}}
+    write_run(directory, config=config, choices={"pe": pe, "softmax": "softmax", "data": "copy"}, **more)
+    common = {"verb": "eval", "run": str(trained), "pe": pe, "seed": seed, "examples": 1024}
+    records = [
+        {"metric": metric, **common, "length": n, "context": 2 * n + 3, "value": value, "low": 0.0, "high": 1.0}
+        for n, share in exact.items()
+        for metric, value in (("exact_match", share), ("token_accuracy", (1 + share) / 2), ("error_rate", 1 - share))
+    ]
+    write_results(directory, records)
+    return directory
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Two encodings with three seeds each, trained on copying and evaluated at two lengths."""
+    for pe, worse in (("rope", 0.5), ("nope", 0.1)):
+        for seed in (1, 2, 3):
+            trained = task_run(tmp_path / "train" / f"{pe}-{seed}", pe, seed, 1.0)
+            exact = {20: 1 - seed / 100, 40: 1 - worse - seed / 100}
+            evaluation(tmp_path / "eval" / f"{pe}-{seed}", trained, pe, seed, exact)
+    return tmp_path
+
+
+def test_right_answers_are_compared_at_each_length_over_seeds(outputs: Path) -> None:
+    found = compare(outputs / "eval")
+    table = [row for row in found.table if row.metric == "exact_match"]
+    assert found.table[0].metric == "exact_match"
+    assert {tuple(row.place.items()) for row in table} == {(("length", n),) for n in LENGTHS}
+    (row,) = [row for row in table if row.settings["pe"] == "nope" and row.place["length"] == 40]
+    assert (row.n_seeds, row.mean, row.difference) == (3, pytest.approx(0.88), pytest.approx(0.4))
+    assert row.low is not None
+    assert found.of_tasks
+
+
+def test_right_answers_and_wrong_ones_have_opposite_directions() -> None:
+    assert [direction(name) for name in ("exact_match", "token_accuracy", "error_rate", "plateau")] == [1, 1, -1, 0]
+    assert [
+        is_share(name) for name in ("exact_match", "error_rate", "difference of exact match", "nats_per_token")
+    ] == [*(True, True, True, False)]
+
+
+@pytest.mark.pictures
+def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
+    outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(
+        comparison_figures, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or []
+    )
+    comparison_figures.draw(compare(outputs / "eval"), [], tmp_path)
+    assert {"eval_exact_match_by_length", "eval_exact_match_difference_by_length"} <= seen.keys()
+    (axis,) = seen["eval_exact_match_by_length"].axes
+    assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_yscale()) == ("length", "exact match", "linear")
+    low, high = axis.get_ylim()
+    assert (low < 0, high > 1, high < 1.1) == (True, True, True)
+    (shaded,) = axis.patches
+    assert [shaded.get_x(), shaded.get_x() + shaded.get_width()] == TRAIN_LENGTHS
+    left, right = axis.get_xlim()
+    assert (10 < left < 20, 40 < right < 50) == (True, True), "what was measured fills the figure"
+
+
+def test_a_grid_of_two_encodings_and_five_normalisers_is_drawn_whole() -> None:
+    def line(pe: str, softmax: str) -> comparison_figures.Line:
+        x = np.array([20.0, 40.0])
+        return comparison_figures.Line({"pe": pe, "softmax": softmax}, x, 1 / x, 0 * x)
+
+    normalisers = ["softmax", "ssmax", "adaptive_temperature", "entmax15", "as_entmax", "log_n", "sigmoid"]
+    lines = [line(pe, softmax) for softmax in normalisers for pe in ("rope", "nope")]
+    panels, n_more = comparison_figures.panels_of(lines[:10])
+    assert [panel.title for panel in panels] == [f"softmax={name}" for name in normalisers[:5]]
+    assert ([len(panel.lines) for panel in panels], n_more) == ([2] * 5, 0)
+    panels, n_more = comparison_figures.panels_of(lines)
+    assert (len(panels), n_more) == (2, 10), "of too many the first are drawn"
+
+
+def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> None:
+    found = compare(outputs / "eval")
+    run = write_run(outputs / "compare", verb="compare", config={"outputs": "outputs"})
+    write_results(run, [{**record, "value": record["mean"]} for record in found.records()])
+    (run / "comparison.json").write_text(json.dumps(comparison_records.summary(found, [], [])))
+    text = page_of(run)
+    assert 'aria-label="exact match against length.' in text
+    assert "context length (tokens)" not in text
+
+
+def test_another_task_is_said(outputs: Path) -> None:
+    odd = task_run(outputs / "train" / "odd", "nope", 4, 1.0)
+    manifest = json.loads((odd / "run.json").read_text())
+    manifest["data"]["corpus_hash"] = "sort"
+    (odd / "run.json").write_text(json.dumps(manifest))
+    (said,) = [line for line in compare(outputs / "train").remarks if "task (corpus hash)" in line]
+    assert f"copy (6 runs), sort (1 run, such as {odd})" in said
+
+
+def test_runs_that_never_left_the_plateau_are_counted_in_one_line(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        task_run(tmp_path / f"stuck-{seed}", "rope", seed, 0.0)
+    (said,) = [line for line in compare(tmp_path).remarks if "plateau" in line]
+    assert said.endswith("and of 2 more runs is not finite somewhere, and left out there")
+
+
+def rates(folder: Path, by_rate: dict[float, float]) -> Comparison:
+    for rate, exact in by_rate.items():
+        task_run(folder / str(rate), "rope", 1, exact, lr=rate)
+    return compare(folder)
+
+
+def test_the_best_rate_on_the_edge_is_said_for_right_answers_too(tmp_path: Path) -> None:
+    found = rates(tmp_path, {0.001: 0.0, 0.01: 0.2, 0.1: 0.7})
+    assert [line for line in found.remarks if "the best optim.lr by exact_match, 0.1, is the largest" in line]
+
+
+def test_rates_that_are_equally_good_are_no_edge(tmp_path: Path) -> None:
+    found = rates(tmp_path, {0.001: 1.0, 0.01: 1.0, 0.1: 0.7})
+    assert not [line for line in found.remarks if "optim.lr" in line and "may be better" in line]
+
+
+def test_the_edge_is_looked_for_at_every_length(tmp_path: Path) -> None:
+    for rate, far in ((0.001, 0.0), (0.01, 0.1), (0.1, 0.3)):
+        trained = task_run(tmp_path / "train" / str(rate), "rope", 1, 1.0, lr=rate)
+        evaluation(tmp_path / "eval" / str(rate), trained, "rope", 1, {20: 1.0, 40: far, 80: far / 2})
+    (said,) = [line for line in compare(tmp_path / "eval").remarks if "may be better" in line]
+    assert "by exact_match at length=40, 0.1, is the largest of 0.001, 0.01, 0.1" in said
+    assert said.endswith("(and so at 1 more place)")

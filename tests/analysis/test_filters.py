@@ -1,0 +1,102 @@
+"""`roundround runs key=value`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+from helpers_runs import write_run
+
+from roundround.analysis.filters import filters_of
+from roundround.analysis.past_run import PastRun, past_run
+from roundround.support.errors import UserError
+
+
+def run_with(folder: Path, **fields: Any) -> PastRun:
+    return past_run(write_run(folder / "run", **fields))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_meant"),
+    [
+        ("verb", "eval", True),
+        ("verb", "train,eval", True),
+        ("verb", "train", False),
+        ("status", "done", True),
+        ("status", "failed,died", False),
+        ("since", "2026-01-01", True),
+        ("since", "2d", False),
+        ("pe", "rope", True),
+        ("pe", "p_rope,rope", True),
+        ("pe", "p_rope", False),
+        ("optim.lr", "1e-3", True),
+        ("optim.lr", "0.0010", True),
+        ("optim.lr", "0.002", False),
+        ("compile", "false", True),
+        ("compile", "true", False),
+    ],
+)
+def test_a_filter_takes_what_it_says(tmp_path: Path, key: str, value: str, is_meant: bool) -> None:
+    assert filters_of({key: value}).take(run_with(tmp_path)) is is_meant
+
+
+def test_since_counts_from_now(tmp_path: Path) -> None:
+    began = datetime.now().astimezone() - timedelta(hours=3)
+    run = run_with(tmp_path, started=began.isoformat())
+    assert [filters_of({"since": since}).take(run) for since in ("2h", "4h", "1d", "170m")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_look_at_a_model_has_the_settings_that_it_was_trained_with(tmp_path: Path) -> None:
+    trained = write_run(tmp_path / "trained", verb="reproduce", config={"optim": {"lr": 0.5}}, choices={"pe": "alibi"})
+    look = past_run(write_run(tmp_path / "look", run=str(trained), config={"length": [128, 256]}, choices={}))
+    for key, value in {"pe": "alibi", "optim.lr": "0.5", "length": "256"}.items():
+        assert filters_of({key: value}).take(look)
+    for key, value in {"pe": "rope", "optim.lr": "0.001", "length": "512"}.items():
+        assert not filters_of({key: value}).take(look)
+
+
+def test_a_run_that_looked_at_another_is_no_model(tmp_path: Path) -> None:
+    """A foreign run may name itself, or be one of thousands that each name the next."""
+    own = write_run(tmp_path / "0", run=str(tmp_path / "0"), config={"length": 8}, choices={"pe": "rope"})
+    chain = [write_run(tmp_path / str(n), run=str(tmp_path / str(n - 1))) for n in range(1, 5)]
+    assert [past_run(run).measured for run in (own, *chain)] == [None] * 5
+    assert past_run(own).settings == {"length": 8, "pe": "rope"}
+
+
+def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
+    run = run_with(tmp_path, status="running", ended=None)
+    with FileLock(run.directory / ".lock"):
+        assert past_run(run.directory).status == "running"
+    assert past_run(run.directory).status == "died"
+    assert filters_of({"status": "died"}).take(past_run(run.directory))
+    assert filters_of({"status": "failed"}).take(run_with(tmp_path / "b", status="failed: no space"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"status": "faild"}, "no status=faild; did you mean 'failed'?"),
+        ({"since": "2x"}, "since=2x: give 30m, 12h, 2d, 1w, or a date such as 2026-01-31"),
+        ({"since": ""}, "since=: give"),
+        ({"since": "999999w"}, "since=999999w: give"),
+        ({"optim.lrr": "1"}, "no run has a setting 'optim.lrr'; did you mean 'optim.lr'?"),
+    ],
+)
+def test_a_misspelt_filter_is_refused(tmp_path: Path, given: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        ask(given, run_with(tmp_path))
+    assert message in str(refused.value)
+
+
+def ask(given: dict[str, str], run: PastRun) -> None:
+    filters = filters_of(given)
+    filters.take(run)
+    filters.check()

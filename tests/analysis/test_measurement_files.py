@@ -1,0 +1,170 @@
+"""csv and jsonl files of settings, seed, metric, length, value, made by somebody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from roundround.analysis.compare import compare
+from roundround.support.errors import UserError
+
+# accuracy on SCAN, training lengths up to 25 (mdlen_tr25_ts48), by encoding and seed, at lengths 26, 30, 33 and 36:
+# https://github.com/McGill-NLP/length-generalization, results/classic.jsonl at 40f8a44, runs of best_run_seed_exp
+# (Kazemnejad et al. 2023, arXiv:2305.19466)
+KAZEMNEJAD = """\
+pe,seed,metric,length,value
+none,146317,accuracy,26,1
+none,146317,accuracy,30,0.9896
+none,146317,accuracy,33,1
+none,146317,accuracy,36,0.6719
+none,234054,accuracy,26,1
+none,234054,accuracy,30,0.9028
+none,234054,accuracy,33,0.8203
+none,234054,accuracy,36,0.6562
+none,256788,accuracy,26,1
+none,256788,accuracy,30,0.9653
+none,256788,accuracy,33,0.918
+none,256788,accuracy,36,0.5
+rotary,256788,accuracy,26,0.4668
+rotary,256788,accuracy,30,0.2882
+rotary,256788,accuracy,33,0.332
+rotary,256788,accuracy,36,0.2031
+rotary,234054,accuracy,26,0.4668
+rotary,234054,accuracy,30,0.0226
+rotary,234054,accuracy,33,0
+rotary,234054,accuracy,36,0.0312
+rotary,146317,accuracy,26,0.4688
+rotary,146317,accuracy,30,0.3681
+rotary,146317,accuracy,33,0.293
+rotary,146317,accuracy,36,0.4688
+"""
+
+
+def write(folder: Path, text: str, name: str = "table.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_published_accuracies_of_somebody_else_by_seed(tmp_path: Path) -> None:
+    found = compare(write(tmp_path, KAZEMNEJAD), baseline="pe=rotary")
+    assert found.settings == {"pe": ["none", "rotary"]}
+    by_place = {(row.settings["pe"], row.place["length"]): row for row in found.table}
+    assert len(by_place) == 8
+    row = by_place["none", 30]
+    none, rotary = [0.9896, 0.9028, 0.9653], [0.3681, 0.0226, 0.2882]  # by seed, not by line
+    assert (row.seeds, row.values) == ([146317, 234054, 256788], none)
+    paired = stats.ttest_rel(none, rotary)
+    interval = paired.confidence_interval(0.95)
+    assert row.difference == pytest.approx(0.726267, abs=1e-6)
+    assert (row.p, row.p_holm) == pytest.approx((paired.pvalue, paired.pvalue))
+    assert (row.difference_low, row.difference_high) == pytest.approx((interval.low, interval.high))
+    assert by_place["none", 26].low == by_place["none", 26].high == 1, "no spread at all"
+
+
+def test_a_row_of_jsonl_is_the_same_as_a_line_of_csv(tmp_path: Path) -> None:
+    lines = KAZEMNEJAD.splitlines()
+    keys = lines[0].split(",")
+    typed = [dict(zip(keys, line.split(","), strict=True)) for line in lines[1:]]
+    rows = [
+        {"settings": {"pe": row["pe"]}, "seed": int(row["seed"]), "metric": row["metric"], "length": int(row["length"])}
+        | {"value": float(row["value"])}
+        for row in typed
+    ]
+    as_jsonl = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "table.jsonl")
+    of_csv = compare(write(tmp_path, KAZEMNEJAD)).records()
+    assert compare(as_jsonl).records() == of_csv
+
+
+def test_every_other_column_is_a_setting_and_an_empty_cell_none(tmp_path: Path) -> None:
+    text = "pe,pe.p,seed,value\nrope,,1,3.5\np_rope,0.25,1,3.25\np_rope,0.5,1,3\n"
+    found = compare(write(tmp_path, text), baseline="pe=rope")
+    assert [row.settings for row in found.table] == [
+        {"pe": "p_rope", "pe.p": 0.25},
+        {"pe": "p_rope", "pe.p": 0.5},
+        {"pe": "rope", "pe.p": None},
+    ]
+    assert [row.difference for row in found.table] == [-0.25, -0.5, None]
+    assert {row.metric for row in found.table} == {"value"}
+
+
+def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) -> None:
+    path = write(tmp_path, KAZEMNEJAD)
+    found = compare(path, where={"pe": "none", "length": "30,33"})
+    assert [(row.settings, row.group.trials[0].settings["pe"], row.place) for row in found.table] == [
+        ({}, "none", {"length": 30}),
+        ({}, "none", {"length": 33}),
+    ]
+    for where, said in (
+        ({"status": "done"}, "status= chooses among runs, and"),
+        ({"length": "512"}, r"nothing was measured at length=512 \(choices: 26, 30, 33, 36\)"),
+        ({"softmax": "ssmax"}, "no run has a setting 'softmax'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            compare(path, where=where)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "pe,seed\nrope,1\n", "has no column 'value'; its columns are pe, seed"),
+        ("a.csv", "", "has no column 'value'"),
+        ("a.csv", "pe,value\n", "has no row with a value"),
+        ("a.csv", "pe,value\nrope,good\n", "line 2: value=good must be a finite number"),
+        ("a.csv", "pe,value\nrope,nan\n", "line 2: value=nan must be a finite number"),
+        ("a.csv", "pe,value\nrope,1,2\n", "line 2: not as many cells as there are columns"),
+        ("a.csv", "pe,value\nrope\n", "line 2: not as many cells as there are columns"),
+        ("a.csv", "pe,seed,value\nrope,1,2\nrope,1,3\n", "lines 2 and 3: two values of value for the same settings"),
+        ("a.jsonl", '{"pe": "rope", "value": 1}\n{"pe": "ro', "line 2: no json"),
+        ("a.jsonl", '{"pe": "rope"}\n', "line 1: a row names a value"),
+        ("a.jsonl", "[1]\n", "line 1: a row names a value"),
+        ("a.jsonl", '{"value": 1, "seed": 1, "value": 2}\n', "line 1: no json: it has the key value twice"),
+        ("a.jsonl", '{"value": 1, "settings": {"pe": "a", "pe": "b"}}', "line 1: no json: it has the key pe twice"),
+        ("a.jsonl", '{"value": 1, "pe": "a", "settings": {"pe": "b"}}', "pe stands in settings and beside it"),
+        ("a.jsonl", '{"value": true}\n', "line 1: value=True must be a finite number"),
+        (
+            "a.csv",
+            "pe,seed,value,value\nrope,1,2,3\n",
+            "has the column value twice; leave one out",
+        ),  # as a join leaves it
+        ("a.csv", "pe,seed,seed,value\nrope,1,2,3\n", "has the column seed twice"),
+        ("a.csv", ",pe,value\n0,rope,1\n1,rope,2\n", "has a column without a name"),  # the index of pandas
+        ("a.csv", "pe,value\nrope,1_000\n", "line 2: value=1_000 must be a finite number"),
+        ("a.csv", "pe,value\nrope,\u0661\u0662\n", "line 2: value=\u0661\u0662 must be"),
+        ("a.csv", f"pe,value\nrope,{'9' * 400}\n", "line 2: value=inf must be a finite number"),
+        ("a.jsonl", '{"value": ' + "9" * 400 + "}", "line 1: no json: a number has more than 308 digits"),
+        ("a.csv", "pe,length,value\nrope,long,1\n", "line 2: length=long must be a finite number"),
+        ("a.jsonl", '{"value": 1, "length": [9, 8]}', "line 1: length=9,8 must be a finite number"),
+        # as pandas writes a seed that is missing, with na_rep
+        (
+            "a.csv",
+            "pe,seed,value\nrope,nan,2\nrope,nan,3\n",
+            "lines 2 and 3: two values of value for the same settings",
+        ),
+    ],
+)
+def test_a_file_of_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(UserError, match="^[^\n]*" + said.replace("(", r"\(")):
+        compare(write(tmp_path, text, name))
+
+
+def test_nan_is_one_setting_and_no_length(tmp_path: Path) -> None:
+    text = "pe,lr,length,seed,value\nrope,nan,nan,1,3\nrope,nan,nan,2,4\nrope,0.1,nan,1,5\n"
+    found = compare(write(tmp_path, text))
+    assert found.settings == {"lr": [0.1, None]}
+    assert [(row.settings["lr"], row.seeds, row.place) for row in found.table] == [(0.1, [1], {}), (None, [1, 2], {})]
+
+
+def test_lists_are_text_in_a_row_of_jsonl_as_they_are_in_a_run(tmp_path: Path) -> None:
+    rows = [{"pe": "rope", "seed": [9], "task": ["a"], "verb": ["b"], "value": 1.0}]
+    (row,) = compare(write(tmp_path, json.dumps(rows[0]), "a.jsonl")).table
+    assert (row.verb, row.seeds, row.place) == ("b", ["9"], {"task": "a"})
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"pe,value\n\xff\xfe,1\n")
+    with pytest.raises(UserError, match="cannot be read"):
+        compare(tmp_path / "a.csv")

@@ -1,0 +1,314 @@
+"""`roundround rerun`: what is typed again, what is refused, and what is said of the numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FAST, Done, typed
+from forkserver import Forkserver
+
+from roundround import __version__ as version
+from roundround.analysis.past_run import past_run
+from roundround.analysis.repetition import repetition_of
+from roundround.runs.child import start, surroundings
+from roundround.verbs import rerun as task
+
+SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
+
+
+def edit(directory: Path, name: str, change: Callable[[Any], Any]) -> None:
+    path = directory / name
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory, corpus: Path, shared_cache: None) -> Path:
+    """A folder with a run of train on a text beside it, by a relative path."""
+    folder = tmp_path_factory.mktemp("origin")
+    shutil.copy(corpus, folder / "my text.txt")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = typed("train", *FAST, "text=my text.txt", "seed=3", "softmax=ssmax")
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def trained(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that run, to be changed; we stand in another folder, which has the text too."""
+    (run,) = origin.glob("outputs/train/*/*")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(origin / "my text.txt", tmp_path)
+    return Path(shutil.copytree(run, tmp_path / "run", symlinks=True))
+
+
+@dataclass
+class Again:
+    """What is started; in its place the run is copied, with other records or another manifest."""
+
+    origin: Path
+    calls: list[tuple[list[str], Path]] = field(default_factory=list)
+    records: Callable[[list[dict[str, Any]]], Any] = list
+    manifest: Callable[[dict[str, Any]], Any] = dict
+
+    def start(self, words: list[str], folder: Path) -> Path:
+        self.calls.append((words, folder))
+        (to,) = [word.removeprefix("hydra.run.dir=") for word in words if word.startswith("hydra.run.dir=")]
+        directory = Path(shutil.copytree(self.origin, to, symlinks=True))
+        edit(directory, "results.json", self.records)
+        edit(directory, "run.json", self.manifest)
+        return directory
+
+
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch, trained: Path) -> Again:
+    found = Again(trained)
+    monkeypatch.setattr(task, "start", found.start)
+    return found
+
+
+def last_line(done: Done) -> str:
+    return done.err.strip().splitlines()[-1]
+
+
+def refused(*words: str) -> str:
+    """The line of a refusal that leaves nothing."""
+    done = typed("rerun", *words)
+    assert (done.code, done.out) == (2, ""), done
+    assert [path for path in Path("outputs").rglob("*") if path.is_file()] == []
+    assert len([line for line in done.err.splitlines() if line.startswith("roundround")]) == 1
+    return last_line(done)
+
+
+# -- the same run
+
+
+def test_a_run_comes_out_equal_from_another_folder(
+    origin: Path, tmp_path: Path, monkeypatch: Any, server: Forkserver, env: dict[str, str], streams: Path
+) -> None:
+    def start(words: list[str], folder: Path) -> Path:  # after the imports that a process of its own begins with
+        return Path(server.run(words, folder, streams, env=env).out.splitlines()[-1])
+
+    (run,) = origin.glob("outputs/train/*/*")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(task, "start", start)
+    done = typed("rerun", str(run), "trust=true")
+    assert done.code == 0, done.err
+    assert f"{run}: 9 numbers: 9 equal" in done.err
+    again = json.loads((done.directory / "again" / "run.json").read_text())
+    before = json.loads((run / "run.json").read_text())
+    differing = {key for key in before["config"] if before["config"][key] != again["config"][key]}
+    assert differing <= {"trust", "logger", "outputs"}
+    assert again["data"] == before["data"]
+    assert done.manifest["headline"] == {"equal": 9, "close": 0, "different": 0, "missing": 0}
+    assert done.manifest["facts"]["repeats"] == str(run)
+    assert {r["verdict"] for r in done.results if r["metric"] == "relative_difference"} == {"equal"}
+    listed = typed("runs", "outputs", "format=json")
+    assert [run["verb"] for run in json.loads(listed.out)] == ["rerun"], "the repetition is no run of its own"
+
+
+def test_what_is_typed_again_are_the_overrides_where_they_were_typed(trained: Path, origin: Path, again: Again) -> None:
+    done = typed("rerun", str(trained), "trust=true")
+    assert done.code == 0, done.err
+    ((words, folder),) = again.calls
+    assert folder == origin
+    assert words[0] == "train"
+    assert {"seed=3", "softmax=ssmax", "data=text", "logger=none", "trust=true"} <= set(words)
+    assert [word for word in words if word.startswith("logger")] == ["logger=none"]
+
+
+def test_without_trust_nothing_runs_in_the_folder_that_a_run_names(
+    trained: Path, origin: Path, tmp_path: Path, again: Again
+) -> None:
+    done = typed("rerun", str(trained))
+    assert done.code == 0, done.err
+    ((words, folder),) = again.calls
+    assert folder == tmp_path
+    assert "trust=false" in words
+    assert f"not in {origin}, where it was made" in done.err
+
+
+def test_a_conf_folder_that_a_run_names_is_read_with_trust_alone(trained: Path, tmp_path: Path, again: Again) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "pe").mkdir(parents=True)
+    command = "roundround train --config-dir theirs"
+    edit(trained, "run.json", lambda manifest: manifest | {"command": command, "cwd": str(tmp_path)})
+    line = refused(str(trained))
+    assert f"--config-dir {theirs}" in line
+    assert "trust=true" in line
+    assert again.calls == []
+    before = list(sys.path)
+    assert typed("rerun", str(trained), "trust=true").code == 0
+    assert typed("rerun", str(trained), "--config-dir", "theirs").code == 0, "a folder that is typed is the user's own"
+    assert [words[-2:] for words, _ in again.calls] == [["--config-dir", str(theirs)]] * 2
+    assert sys.path == before
+
+
+def test_a_repetition_imports_nothing_from_the_folder_it_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("typer.py", "roundround.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("open('EXECUTED', 'w')")
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", "relative", str(tmp_path / "mine")]))
+    printed = start(["--version"], tmp_path)
+    assert str(printed) == version
+    assert not (tmp_path / "EXECUTED").exists()
+    path = surroundings()["PYTHONPATH"].split(os.pathsep)
+    assert path[1:] == [str(tmp_path / "mine")], "an absolute folder is the user's own"
+
+
+def test_every_process_that_a_command_starts_is_told_to_import_nothing_from_its_folder() -> None:
+    code = (
+        "import atexit, os, sys; sys.argv = ['roundround', '--version']; from roundround.__main__ import main; "
+        "atexit.register(lambda: print(os.environ['PYTHONSAFEPATH'])); main()"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [version, "1"]
+
+
+def test_numbers_that_differ_end_with_1_and_are_named(trained: Path, again: Again) -> None:
+    def other(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        first, second, *rest, _ = records
+        return [
+            {**first, "value": first["value"] * 1.01},
+            {**second, "value": second["value"] * (1 + 1e-9)},
+            *rest,
+        ]
+
+    again.records = other
+    done = typed("rerun", str(trained))
+    assert done.code == 1
+    assert "1 close (the largest relative difference is 1e-09)" in last_line(done)
+    assert "1 different (by more than rtol=1e-06; the largest relative difference is 0.0099)" in last_line(done)
+    assert "1 missing on one side" in last_line(done)
+    (results,) = Path("outputs/rerun").glob("*/*/results.json")
+    verdicts = [r["verdict"] for r in json.loads(results.read_text()) if r["metric"] == "relative_difference"]
+    assert (verdicts.count("different"), verdicts.count("missing")) == (1, 1)
+    again.records = lambda records: other(records) + records[-1:]
+    assert typed("rerun", str(trained)).code == 1
+    assert typed("rerun", str(trained), "rtol=0.02").code == 0
+
+
+def test_other_versions_another_device_and_other_code_are_told(trained: Path, again: Again) -> None:
+    def older(manifest: dict[str, Any]) -> dict[str, Any]:
+        git = {"commit": "f00" * 13 + "f", "dirty": False}
+        return manifest | {"git": git, "versions": {**manifest["versions"], "torch": "1.0"}, "device": "abacus"}
+
+    edit(trained, "run.json", older)
+    again.manifest = lambda manifest: manifest | {"device": "cpu: new"}
+    done = typed("rerun", str(trained))
+    assert done.code == 0, done.err
+    assert "the code is another: commit f00f00f00f00 then" in done.err
+    assert "torch 1.0 then" in done.err
+    assert "another device: abacus then, cpu: new now" in done.err
+
+
+def test_data_that_only_the_repetition_can_know_are_an_error(trained: Path, again: Again) -> None:
+    again.manifest = lambda manifest: manifest | {"data": manifest["data"] | {"tokenizer_hash": "0" * 64}}
+    done = typed("rerun", str(trained))
+    assert (done.code, "the tokenizer is not the one" in last_line(done)) == (1, True)
+
+
+def test_a_value_that_is_composed_differently_today_is_told_by_its_key(trained: Path, again: Again) -> None:
+    def with_another_default(manifest: dict[str, Any]) -> dict[str, Any]:
+        manifest["config"]["optim"]["weight_decay"] = 0.25
+        return manifest
+
+    edit(trained, "run.json", with_another_default)
+    done = typed("rerun", str(trained))
+    assert "the config is another: optim.weight_decay was 0.25 and is 0.1" in done.err
+    assert done.err.count("the config is another") == 1
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"status": "failed: NotFinite: the loss"}, "is not finished (failed: NotFinite: the loss)"),
+        ({"status": "interrupted"}, "is not finished (interrupted)"),
+        ({"status": "running"}, "is not finished (died)"),
+        ({"verb": "reproduce"}, "is a run of reproduce; rerun repeats train, eval, probe"),
+        ({"overrides": ["hydra.callbacks.x._target_=os.system"]}, "override 'hydra.callbacks.x._target_=os.system'"),
+        ({"overrides": ["logger@hydra.callbacks=none"]}, "override 'logger@hydra.callbacks=none'"),
+        ({"overrides": ["--config-dir=/evil"]}, "override '--config-dir=/evil'"),
+        ({"overrides": ["+trainer.callbacks=[{_target_: evil.Code}]"]}, "evil.Code, which is not roundround's"),
+        ({"overrides": ["pe=gone"]}, "no pe=gone"),
+        ({"overrides": ["optim.gone=3"]}, "no config key 'optim.gone'"),
+        ({"command": "roundround train --config-dir /nowhere"}, "--config-dir /nowhere, which is not there any more"),
+        ({"command": "roundround train -cd=mine"}, "mine, which is not there any more"),
+        ({"command": "roundround train -cn mine"}, "--config-name mine, which rerun does not take"),
+    ],
+)
+def test_a_run_that_cannot_be_repeated_is_named_with_the_reason(
+    trained: Path, again: Again, changes: dict[str, Any], says: str
+) -> None:
+    edit(trained, "run.json", lambda manifest: manifest | changes)
+    assert says in refused(str(trained))
+    assert again.calls == []
+
+
+@pytest.mark.parametrize(("name", "what"), [("corpus_hash", "text"), ("tokenizer_hash", "tokenizer")])
+def test_another_text_or_tokenizer_is_refused_before_anything_runs(
+    trained: Path, again: Again, name: str, what: str
+) -> None:
+    edit(trained, "run.json", lambda manifest: manifest | {"data": manifest["data"] | {name: "0" * 64}})
+    assert f"the {what} is no longer the one" in refused(str(trained))
+    assert again.calls == []
+
+
+def test_a_class_from_outside_needs_trust(trained: Path, again: Again) -> None:
+    def foreign(manifest: dict[str, Any]) -> dict[str, Any]:
+        manifest["config"]["pe"]["_target_"] = "mine.Mine"
+        return manifest
+
+    edit(trained, "run.json", foreign)
+    assert "the run's pe is mine.Mine, which is not roundround's" in refused(str(trained))
+
+
+def test_one_run_is_to_be_named(trained: Path, tmp_path: Path) -> None:
+    assert "give one run: a run directory, last, or last~3" in refused()
+    assert "given are 2" in refused("run", "run/")
+    assert "'nowhere' is no folder" in refused("nowhere")
+    shutil.copytree(trained, tmp_path / "both" / "0")
+    shutil.copytree(trained, tmp_path / "both" / "1")
+    assert "both holds 2 runs; rerun repeats one" in refused("both")
+    assert "rtol=2.0 must be from 0 to below 1" in refused("run", "rtol=2")
+    (trained / "results.json").unlink()
+    assert "has no results.json to compare with" in refused("run")
+
+
+# -- what is typed again
+
+
+def test_a_look_at_another_run_is_one_at_the_same_run_again(trained: Path, tmp_path: Path) -> None:
+    looked = tmp_path / "look"
+    shutil.copytree(trained, looked)
+    words = {"overrides": ["run=last", "length=[16]"], "verb": "eval", "run": str(trained), "command": "roundround"}
+    edit(looked, "run.json", lambda manifest: manifest | words)
+    assert repetition_of(past_run(looked), None, trust=False).overrides == ["length=[16]", f"run={trained}"]
+    shutil.rmtree(trained)
+    with pytest.raises(task.UserError, match="which is not there any more"):
+        repetition_of(past_run(looked), None, trust=False)
+
+
+def test_the_folder_of_an_older_run_is_read_off_its_place(origin: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (run,) = origin.glob("outputs/train/*/*")
+    before = past_run(run)
+    del before.manifest["cwd"]
+    monkeypatch.chdir(tmp_path)
+    assert repetition_of(before, None, trust=True).folder == origin
+    assert repetition_of(before, None, trust=False).folder == tmp_path
+    before.manifest["config"]["outputs"] = "elsewhere"
+    assert repetition_of(before, None, trust=True).folder == tmp_path

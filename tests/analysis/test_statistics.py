@@ -1,0 +1,232 @@
+"""Intervals, paired tests and Holm's correction: scipy's numbers, a worked example by hand, a published one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from helpers_compare import write_eval, write_train
+from scipy import stats
+
+from roundround.analysis.compare import compare
+from roundround.analysis.comparison import Comparison, Row, comparison_of
+from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
+from roundround.analysis.remarks import remarks_of
+from roundround.analysis.trials import LongTable, Trial
+from roundround.report.comparison_tables import sheets
+
+COPY = ROOT / "docs" / "length" / "copy.csv"
+
+
+def trials(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
+    """One number for each encoding and seed."""
+    cell = (metric, (("length", 256),))
+    return LongTable(
+        [
+            Trial(None, {"pe": pe}, seed, "made up", numbers={cell: value})
+            for pe, by_seed in numbers.items()
+            for seed, value in by_seed.items()
+        ]
+    )
+
+
+def row_of(found: Comparison, pe: str) -> Row:
+    (row,) = [row for row in found.table if row.settings["pe"] == pe]
+    return row
+
+
+def test_a_worked_example_by_hand() -> None:
+    """rope 10, 12, 14; nope 11, 14, 17: differences 1, 2, 3, whose mean is 2 and standard error 1 / sqrt(3).
+
+    t of two degrees of freedom: 4.302653 at 97.5 %. t = 2 sqrt(3) = 3.4641; p = 1 - t / sqrt(t^2 + 2) = 0.074180.
+    """
+    found = comparison_of(trials({"rope": {1: 10, 2: 12, 3: 14}, "nope": {1: 11, 2: 14, 3: 17}}), ["pe=rope"])
+    rope, nope = row_of(found, "rope"), row_of(found, "nope")
+    assert (rope.mean, rope.n_seeds, rope.difference, rope.p) == (12, 3, None, None)
+    assert rope.low == pytest.approx(12 - 4.302653 * 2 / math.sqrt(3), abs=1e-6)
+    assert rope.high == pytest.approx(12 + 4.302653 * 2 / math.sqrt(3), abs=1e-6)
+    assert nope.difference == pytest.approx(2)
+    assert nope.difference_low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-6)
+    assert nope.difference_high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-6)
+    assert nope.p == pytest.approx(0.074180, abs=1e-6)
+    assert nope.p_holm == nope.p, "a family of one"
+
+
+def test_statistics_are_scipys() -> None:
+    drawn = np.random.default_rng(0).normal(20, 1, size=(4, 7))
+    names = ["rope", "nope", "alibi", "fire"]
+    found = comparison_of(trials({pe: dict(enumerate(drawn[n])) for n, pe in enumerate(names)}), ["pe=rope"])
+    for n, pe in enumerate(names):
+        row = row_of(found, pe)
+        interval = stats.ttest_1samp(drawn[n], 0).confidence_interval(0.95)
+        assert (row.mean, row.low, row.high) == pytest.approx((drawn[n].mean(), interval.low, interval.high))
+        if pe == "rope":
+            continue
+        paired = stats.ttest_rel(drawn[n], drawn[0])
+        interval = paired.confidence_interval(0.95)
+        assert row.p == pytest.approx(paired.pvalue)
+        assert (row.difference_low, row.difference_high) == pytest.approx((interval.low, interval.high))
+
+
+def test_seeds_are_paired_and_not_taken_in_order() -> None:
+    found = comparison_of(trials({"rope": {1: 10, 2: 20, 3: 31}, "nope": {3: 32, 2: 21, 5: 99}}), ["pe=rope"])
+    nope = row_of(found, "nope")
+    assert (nope.n_seeds, len(nope.pairs), nope.difference) == (3, 2, 1)
+    assert (nope.p, nope.p_is_bound) == (0.5, True), "both differences are 1: of four pairs of signs two are alike"
+
+
+def test_one_seed_has_a_mean_and_a_difference_and_nothing_else() -> None:
+    nope = row_of(comparison_of(trials({"rope": {1: 10}, "nope": {1: 11}}), ["pe=rope"]), "nope")
+    assert (nope.mean, nope.low, nope.difference, nope.difference_low, nope.p) == (11, None, 1, None, None)
+
+
+def test_holms_correction_of_a_published_example() -> None:
+    """https://en.wikipedia.org/wiki/Holm-Bonferroni_method, "Example": the first and the fourth are rejected at 5 %."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holms_correction_rejects_what_holms_procedure_does() -> None:
+    """Fifteen p-values, Benjamini and Hochberg 1995, J. R. Stat. Soc. B 57:289, section 4.
+
+    Bonferroni's and Hochberg's procedures both reject three there at 5 %, and Holm's lies between the two.
+    """
+    published = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
+    published += [0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000]
+    corrected = holm(published)
+    assert [p for p, q in zip(published, corrected, strict=True) if q <= 0.05] == [0.0001, 0.0004, 0.0019]
+    assert max(corrected) == 1
+
+
+def test_a_test_that_could_not_be_made_is_a_member_of_the_family() -> None:
+    """The size of a family does not depend on what was measured: else whoever has fewer p-values has smaller ones."""
+    corrected = holm([0.03, math.nan, 0.04])
+    assert corrected[0] == corrected[2] == pytest.approx(0.09)
+    assert math.isnan(corrected[1])
+
+
+def test_comparisons_without_a_difference_count_in_the_family() -> None:
+    """Copying at 30 symbols, four normalisers against the softmax with six encodings: 15 of 24 are 0 in every seed.
+
+    Dropped, they would leave 9 comparisons, and four with p below 0.05 where there are two.
+    """
+    rows = compare(COPY, baseline="softmax=softmax", metric="exact_match", where={"length": "30"}).table
+    family = [row for row in rows if row.baseline is not None]
+    assert sum(row.p == 1 for row in family) == 15
+    pairs = {row.group.name: np.array(row.pairs).T for row in family if row.p != 1}
+    p = {name: stats.ttest_rel(*pair).pvalue for name, pair in pairs.items()}
+    first, second, third, fourth = sorted(p, key=p.__getitem__)[:4]
+    corrected = {row.group.name: row.p_holm for row in family}
+    assert (first, second) == ("pe=alibi, softmax=as_entmax", "pe=alibi, softmax=entmax15")
+    assert (third, fourth) == ("pe=nape, softmax=as_entmax", "pe=nape, softmax=adaptive_temperature")
+    expected = {first: 24 * p[first], second: 23 * p[second], third: 22 * p[third], fourth: 21 * p[fourth]}
+    assert {name: corrected[name] for name in expected} == pytest.approx(expected)
+    assert [f"{corrected[name]:.1g}" for name in (first, second)] == ["0.0006", "0.05"]
+    assert sum(value is not None and value < 0.05 for value in corrected.values()) == 2
+
+
+def test_a_setting_with_one_seed_or_without_the_baseline_counts_in_the_family() -> None:
+    table = trials({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3}, "fire": {9: 1, 8: 2}})
+    found = comparison_of(table, ["pe=rope"])
+    nope, alibi, fire = (row_of(found, pe) for pe in ("nope", "alibi", "fire"))
+    assert nope.p_holm == pytest.approx(3 * (nope.p or 0))
+    assert (alibi.p, alibi.p_holm, fire.p, fire.p_holm) == (None, None, None, None)
+
+
+def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        for pe, value in {"rope": seed**2, "nope": seed**3, "alibi": math.inf}.items():
+            trained = write_train(tmp_path / f"{pe}-{seed}", pe, seed, 3.0)
+            write_eval(tmp_path / f"eval-{pe}-{seed}", trained, {16: value, 32: seed})
+    rows = compare(tmp_path, baseline="pe=rope", metric="perplexity", where={"verb": "eval"}).table
+    (nope,) = [row for row in rows if row.settings == {"pe": "nope"} and row.place == {"length": 16}]
+    assert nope.p_holm == pytest.approx(2 * (nope.p or 0))
+
+
+def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
+    table = trials({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
+    for trial in table.trials:
+        trial.numbers["accuracy", ()] = next(iter(trial.numbers.values())) / 10
+    rows = comparison_of(table, ["pe=rope"]).table
+    for metric in ("perplexity", "accuracy"):
+        ps = sorted((row.p, row.p_holm) for row in rows if row.metric == metric and row.p is not None)
+        assert [q for _, q in ps] == pytest.approx([2 * ps[0][0], max(2 * ps[0][0], ps[1][0])])
+
+
+def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
+    """Of the 2^n ways to give n differences their signs, two have all alike; a t-test has nothing to measure by."""
+    same = {"rope": {1: 0.0, 2: 0.0, 3: 0.0}, "nope": {1: 1.0, 2: 1.0, 3: 1.0}, "alibi": {1: 0.0, 2: 0.0, 3: 0.0}}
+    found = comparison_of(trials(same, "exact_match"), ["pe=rope"])
+    nope, alibi, rope = (row_of(found, pe) for pe in ("nope", "alibi", "rope"))
+    assert (nope.p, nope.p_holm, nope.p_is_bound) == (0.25, 0.5, True)
+    assert (alibi.p, alibi.p_holm, alibi.p_is_bound) == (1, 1, False)
+    assert (rope.p, rope.p_holm, rope.p_is_bound) == (None, None, False)
+    (table,), _ = sheets(found)
+    places = [table.header.index(name) for name in ("pe", "p", "p (Holm)")]
+    assert [[row[n] for n in places] for row in table.rows] == [
+        ["alibi", "1", "1"], ["nope", "<= 0.25", "<= 0.5"], ["rope", "", ""]
+    ]  # fmt: skip
+    assert {record["p"] for record in found.records()} == {None, 1.0, 0.25}
+
+
+def test_no_p_of_one_seed() -> None:
+    values = np.array([[0.1, 5.0], [1.3, 7.0]])
+    p, is_bound = paired_p(values[:1], values[1:])
+    assert np.isnan(p).all()
+    assert not is_bound.any()
+    assert np.isnan(half_width(values[:1])).all()
+
+
+def test_equal_but_for_rounding_is_equal() -> None:
+    """Three sums whose order differs: 0.1 + 0.2 is not 0.3, and 4 is the difference of three pairs but for its end."""
+    values = np.array([[0.1 + 0.2, 0.1 + 0.2 + 4, 5.0], [1.3, 5.3, 7.0], [2.3, 6.3, 8.5]])
+    baseline = np.array([[0.3, 0.3, 1.0], [1.3, 1.3, 2.0], [2.3, 2.3, 3.0]])
+    p, is_bound = paired_p(values, baseline)
+    assert p.tolist() == [1, 0.25, pytest.approx(stats.ttest_rel(values[:, 2], baseline[:, 2]).pvalue)]
+    assert is_bound.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("power", [-1000, -600, 0, 600, 1018])
+def test_the_size_of_the_numbers_changes_no_interval_and_no_p(power: int) -> None:
+    """A diverged run has a perplexity of 1e200, whose square is no float; 1e-300 has none either."""
+    values, baseline = np.array([[10.0], [12], [14.5]]), np.array([[9.0], [10], [11]])
+    scaled = np.ldexp(values, power)
+    expected = stats.ttest_1samp(values[:, 0], 0).confidence_interval(0.95)
+    assert mean_of(scaled) == np.ldexp(values.mean(0), power)
+    assert half_width(scaled)[0] == pytest.approx(
+        math.ldexp((expected.high - expected.low) / 2, power), rel=1e-9, abs=0
+    )
+    p, _ = paired_p(scaled, np.ldexp(baseline, power))
+    assert p == pytest.approx(stats.ttest_rel(values, baseline).pvalue)
+
+
+@pytest.mark.parametrize("huge", [1e200, 1e308, -1e308])
+def test_a_diverged_run_has_a_row_and_the_others_keep_theirs(huge: float) -> None:
+    """Its interval is left out, and a remark says so, where it would be no float."""
+    table = trials({"rope": {1: huge, 2: -huge, 3: huge}, "nope": {1: 1, 2: 3, 3: 4}, "alibi": {1: 2, 2: 3, 3: 5}})
+    found = comparison_of(table, ["pe=rope"])
+    rope, nope = row_of(found, "rope"), row_of(found, "nope")
+    assert rope.mean == pytest.approx(huge / 3)
+    assert (nope.mean, nope.low) == pytest.approx((8 / 3, 8 / 3 - 4.302653 * math.sqrt(7) / 3))
+    without = [row.settings["pe"] for row in found.table if row.low is None]
+    assert without == (["rope"] if abs(huge) == 1e308 else [])
+    said = [line for line in remarks_of(found) if "too large" in line]
+    assert len(said) == len(without)
+    (table_shown,), _ = sheets(found)
+    assert max(len(cell) for row in table_shown.rows for cell in row) < 40
+
+
+def test_small_differences_of_large_values_are_tested() -> None:
+    """Of a million, float64 tells apart 1e-10: differences of 1e-6 are no rounding, nor those of 1 beside 1e12."""
+    for scale in (1e-6, 1.0, 1e6):
+        baseline = np.array([[1e6], [1.2e6], [1.1e6]]) * scale
+        values = baseline + np.array([[1e-6], [2e-6], [4e-6]]) * scale
+        p, is_bound = paired_p(values, baseline)
+        assert p == pytest.approx(stats.ttest_rel(values, baseline).pvalue)
+        assert p == pytest.approx(stats.ttest_1samp([1, 2, 4], 0).pvalue, rel=1e-3), "of the differences as they are"
+        assert not is_bound.any()
+    large = np.array([[1e12], [2.0], [1.0]])
+    p, _ = paired_p(large + np.array([[0], [1e-6], [2e-6]]), large)
+    assert p < 1, "each seed has its own rounding: a large value beside small ones hides nothing of theirs"

@@ -1,0 +1,436 @@
+"""Processes that a launcher starts: which rank each is, what it leaves to the first, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Done, shell
+from helpers_manifest import a_manifest
+
+from roundround.distributed import launcher
+from roundround.distributed.peers import Peers
+from roundround.runs import variants
+from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
+from roundround.runs.loggers.none import NoLogger
+from roundround.runs.opening import opened
+from roundround.runs.run import Invocation
+from roundround.support.errors import AlreadySaid, Interrupted, UserError
+from roundround.support.files import write_json
+
+# what launchers set, for the second of two processes
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2",
+}
+SRUN = {
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_NAME": "python",
+}
+LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "MASTER_PORT": "1234", "WORLD_SIZE": "2"}
+
+
+SCRIPT = {"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_NAME": "job"}  # of sbatch
+SHELL = {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "job", "SLURM_JOB_ID": "7"}  # of salloc -J job
+
+
+def set_all(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher around the tests says which rank this is."""
+    for name in (*TORCHRUN, *SRUN, *LIGHTNING):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        ({}, 0),
+        (TORCHRUN, 1),
+        (SRUN, 1),
+        (LIGHTNING, 1),
+        ({**TORCHRUN, "RANK": "5", "WORLD_SIZE": "8"}, 5),  # a process of the second machine
+        ({**SRUN, **TORCHRUN, "RANK": "0"}, 0),  # torchrun inside a Slurm job
+        ({**LIGHTNING, "RANK": "1", "LOCAL_RANK": "0"}, 0),  # a stale RANK around Lightning
+        ({"RANK": "1"}, 0),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, 0),
+        ({"LOCAL_RANK": "1"}, 0),
+        ({"SLURM_PROCID": "3"}, 0),
+        ({**SRUN, "SLURM_JOB_NAME": "interactive"}, 0),
+        (SCRIPT, 0),
+        (SHELL, 0),
+        ({**SHELL, **LIGHTNING}, 1),
+        ({**SHELL, **TORCHRUN}, 1),
+    ],
+)
+def test_the_rank_is_the_one_among_all_machines(
+    environment: dict[str, str], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, environment)
+    assert launcher.rank() == rank
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_lightning_sees_the_same_launcher_and_rank(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightning.fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
+    set_all(monkeypatch, {**environment, "SLURM_NTASKS_PER_NODE": "2"})
+    theirs = next(kind for kind in (TorchElasticEnvironment, SLURMEnvironment) if kind.detect())()
+    ours = launcher.launch()
+    assert (ours.rank, ours.local_rank) == (theirs.global_rank(), theirs.local_rank())
+    assert ours.n_processes == theirs.world_size()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "machine", "n"),
+    [("2", "0", 2), ("2(x2),1", "1", 2), ("2(x2),1", "2", 1), ("", "0", 4)],
+)
+def test_srun_says_how_many_tasks_a_machine_has(
+    tasks: str, machine: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**SRUN, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": machine, "SLURM_NTASKS": "4"})
+    launched = launcher.launch()
+    assert launched is not None
+    assert (launched.n_on_machine, launched.machine) == (n, int(machine))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("gpu[03-05,9],login", "gpu03"), ("n[1,3]", "n1"), ("a,b", "a"), ("alone", "alone")],
+)
+def test_the_first_machine_of_slurms_list_is_the_one_to_meet_at(nodes: str, first: str) -> None:
+    assert launcher.first_host(nodes) == first
+
+
+def test_tasks_of_submitit_local_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBMITIT_LOCAL_NTASKS", "2")
+    with pytest.raises(UserError, match="know nothing of each other"):
+        launcher.launch()
+
+
+@pytest.mark.parametrize("verb", ["probe", "theory", "reproduce", "compare", "rerun", "export", "runs", "show", "sync"])
+def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**TORCHRUN, "RANK": "0"})
+    with pytest.raises(UserError, match="torchrun started 2; start it alone"):
+        launcher.check_alone(verb)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(AlreadySaid):
+        launcher.check_alone(verb)
+
+
+# -- a job that Slurm puts back into the queue
+
+
+@pytest.fixture
+def requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of job 7, which Slurm has started again since."""
+    run = tmp_path / "train" / "2025-01-01" / "10-00-00"
+    run.mkdir(parents=True)
+    set_all(monkeypatch, {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "big"})
+    write_json(run / "run.json", a_manifest(status="interrupted", job=launcher.job(), overrides=["pe=rope", "seed=1"]))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    return run
+
+
+@pytest.mark.parametrize("others", [{}, SRUN], ids=["alone", "second task"])
+def test_a_job_that_starts_again_finds_its_own_run(
+    others: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, others)
+    assert run_directory(str(tmp_path), "train", None, ["seed=1", "pe=rope"]) == str(requeued)
+
+
+def test_what_torchrun_starts_again_finds_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "train" / "2025-01-01" / "10-00-00"
+    run.mkdir(parents=True)
+    set_all(monkeypatch, TORCHRUN)
+    write_json(run / "run.json", a_manifest(status="failed: rank 1", job=launcher.job(), overrides=["pe=rope"]))
+    assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) != str(run)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) == str(run)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another")
+    assert run_directory(str(tmp_path), "train", None, ["pe=rope"]) != str(run)
+
+
+@pytest.mark.parametrize("differs", [{"SLURM_JOB_ID": "8"}, {"SLURM_RESTART_COUNT": "0"}, {}])
+def test_another_job_or_command_gets_a_run_of_its_own(
+    differs: dict[str, str], requeued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, differs)
+    overrides = ["pe=rope", "seed=1"] if differs else ["pe=nope"]
+    assert run_directory(str(tmp_path), "train", None, overrides) != str(requeued)
+
+
+def test_half_of_the_variables_of_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_all(monkeypatch, {"TORCHELASTIC_RUN_ID": "none", "RANK": "1"})
+    with pytest.raises(UserError, match="variables of torchrun are not complete"):
+        launcher.rank()
+
+
+@pytest.mark.parametrize(
+    ("environment", "trainer", "message"),
+    [
+        (TORCHRUN, (0, 1), r"torchrun started 2 processes .* is 1; give trainer.devices=2"),
+        (TORCHRUN, (1, 2), None),
+        (SRUN, (1, 4), r"srun started 2 processes .* is 4"),
+        (SRUN, (1, 2), None),
+        ({"RANK": "1"}, (0, 1), None),
+        ({"LOCAL_RANK": "1"}, (0, 1), "LOCAL_RANK or NODE_RANK is set"),
+        ({"NODE_RANK": "1"}, (2, 4), "LOCAL_RANK or NODE_RANK is set"),
+        (SHELL, (0, 2), None),
+        ({}, (0, 2), None),
+    ],
+)
+def test_processes_that_the_trainer_does_not_count_are_refused(
+    environment: dict[str, str], trainer: tuple[int, int], message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roundround.training.trainer_options import check_processes
+
+    set_all(monkeypatch, environment)
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        check_processes(*trainer)
+
+
+def test_a_script_of_sbatch_for_two_tasks_trains_with_srun_alone(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, {**SCRIPT, "SLURM_NTASKS_PER_NODE": "2"})
+    done = train("trainer.devices=auto")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1].endswith("this Slurm job has 2 tasks; put srun in front of the command")
+
+
+def test_a_shell_of_a_named_salloc_trains_as_any_shell(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, SHELL)
+    done = train("trainer.max_steps=1")
+    assert done.code == 0, done.err
+
+
+@pytest.mark.slow
+def test_two_processes_train_in_a_shell_of_a_named_salloc(
+    here: Path, fast: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, SHELL)
+    done = shell("train", *fast, "trainer.devices=2", "trainer.strategy=ddp", "trainer.max_steps=1", cwd=here)
+    assert done.code == 0, done.err
+    assert done.manifest["status"] == "done"
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_a_sweep_of_processes_of_a_launcher_is_refused(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, environment)
+    with pytest.raises(UserError, match="leave out -m"):
+        sweep_directory(str(tmp_path), "train")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("environment", [SCRIPT, SHELL], ids=["sbatch", "salloc"])
+def test_a_sweep_without_srun_is_that_of_one_process(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, environment)
+    assert Path(sweep_directory(str(tmp_path), "eval")).is_dir()
+
+
+# -- what a process other than the first leaves
+
+
+def test_other_ranks_get_a_scratch_folder_and_leave_outputs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_all(monkeypatch, TORCHRUN)
+    scratch = Path(run_directory(str(tmp_path / "outputs"), "train", None))
+    assert scratch.is_dir()
+    assert not (tmp_path / "outputs").exists()
+    remove_scratch(scratch)
+    assert not scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, 0),
+        (UserError("wrong"), 2),
+        (Interrupted(signal.SIGTERM), 143),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("boom"), 1),
+    ],
+)
+def test_only_a_failure_keeps_the_scratch_folder_for_its_log(
+    error: BaseException | None,
+    code: int,
+    here: Path,
+    roundround: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def task(*args: Any) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("roundround.verbs.train.train", task)
+    monkeypatch.setattr(Peers, "join", lambda self, answer: None)  # nobody else is there
+    monkeypatch.setattr(Peers, "leave", lambda self, code, line: True)
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
+    set_all(monkeypatch, TORCHRUN)
+    assert roundround("train").code == code
+    assert len(list(here.glob("roundround-rank-*"))) == (code == 1)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_first_rank_alone_tells_of_changes_and_asks_git(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: (asked.append(rank), None))
+    monkeypatch.setattr(variants, "refuse_changed", lambda *args: ["my.Class has a new comment"])
+    set_all(monkeypatch, {**TORCHRUN, "RANK": rank})
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+    write_json(tmp_path / "old" / "run.json", a_manifest(status="interrupted"))
+    for name in ("new", "old"):
+        invocation = Invocation(verb="train", directory=tmp_path / name, overrides=[], choices={})
+        with opened(invocation, config={}, logger=NoLogger()):
+            pass
+    first = rank == "0"
+    assert len(asked) == first
+    assert capsys.readouterr().err.count("my.Class has a new comment") == first
+
+
+# -- whole processes
+
+
+def test_a_stale_rank_does_not_hide_the_run(
+    here: Path, train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightning.pytorch.utilities import rank_zero_only
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # which Lightning reads when it is imported
+    done = train("trainer.max_steps=1")
+    assert done.code == 0, done.err
+    assert list(here.glob("outputs/train/*/*/run.json")) == [done.directory / "run.json"]
+
+
+@pytest.mark.slow
+def test_a_stale_rank_does_not_hide_the_run_of_a_process(
+    here: Path, fast: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    done = shell("train", *fast, "trainer.max_steps=1", cwd=here)
+    assert done.code == 0, done.err
+    assert list(here.glob("outputs/train/*/*/run.json")) == [done.directory / "run.json"]
+
+
+def processes(*command: str, here: Path) -> Done:
+    """A command that starts several of ours, whose scratch folders lie in `here`."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(here)}
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=240, check=False, env=environment)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_go_on_with_one_run(here: Path, fast: list[str], train: Callable[..., Done]) -> None:
+    options = ["trainer.strategy=ddp", "trainer.devices=auto"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "roundround"]
+    whole = processes(*torchrun, "train", *fast, *options, here=here)
+    assert whole.code == 0, whole.err
+    before = (whole.directory / "checkpoints/last/model.safetensors").read_bytes()
+    shutil.rmtree(whole.directory / "checkpoints" / "step-00000004")
+    again = processes(*torchrun, "train", f"resume={whole.directory}", "logger=none", here=here)
+    assert again.code == 0, again.err
+    assert again.out.split() == [str(whole.directory)]
+    assert again.err.count("resuming after step 2") == 1
+    assert (whole.directory / "checkpoints/last/model.safetensors").read_bytes() == before
+    assert not list(here.glob("roundround-rank-*"))
+
+
+AGENTS = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=two", "--rdzv-endpoint=127.0.0.1:29613"]
+
+
+@pytest.mark.slow
+def test_two_agents_are_one_run(here: Path, fast: list[str]) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *AGENTS, "-m", "roundround"]
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: processes(*torchrun, "train", *fast, "trainer.devices=auto", here=here), "ab"))
+    assert [done.code for done in both] == [0, 0], both
+    (run,) = here.glob("outputs/train/*/*")
+    assert "".join(done.out for done in both).split() == [str(run)]
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verb", "words", "tolerance"),
+    [
+        ("eval", ["run=last", "length=[32,64]", "max_tokens=640", "dispersion=true"], 1e-12),
+        ("max-retrieval", ["seeds=3", "max_steps=60", "model.width=16", "test_sizes=[16,64]", "test_sets=64"], 1e-5),
+    ],
+)
+def test_the_numbers_of_two_processes_are_those_of_one(
+    verb: str, words: list[str], tolerance: float, here: Path, train: Callable[..., Done]
+) -> None:
+    if verb == "eval":
+        assert train().code == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "roundround"]
+    two = processes(*torchrun, verb, *words, "logger=none", "device=cpu", here=here)
+    one = shell(verb, *words, "logger=none", "device=cpu", cwd=here)
+    assert (one.code, two.code) == (0, 0), two.err
+    mine, theirs = ([{**r, "run": None, "value": None} for r in done.results] for done in (one, two))
+    assert mine == theirs
+    values = [[r["value"] for r in done.results] for done in (one, two)]
+    assert values[0] == pytest.approx(values[1], rel=tolerance, abs=tolerance)
+
+
+def no_slurm() -> str | None:
+    """Why no job can be started here; None where one can."""
+    if shutil.which("srun") is None:
+        return "there is no srun here"
+    try:
+        answer = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "slurmctld does not answer"
+    return None if "is UP" in answer.stdout else "no slurmctld is running here"
+
+
+@pytest.mark.slow
+def test_processes_of_srun_share_a_run(here: Path, fast: list[str]) -> None:
+    why = no_slurm()
+    if why is not None:
+        pytest.skip(why)
+    srun = ["srun", "--ntasks=2", "--ntasks-per-node=2", sys.executable, "-m", "roundround"]
+    done = processes(*srun, "train", *fast, "trainer.devices=auto", "trainer.max_steps=2", here=here)
+    assert done.code == 0, done.err
+    runs = list(here.glob("outputs/train/*/*"))
+    assert done.out.split() == [str(run) for run in runs]
+    assert len(runs) == 1
+    assert json.loads((runs[0] / "run.json").read_text())["status"] == "done"
+    assert not list(here.glob("roundround-rank-*"))

@@ -1,0 +1,233 @@
+"""Processes that meet: they were asked for the same, and whoever is missing is named. Here each is a thread."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore
+
+from roundround.distributed import peers as module
+from roundround.distributed.peers import Peers
+from roundround.support.errors import Interrupted, PeerLost, UserError
+
+MADE: list[Peers] = []
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Short waits; no thread that outlives its test."""
+    monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.6)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.02)
+    yield
+    for one in MADE:
+        one.left.set()
+    MADE.clear()
+    for thread in threading.enumerate():
+        if thread.name == "peers":
+            thread.join(10)
+
+
+def processes(*said: dict[str, Any]) -> list[Peers]:
+    """Processes that have not met."""
+    found = [Peers(words) for words in said]
+    for rank, one in enumerate(found):
+        one.rank, one.n = rank, len(found)
+    MADE.extend(found)
+    return found
+
+
+def met(*said: dict[str, Any]) -> list[Peers | Exception]:
+    """What becomes of processes that were asked for this, when they meet."""
+    store = HashStore()
+
+    def meet(one: Peers) -> Peers | Exception:
+        try:
+            one.meet(store)
+        except UserError as error:
+            return error
+        return one
+
+    with ThreadPoolExecutor(len(said)) as pool:
+        return list(pool.map(meet, processes(*said)))
+
+
+def test_all_get_the_answer_of_the_first() -> None:
+    first, second = processes({"seed": 1}, {"seed": 1})
+    first.answer, store = {"directory": "here"}, HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: one.meet(store), (first, second)))
+    assert second.answer == {"directory": "here"}
+
+
+def test_different_words_are_refused_everywhere_by_the_first_key_that_differs() -> None:
+    errors = met({"optim.lr": 0.1, "seed": 1}, {"optim.lr": 0.1, "seed": 1}, {"optim.lr": 0.2, "seed": 2})
+    assert [str(error) for error in errors] == [
+        "optim.lr is 0.1 on rank 0 and 0.2 on rank 2 of 3; start all with the same words"
+    ] * 3
+
+
+def test_one_that_has_refused_is_named_and_not_waited_for() -> None:
+    first, second = processes({}, {})
+    second.store = HashStore()
+    second.store.set("left/1", '{"code": 2, "line": "no config key \'lr\'"}')
+    with pytest.raises(UserError, match=r"^rank 1 of 2: no config key 'lr'$"):
+        first.meet(second.store)
+
+
+def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_COME", 0.3)
+    (first, _) = processes({}, {})
+    with pytest.raises(UserError, match="rank 1 of 2 did not come"):
+        first.meet(HashStore())
+
+
+# -- who left
+
+
+def broken() -> RuntimeError:
+    return RuntimeError("Connection closed by peer [127.0.0.1]:4711")
+
+
+def fails_with(one: Peers, error: BaseException) -> None:
+    with one.naming_who_left():
+        raise error
+
+
+def leaves(other: Peers, code: int, line: str) -> None:
+    assert other.store is not None
+    other.store.set(f"left/{other.rank}", f'{{"code": {code}, "line": "{line}"}}')
+    other.left.set()
+
+
+def test_one_that_left_because_of_a_third_names_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third, fourth = met({}, {}, {}, {})
+    fourth.left.set()
+    with pytest.raises(PeerLost, match=r"^rank 3 of 4 was killed"):
+        fails_with(first, broken())
+    first.leave(1, "rank 3 of 4 was killed, or its machine is gone")
+    monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 60)  # nobody waits for the fourth again
+    with pytest.raises(PeerLost, match=r"^rank 3 of 4 was killed"):
+        fails_with(second, broken())
+    assert [one.speaks for one in (first, second, third)] == [
+        True,
+        False,
+        False,
+    ]  # the first is not the one that is lost
+
+
+def test_one_that_waits_for_others_and_hears_nothing_of_a_failure_records_it_and_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_NOTICE", 0.1)
+    first, second, third = processes({}, {}, {})
+    ends: Queue[tuple[str, str]] = Queue()
+    first.record, first.give_up = lambda status: ends.put(("recorded", status)), lambda line: ends.put(("said", line))
+    store = HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda one: one.meet(store), (first, second, third)))
+    third.left.set()
+    with pytest.raises(PeerLost):
+        fails_with(second, broken())
+    second.leave(1, "rank 2 of 3 was killed, or its machine is gone")
+    assert ends.get(timeout=10) == ("recorded", "failed: rank 2 of 3 was killed, or its machine is gone")
+    assert ends.get(timeout=10) == ("said", "rank 2 of 3 was killed, or its machine is gone")
+    assert store.check(["left/0"])  # or the one that holds the store would wait for it
+
+
+def test_one_that_was_killed_is_named() -> None:
+    first, _, third = both = met({}, {}, {})
+    assert all(isinstance(one, Peers) for one in both)
+    third.left.set()  # its thread ends, as with its process
+    with pytest.raises(PeerLost, match=r"^rank 2 of 3 was killed"):
+        fails_with(first, broken())
+
+
+@pytest.mark.parametrize("error", [broken(), Interrupted(signal.SIGTERM)], ids=["connection", "the launcher's SIGTERM"])
+@pytest.mark.parametrize(
+    ("code", "line", "expected"),
+    [
+        (1, "failed: OSError: torn", (PeerLost, r"^rank 1 of 2 failed: OSError: torn$")),
+        (2, "no such file", (UserError, r"^rank 1 of 2: no such file$")),
+    ],
+)
+def test_one_that_failed_ends_the_others_with_its_line(
+    code: int, line: str, expected: tuple[type[Exception], str], error: BaseException
+) -> None:
+    first, second = met({}, {})
+    leaves(second, code, line)
+    with pytest.raises(expected[0], match=expected[1]):
+        fails_with(first, error)
+
+
+@pytest.mark.parametrize("error", [broken(), Interrupted(signal.SIGTERM)])
+def test_an_error_while_all_live_is_ones_own(error: BaseException) -> None:
+    first, _ = met({}, {})
+    with pytest.raises(type(error)) as caught:
+        fails_with(first, error)
+    assert caught.value is error
+
+
+def test_what_all_fail_with_is_ones_own() -> None:
+    first, second = met({}, {})
+    leaves(second, 1, f"failed: RuntimeError: {broken()} (traceback in elsewhere)")
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        fails_with(first, broken())
+
+
+def test_an_interruption_of_all_is_none_of_one() -> None:
+    first, second = met({}, {})
+    leaves(second, 143, "interrupted by SIGTERM")
+    with pytest.raises(Interrupted):
+        fails_with(first, Interrupted(signal.SIGTERM))
+
+
+def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = met({}, {})
+    assert (first.speaks, second.speaks) == (True, False)
+    first.left.set()
+    with pytest.raises(PeerLost, match="rank 0 of 2"):
+        fails_with(second, broken())
+    assert second.speaks
+
+
+def test_alone_nothing_is_waited_for() -> None:
+    one = Peers()
+    one.join({"directory": "here"})
+    assert (one.gather(3), one.leave(1, "failed"), one.speaks) == ([3], False, True)
+    assert one.answer == {"directory": "here"}
+
+
+def test_who_waits_for_a_process_that_was_seen_to_end_names_it() -> None:
+    first, _ = processes({}, {})
+    first.gone.add(1)
+    with pytest.raises(PeerLost, match=r"^rank 1 of 2 was killed"):
+        first.meet(HashStore())
+    assert first.speaks
+
+
+class Lost(HashStore):
+    """A store that goes after the processes have met."""
+
+    lost = False
+
+    def check(self, keys: list[str]) -> bool:
+        if self.lost:
+            raise RuntimeError("Connection reset by peer")
+        return bool(super().check(keys))
+
+
+def test_a_process_that_waits_for_one_that_is_gone_and_hears_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_LEAVE", 0.1)
+    lines: Queue[str] = Queue()
+    first, second = processes({}, {})
+    store, second.give_up = Lost(), lines.put
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: one.meet(store), (first, second)))
+    store.lost = True
+    assert lines.get(timeout=10) == "rank 0 of 2 was killed, or its machine is gone"

@@ -1,0 +1,50 @@
+"""Each answer to an open question fails when its own formula is broken."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from roundround.papers.beyond import confusion, lifted_constant, p_rope_guarantee, soft_cut, thm_6_1_wide
+from roundround.papers.claim import claim_of
+
+BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
+    "a band that does not turn": (
+        "beyond.thm_6_1_wide", thm_6_1_wide, "channel", lambda first, last, n: torch.ones(n, dtype=torch.float64)
+    ),
+    "a quarter turn taken for a whole one": (
+        "beyond.thm_6_1_wide", thm_6_1_wide, "quarter_turn", lambda first, last: 4 * QUARTER(first, last)
+    ),
+    "cosines of the wrong pairs": (
+        "beyond.thm_6_1_wide", thm_6_1_wide, "mean_cosine", lambda first, last, n: COSINE(first - 1, last - 1, n)
+    ),
+    "p-RoPE that turns every pair": (
+        "beyond.p_rope_guarantee", p_rope_guarantee, "p_rope", lambda p: p_rope_guarantee.frequencies()
+    ),
+    "a bound of half the size": (
+        "beyond.p_rope_guarantee", p_rope_guarantee, "both_bounds", lambda *made: BOUNDS(*made) / 4
+    ),
+    "a soft cut that is as hard": ("beyond.soft_cut", soft_cut, "soft", soft_cut.hard),
+    "an arcsine law squared": (
+        "beyond.confusion", confusion, "token_failure", lambda *made: FAILURE(*made) ** 2
+    ),
+    "a p-RoPE that forgets": (
+        "beyond.confusion", confusion, "PRoPE", lambda shape, p, theta: FULL(shape, p=1.0, theta=theta)
+    ),
+    "an entropy of a row without its rest": (
+        "beyond.lifted_constant", lifted_constant, "lone_entropy_by_formula", lambda n: ENTROPY(n) / math.log(2)
+    ),
+    "log-n trained elsewhere": ("beyond.lifted_constant", lifted_constant, "TRAINED", 4096),
+}  # fmt: skip
+QUARTER, COSINE, BOUNDS = thm_6_1_wide.quarter_turn, thm_6_1_wide.mean_cosine, p_rope_guarantee.both_bounds
+FAILURE, FULL, ENTROPY = confusion.token_failure, confusion.PRoPE, lifted_constant.lone_entropy_by_formula
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_an_answer_fails_when_its_formula_is_broken(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, module, name, broken = BREAKAGES[breakage]
+    monkeypatch.setattr(module, name, broken)
+    assert not claim_of(claim).check().holds

@@ -1,0 +1,172 @@
+"""Every item of a pretrained model can be made of another one: its numbers are told, and nothing is judged."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from probe_directories import WORDS, always, uneven, write
+
+from roundround.cli import run as cli
+from roundround.papers.figures.item import HeatMap, Outcome, Subject
+from roundround.papers.figures.of_models import ITEMS
+from roundround.papers.figures.probed import probed
+from roundround.probing.maximum import entropy_by_length
+from roundround.report import probe_figures
+from roundround.support.errors import UserError
+from roundround.verbs import probe as task
+
+STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)
+UNEVEN = Subject("an uneven model", ("model=hf", "model.path=DIR"), is_the_papers=False)
+OF_PROBES = [name for name in ITEMS if name != "softmax.fig3"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Probes inside this process, of a few words and without pictures: one for all texts, and one of lists."""
+    outputs, made = tmp_path_factory.mktemp("outputs"), {}
+
+    def probe(verb: str, *overrides: str) -> Path:
+        kind = overrides[-1].partition("=")[0]
+        if kind not in made:
+            words = [*overrides, "logger=none", "device=cpu", "max_tokens=150", f"outputs={outputs}"]
+            out = io.StringIO()
+            with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
+                for draw in ("draw_all", "draw_maximum"):
+                    patch.setattr(probe_figures, draw, lambda *_: [])
+                patch.setattr(task, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
+                assert not cli([verb, *words])
+            made[kind] = Path(out.getvalue().split()[-1])
+        return made[kind]
+
+    return probe
+
+
+def numbers_of(outcome: Outcome, what: str) -> float:
+    (found,) = [c.ours for c in outcome.comparisons if c.what == what]
+    return found
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_stories260k_takes_the_place_of_the_papers_model(name: str, run: Callable[..., Path]) -> None:
+    outcome = ITEMS[name].make(run, STORIES)
+    assert outcome.verdict == "not tested"
+    assert outcome.untested.startswith("made of stories260k, not of ")
+    assert outcome.comparisons
+    assert all(math.isfinite(c.ours) and c.low == -math.inf and c.high == math.inf for c in outcome.comparisons)
+    assert outcome.panels
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("rope.fig3", ["texts=shakespeare"]),
+        ("rope.fig19", ["texts=italian", "texts=chinese", "texts=code", "texts=sums"]),
+        ("softmax.deltas", ["texts=code"]),
+    ],
+)
+def test_a_probe_reads_what_the_paper_read(name: str, asked: list[str], tmp_path: Path) -> None:
+    directory, calls = write(tmp_path, *uneven()), []
+
+    def run(verb: str, *overrides: str) -> Path:
+        calls.append((verb, *overrides))
+        return directory
+
+    ITEMS[name].make(run, UNEVEN)
+    assert calls == [("probe", *UNEVEN.overrides, text) for text in asked]
+
+
+def test_the_share_told_is_the_one_that_the_probe_says(run: Callable[..., Path]) -> None:
+    directory = run("probe", *STORIES.overrides, "texts=shakespeare")
+    shares = [
+        r["value"]
+        for r in json.loads((directory / "results.json").read_text())
+        if r["metric"] == "share_of_slowest_quarter" and r["kind"] == "query" and r["first_token"]
+    ]
+    told = numbers_of(ITEMS["rope.fig3"].make(run, STORIES), "queries: share of the slowest quarter")
+    assert told == pytest.approx(np.mean(shares), abs=0.05)  # there of mean squares by head, here of the map
+
+
+def test_alignment_is_the_one_that_the_probe_writes(run: Callable[..., Path]) -> None:
+    seen = probed(run, STORIES)
+    prompt = seen.prompt()
+    tables = json.loads((seen.directory / "alignment.json").read_text())
+    assert tables
+    for table in tables:
+        assert table["tokens"] == prompt.words
+        ours = prompt.alignment(table["layer"], table["head"])
+        assert ours["diagonal"] == pytest.approx(table["diagonal"])
+        assert ours["next"][:-1] == pytest.approx(table["next"][:-1])
+
+
+def test_the_head_shown_is_the_one_with_most_of_the_pattern(run: Callable[..., Path]) -> None:
+    (first, *_) = json.loads((probed(run, STORIES).directory / "alignment.json").read_text())
+    assert first["label"] == "previous"
+    outcome = ITEMS["rope.fig16"].make(run, STORIES)
+    assert any(f"layer {first['layer']}, head {first['head']}: previous" in title for title in outcome.panels)
+
+
+@pytest.mark.parametrize("name", OF_PROBES)
+def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp_path: Path) -> None:
+    outcome = ITEMS[name].make(always(write(tmp_path, *uneven())), UNEVEN)
+    assert all(math.isfinite(c.ours) for c in outcome.comparisons)
+    assert "nan" not in outcome.ours + outcome.remark
+    for title, panel in outcome.panels.items():
+        assert not isinstance(panel, HeatMap) or np.isfinite(panel.values).any(), title
+
+
+def test_layers_that_differ_are_told(tmp_path: Path) -> None:
+    remark = ITEMS["rope.fig3"].make(always(write(tmp_path, *uneven())), UNEVEN).remark
+    assert "1 of 3 layers have no RoPE" in remark
+    assert "2 different sets of frequencies" in remark
+    assert "of 2 layers" in remark  # whose low frequencies can dominate
+
+
+@pytest.mark.parametrize(("slow", "said"), [(1.0, "do not dominate"), (1.1, "dominate in")])
+def test_pairs_that_are_alike_have_an_even_share(slow: float, said: str, tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    norms["query_norm"] = np.where(np.isnan(norms["query_norm"]), np.nan, 1.0)
+    norms["query_norm"][0, :, -1] = norms["query_norm"][1, :, 3] = slow
+    remark = ITEMS["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
+    assert remark.startswith(f"Low frequencies {said}")
+
+
+def test_pairs_that_do_not_rotate_are_told(tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    norms["frequencies"][0, 4:] = 0
+    assert "2 pairs do not rotate" in ITEMS["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
+
+
+def test_logits_outside_a_window_are_left_out(tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    rows = np.arange(len(WORDS))
+    prompt["logits"][:, :, rows[:, None] - rows >= 5] = np.nan
+    outcome = ITEMS["rope.fig12"].make(always(write(tmp_path, norms, prompt)), UNEVEN)
+    assert all(math.isfinite(c.ours) for c in outcome.comparisons)
+
+
+def test_what_fills_up_a_layer_counts_for_nothing(tmp_path: Path) -> None:
+    norms, prompt = uneven()
+    write(tmp_path, norms, prompt)
+    seen = probed(always(tmp_path), UNEVEN)
+    assert seen.by_layer("query")[:4, 1] == pytest.approx(norms["query_norm"][1, :2, :4].mean(0))
+    assert np.isnan(seen.by_layer("query")[4:, 1]).all()
+    record = seen.prompt().layers[1]
+    assert record.query_norms.shape == (2, len(WORDS), 4)
+    assert record.key_norms.shape == (1, len(WORDS), 4)
+    assert record.weights.shape == (2, len(WORDS), len(WORDS))
+
+
+@pytest.mark.parametrize("name", ["rope.fig7", "rope.fig12", "rope.fig17"])
+def test_a_tokenizer_without_an_apostrophe_alone_is_refused_in_a_line(name: str, tmp_path: Path) -> None:
+    words = ["I", "'m", *["not"] * (len(WORDS) - 2)]
+    with pytest.raises(UserError, match="joins the apostrophe") as refused:
+        ITEMS[name].make(always(write(tmp_path, *uneven(), words=words)), UNEVEN)
+    assert "\n" not in str(refused.value)

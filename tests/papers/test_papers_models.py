@@ -1,0 +1,228 @@
+"""Fed with the paper's own numbers, every item of a pretrained model agrees; fed with other ones, it differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from probe_directories import (
+    Arrays,
+    always,
+    gemma_norms,
+    gemma_prompt,
+    llama_norms,
+    softmax,
+    write,
+)
+
+from roundround.papers.figures.item import Outcome, Subject
+from roundround.papers.figures.named_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
+from roundround.papers.figures.of_models import ITEMS
+from roundround.support.errors import UserError
+
+GEMMA = Subject("gemma-7b", ("model=gemma-7b",), is_the_papers=True)
+LLAMA = Subject("llama-3.1-8b", ("model=llama-3.1-8b",), is_the_papers=True)
+DOMAINS = {
+    "texts=italian": "Fig19a_Italian_q",
+    "texts=chinese": "Fig19b_Chinese_q",
+    "texts=code": "Fig19c_Code_q",
+    "texts=sums": "Fig19d_Arith_q",
+}
+OF_HEADS = ["rope.fig5", "rope.fig6", "rope.fig7", *[f"rope.fig{n}" for n in (12, 14, 15, 16, 17, 18)]]
+OF_GEMMA = ["rope.fig3", "rope.fig4", "rope.fig13", *OF_HEADS, "rope.table3", "rope.table4", "rope.table5"]
+
+
+def made(name: str, tmp_path: Path, norms: Arrays, prompt: Arrays | None = None, subject: Subject = GEMMA) -> Outcome:
+    return ITEMS[name].make(always(write(tmp_path / name, norms, prompt)), subject)
+
+
+def failures(outcome: Outcome) -> list[str]:
+    return [f"{c.what}: {c.ours} not in [{c.low}, {c.high}]" for c in outcome.comparisons if not c.holds]
+
+
+def best(name: str) -> str:
+    """The best that an item can get: a head's pattern, and which heads stand out, are printed without a number.
+
+    The seven tokens before of table 4 differ so much that their mean has an error as large as the margin.
+    """
+    if name == "rope.table4":
+        return "not told apart"
+    return "sign agrees" if name in {"rope.fig4", "rope.fig11", *OF_HEADS} else "agrees"
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("gemma"), gemma_norms(), gemma_prompt())
+
+
+@pytest.mark.parametrize("name", OF_GEMMA)
+def test_gemmas_published_numbers_agree(name: str, gemma: Path) -> None:
+    outcome = ITEMS[name].make(always(gemma), GEMMA)
+    assert failures(outcome) == []
+    assert outcome.verdict == best(name)
+
+
+@pytest.mark.parametrize("name", ["rope.fig10", "rope.fig11"])
+def test_llamas_published_numbers_agree(name: str, tmp_path: Path) -> None:
+    outcome = made(name, tmp_path, llama_norms(), subject=LLAMA)
+    assert failures(outcome) == []
+    assert outcome.verdict == best(name)
+
+
+def test_the_published_maps_of_other_texts_agree(tmp_path: Path) -> None:
+    runs = {text: write(tmp_path / text, gemma_norms(name)) for text, name in DOMAINS.items()}
+    outcome = ITEMS["rope.fig19"].make(lambda verb, *overrides: runs[overrides[-1]], GEMMA)
+    assert failures(outcome) == []
+    assert outcome.verdict == "agrees"
+
+
+def test_the_layer_that_the_paper_does_not_show_is_found(gemma: Path) -> None:
+    assert (
+        "Of queries fits best: with first tokens, without layer 27."
+        in ITEMS["rope.fig3"].make(always(gemma), GEMMA).remark
+    )
+
+
+def test_the_layer_called_27_is_the_one_whose_head_is_diagonal(gemma: Path) -> None:
+    outcome = ITEMS["rope.table4"].make(always(gemma), GEMMA)
+    assert "fits best as index 26, counted from 0: diagonal 0.90 at 26 and 0.14 at 27" in outcome.remark
+
+
+def change_norms(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:
+    """The same done to queries, keys and values."""
+    return lambda arrays: {name: change(x) if "_norm" in name else x for name, x in arrays.items()}
+
+
+WRONG_NORMS = {
+    "pairs from the slowest": change_norms(lambda x: x[..., ::-1]),
+    "interleaved for half-split pairs": change_norms(lambda x: x[..., np.arange(x.shape[-1]).reshape(2, -1).T.ravel()]),
+    "layers from the last": change_norms(lambda x: x[::-1]),
+    "a scale of 1/16": change_norms(lambda x: x / 16),
+    "every pair alike": change_norms(np.ones_like),
+    "squares": change_norms(np.square),
+}
+
+
+@pytest.mark.parametrize("name", ["rope.fig3", "rope.fig4", "rope.fig10", "rope.fig11"])
+@pytest.mark.parametrize("wrong", WRONG_NORMS)
+def test_wrong_norms_fail(name: str, wrong: str, tmp_path: Path) -> None:
+    subject, norms = (LLAMA, llama_norms()) if name in ("rope.fig10", "rope.fig11") else (GEMMA, gemma_norms())
+    assert made(name, tmp_path, WRONG_NORMS[wrong](norms), subject=subject).verdict == "differs"
+
+
+@pytest.mark.parametrize("wrong", ["layers from the last", "a scale of 1/16", "squares"])
+def test_wrong_norms_of_values_fail(wrong: str, tmp_path: Path) -> None:
+    assert made("rope.fig13", tmp_path, WRONG_NORMS[wrong](gemma_norms())).verdict == "differs"
+
+
+def test_values_with_a_slow_band_fail(tmp_path: Path) -> None:
+    norms = gemma_norms()
+    for name in ("value_norm", "value_norm_without_first"):
+        norms[name] = norms[name] * np.where(np.arange(128) < 96, 1, 2)
+    assert made("rope.fig13", tmp_path, norms).verdict == "differs"
+
+
+def test_heads_in_another_order_fail(tmp_path: Path) -> None:
+    norms = gemma_norms()
+    norms["query_norm"][0] = norms["query_norm"][0, ::-1]
+    assert made("rope.fig4", tmp_path, norms).verdict == "differs"
+
+
+def test_texts_on_which_the_queries_differ_fail(tmp_path: Path) -> None:
+    runs = {text: write(tmp_path / text, gemma_norms(name)) for text, name in DOMAINS.items()}
+    norms = gemma_norms(DOMAINS["texts=sums"])
+    runs["texts=sums"] = write(tmp_path / "texts=sums", WRONG_NORMS["pairs from the slowest"](norms))
+    assert ITEMS["rope.fig19"].make(lambda verb, *overrides: runs[overrides[-1]], GEMMA).verdict == "differs"
+
+
+@pytest.mark.parametrize("name", OF_HEADS)
+def test_heads_without_their_pattern_fail(name: str, tmp_path: Path) -> None:
+    prompt = gemma_prompt()
+    even = softmax(np.zeros((19, 19)))
+    for named in (DIAGONAL, LATE_DIAGONAL, PREVIOUS, APOSTROPHE):
+        prompt["weights"][named.layers[0], named.head] = even
+    prompt["weights"][0, SEMANTIC.head] = np.eye(19)
+    assert made(name, tmp_path, gemma_norms(), prompt).verdict == "differs"
+
+
+@pytest.mark.parametrize("name", [name for name in OF_HEADS if name not in ("rope.fig5", "rope.fig7", "rope.fig12")])
+@pytest.mark.parametrize("kind", ["query_norms", "key_norms"])
+def test_heads_on_other_pairs_fail(name: str, kind: str, tmp_path: Path) -> None:
+    prompt = gemma_prompt()
+    prompt[kind] = prompt[kind][..., ::-1]
+    assert made(name, tmp_path, gemma_norms(), prompt).verdict == "differs"
+
+
+def test_logits_without_their_scale_fail(tmp_path: Path) -> None:
+    prompt = gemma_prompt()
+    prompt["logits"] = 16 * prompt["logits"]
+    assert made("rope.fig12", tmp_path, gemma_norms(), prompt).verdict == "differs"
+
+
+@pytest.mark.parametrize("name", ["rope.table3", "rope.table4", "rope.table5"])
+def test_alignment_of_random_vectors_fails(name: str, tmp_path: Path) -> None:
+    prompt = gemma_prompt()
+    prompt["logits"] = prompt["bound"] * np.random.default_rng(0).normal(0, 1 / 16, prompt["bound"].shape)
+    assert made(name, tmp_path, gemma_norms(), prompt).verdict == "differs"
+
+
+def test_both_readings_of_the_previous_column_are_told(tmp_path: Path) -> None:
+    prompt = gemma_prompt()
+    logits = prompt["logits"][0, PREVIOUS.head]
+    below = np.arange(1, 8)
+    logits[below + 1, below] = logits[below, below - 1]  # as a_{t+1,t}
+    logits[below[::2], below[::2] - 1] = 0
+    outcome = made("rope.table5", tmp_path, gemma_norms(), prompt)
+    assert "as the logit of t + 1 on t." in outcome.remark
+    assert sum(c.what.startswith("previous") for c in outcome.comparisons) == 3
+
+
+def entropies(tmp_path: Path, gain: float) -> Path:
+    records = [
+        {"metric": "entropy", "layer": layer, "head": head, "n": n, "value": 1 + gain * n * (1 if layer == 0 else -1)}
+        for layer in range(2)
+        for head in range(8)
+        for n in (1, 2, 256)
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(records))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.01, "sign agrees"), (-0.001, "differs")])
+def test_entropy_has_to_grow_with_the_list(gain: float, verdict: str, tmp_path: Path) -> None:
+    subject = Subject("gemma-2b", ("model=gemma-2b",), is_the_papers=True)
+    assert ITEMS["softmax.fig3"].make(always(entropies(tmp_path, gain)), subject).verdict == verdict
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(1.0, "agrees"), (2.0, "differs"), (1 / 16, "differs")])
+def test_spreads_have_to_be_of_the_papers_size(scale: float, verdict: str, tmp_path: Path) -> None:
+    norms = gemma_norms()
+    norms["logit_spread"] = scale * norms["logit_spread"]
+    assert made("softmax.deltas", tmp_path, norms).verdict == verdict
+
+
+@pytest.mark.parametrize("end", [0.09, 32.74])
+def test_gemma_7b_is_not_taken_for_2b_by_its_spreads(end: float, tmp_path: Path) -> None:
+    """Their means are 0.13 apart; the least and the largest head tell them from each other."""
+    norms = gemma_norms()
+    norms["logit_spread"][-1, -1] = end
+    assert made("softmax.deltas", tmp_path, norms).verdict == "differs"
+
+
+def test_the_verdict_line_says_of_how_many_readings_the_best_was_taken(gemma: Path) -> None:
+    assert "the best of 56 readings, norms within 35%" in ITEMS["rope.fig3"].make(always(gemma), GEMMA).ours
+
+
+@pytest.mark.parametrize("name", ["rope.fig3", "rope.fig4", "rope.fig6"])
+def test_another_model_under_the_papers_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not the paper's model"):
+        made(name, tmp_path, {k: x[:20, :8] for k, x in llama_norms().items()}, gemma_prompt())
+
+
+def test_a_probe_that_does_not_say_its_words_is_refused(tmp_path: Path) -> None:
+    run = write(tmp_path, gemma_norms(), gemma_prompt(), words=None)
+    with pytest.raises(UserError, match="earlier version"):
+        ITEMS["rope.fig7"].make(always(run), GEMMA)

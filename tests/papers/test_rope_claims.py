@@ -1,0 +1,178 @@
+"""Every check of a statement about RoPE fails where its own formula is broken; a trained model answers."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers_hf import some_tokens, tiny
+from mutations import MUTATIONS
+from torch import Tensor
+
+from roundround.loading.patching.attention import installed
+from roundround.loading.probed_model import ProbedHuggingFaceModel
+from roundround.model.decoder import Decoder
+from roundround.papers.claim import Trained, claim_of
+from roundround.papers.heads import frequencies, ladder_by_formula, turned
+from roundround.papers.real_heads import before_rotation, stories260k
+from roundround.papers.rope import p_rope_listing, table_1, thm_5_3, thm_6_1
+from roundround.papers.rope.lemma_a_2 import angles
+from roundround.papers.rope.thm_6_1 import Channel, channels_of
+from roundround.papers.rows import weights
+from roundround.pe.p_rope import PRoPE
+from roundround.pe.partial_rope import PartialRoPE
+from roundround.pe.rope import RoPE
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.softmax import Softmax
+
+QUERIES_AS_KEYS = torch.randn(1, 20_000, 256, generator=torch.Generator().manual_seed(0)).double().expand(2, -1, -1)
+BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: the name in its module, and what stands there
+    "the key is turned the other way": ("prop_3_1.turned", lambda x, angle: turned(x, -angle)),
+    "keys are the queries": ("prop_3_2.gaussians", lambda: tuple(QUERIES_AS_KEYS)),
+    "the head has positions": ("prop_5_2.NoPE", lambda shape: RoPE(shape, theta=10_000.0)),
+    "the formula's norm is for less weight": ("thm_5_3.needed_by_formula", lambda f: 0.9 * NEEDED(f)),
+    "norms of 5 are taken for 10": ("figure_6.TEN", 5.0),
+    "the listing rounds to the nearest": ("p_rope_listing.timescales", lambda d, p: TIMESCALES(d, p + 0.5 / d)),
+    "p-RoPE has no patterns of meaning": (
+        "table_1.encodings",
+        lambda: {"0.75-RoPE": (ENCODINGS()["0.75-RoPE"][0], True, False)},
+    ),
+    "the key for the token before is not turned": ("thm_5_3.turned", lambda x, angle: x),
+    "a frequency is a fraction of pi": ("lemma_a_1.frequencies", lambda: torch.tensor([torch.pi / 100]).double()),
+    "the angles are those of half the circle": ("lemma_a_2.angles", lambda pair, n: angles(pair, n) / 2),
+    "weights add up to more than one": ("lemma_a_3.weights", lambda logits: 1.1 * weights(logits)),
+    "the pair does not turn": ("thm_6_1.logits", lambda q, k, n, g: torch.ones(len(n)).double()),
+    "theta is Llama's": ("side_computations.THETA", 500_000.0),
+    "the pair is the next one": ("apostrophe.PAIR", 119),
+    "equation 3 has the other sign": ("equation_3.ladder_by_formula", lambda *sizes: -ladder_by_formula(*sizes)),
+}
+NEEDED, TIMESCALES, ENCODINGS = thm_5_3.needed_by_formula, p_rope_listing.timescales, table_1.encodings
+OF_MODELS = {"rope.equation_3": "holds", "rope.thm_5_3": "shown", "rope.thm_6_1": "shown"}
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    return stories260k()
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_check_fails_where_its_formula_is_broken(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, broken = BROKEN[what]
+    module, _, name = place.partition(".")
+    monkeypatch.setattr(importlib.import_module(f"roundround.papers.rope.{module}"), name, broken)
+    assert not claim_of(f"rope.{module}").check().holds
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_a_trained_model_answers(name: str, trained: Trained) -> None:
+    finding = claim_of(name).check_model(trained)
+    assert finding is not None
+    assert finding.verdict == OF_MODELS[name]
+    assert finding.picture is not None
+
+
+@pytest.mark.parametrize("mutation", list(MUTATIONS)[:2])
+def test_a_wrong_rotation_is_seen_in_every_layer_of_a_trained_model(
+    mutation: str, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MUTATIONS[mutation](monkeypatch)
+    finding = claim_of("rope.equation_3").check_model(trained)
+    assert finding is not None
+    assert len(finding.comparisons) == 5
+    assert not any(comparison.holds for comparison in finding.comparisons)
+
+
+@pytest.mark.parametrize("encoding", [PRoPE, PartialRoPE])
+def test_equation_3_holds_of_encodings_that_rotate_some_pairs(encoding: Any, trained: Trained) -> None:
+    probed = trained.probed
+    assert isinstance(probed, ProbedDecoder)
+    decoder = copy.deepcopy(probed.decoder)
+    decoder.encodings[0] = encoding(decoder.encoding.shape, theta=10_000.0, p=0.5)
+    other = ProbedDecoder("other", decoder, probed.tokenizer, 1)
+    finding = claim_of("rope.equation_3").check_model(Trained(other, trained.texts))
+    assert finding is not None
+    assert finding.holds
+
+
+def test_queries_before_rotation_are_the_projections(trained: Trained) -> None:
+    """Of the last layer, which sees what the rotations below it do."""
+    tokens, inputs = trained.texts[0][:6], []
+    attention = trained.probed.model.layers[-1].self_attn  # type: ignore[union-attr, index]
+    with attention.register_forward_pre_hook(lambda _, args: inputs.append(args[0])), torch.no_grad():
+        trained.probed.hidden(torch.tensor([tokens]), torch.arange(6)[None])
+        projected: Tensor = attention.heads(attention.q_proj(inputs[0]))
+    assert torch.allclose(before_rotation(trained.probed, tokens)[-1][0], projected[0], atol=1e-12)
+
+
+def test_a_channel_loses_its_target_once_it_has_turned_far_enough() -> None:
+    """8 cos(n / 100) falls below the 1 of a key at the query's own place after 144 tokens: arccos(1/8) = 1.4455."""
+    one = torch.tensor([[1.0, 0.0]]).double()
+    channel = Channel(0.01, 512, one, 8 * one, one, torch.tensor([10]), torch.tensor([0]))
+    assert [bool(channel.loses(n, others_move=False)) for n in (100, 145, 146)] == [False, False, True]
+
+
+def test_a_channel_that_does_not_turn_keeps_its_target() -> None:
+    one = torch.tensor([[1.0, 0.0]]).double()
+    assert not Channel(0.0, 512, one, 8 * one, one, torch.tensor([9]), torch.tensor([3])).loses(
+        100_000, others_move=True
+    )
+
+
+def test_a_channel_of_a_local_layer_has_its_window_for_a_context_however_short_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thm_6_1, "LEAD", 0.0)  # a random model prefers nothing clearly
+    model = tiny("gemma3_text", sliding_window=200)
+    with installed(model):
+        probed = ProbedHuggingFaceModel("gemma3", model, None)
+        contexts = {channel.context for channel in channels_of(Trained(probed, [some_tokens(80).tolist()]))}
+    assert contexts == {200, 256}
+
+
+def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> None:
+    """The drawing turns the query where the appendix turns the key."""
+    drawn = thm_5_3.of_figure_1()
+    assert (drawn.ours, drawn.published) == (-1, 1)
+
+
+def random_decoder(make_encoding: Any) -> Trained:
+    """A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly."""
+    torch.manual_seed(0)
+    decoder = Decoder(
+        n_vocab=16, make_encoding=make_encoding, make_softmax=Softmax, d_model=16, n_layers=2, n_heads=2, n_key_heads=1,
+        head_dim=None, d_mlp=16, train_length=64, tied_embeddings=True, geglu=False, scaled_embeddings=False,
+        norm_eps=1e-6, initializer_range=0.02,
+    ).requires_grad_(False)  # fmt: skip
+    texts = torch.randint(16, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
+    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
+@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
+def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
+    finding = claim_of(name).check_model(random_decoder(make_encoding))
+    assert finding is not None
+    assert finding.verdict == "shown"
+
+
+def test_both_swaps_are_needed_and_none_helps_without_rotation() -> None:
+    found = [thm_6_1.swaps_to_lose(draw, 4 * math.pi / thm_6_1.TOKENS) for draw in range(20)]
+    assert set(found) == {1, 2}
+    assert [thm_6_1.swaps_to_lose(draw, 0.0) for draw in range(20)] == [None] * 20
+
+
+def test_half_the_places_lose_by_the_formula_for_logits_of_no_size_beside_the_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """64 cos x <= ln n + ln I_0(0) = ln n: of 1,000 places 0.534."""
+    monkeypatch.setattr(thm_6_1, "OTHER", 0.0)
+    assert thm_6_1.share_by_formula(1000) == pytest.approx(1 - math.acos(math.log(1000) / 64) / math.pi)
+
+
+def test_the_ladder_by_formula_is_the_one_that_rotates() -> None:
+    assert torch.allclose(ladder_by_formula(), frequencies(), rtol=1e-12)

@@ -1,0 +1,194 @@
+"""Each statement about softmax fails when its own formula is broken, and can be asked of a model."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from rounding import rounding
+
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.papers import rows as theory_rows
+from roundround.papers.claim import Trained, claim_of
+from roundround.papers.derived import decisive_item, gemma_deltas
+from roundround.papers.softmax import lemma_2_1, polynomial, prop_3_1, prop_3_2, streaming_entropy, swapped_in, thm_2_2
+from roundround.probing.probed_model import ProbedDecoder
+from roundround.softmax.hard import Hard
+from roundround.softmax.sparsemax import Sparsemax
+from roundround.softmax.ssmax import SSMax
+
+ASKED = {  # of a model, and the verdict: an identity is shown, a comparison with the paper's listing holds
+    "softmax.lemma_2_1": "shown",
+    "softmax.thm_2_2": "shown",
+    "softmax.prop_3_1": "shown",
+    "softmax.polynomial": "holds",
+    "derived.gemma_deltas": "shown",
+}
+
+
+def twice(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **named: 2 * function(*args, **named)
+
+
+BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
+    "the lemma's bounds without the exponential": (
+        "softmax.lemma_2_1", lemma_2_1, "bounds", lambda n, spread, theta: (1 / n, 1 / n)
+    ),
+    "the attained maximum with n for n - 1": (
+        "softmax.lemma_2_1", lemma_2_1, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
+    ),
+    "a temperature that multiplies": (
+        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: theory_rows.weights_at(1 / theta, logits)
+    ),
+    "a bound on delta without its factor of two": (
+        "softmax.prop_3_1", prop_3_1, "bound", lambda *made: SPECTRAL(*made) / 2
+    ),
+    "an entropy that falls by twice the variance": (
+        "softmax.prop_3_2", prop_3_2, "slope_by_formula", twice(prop_3_2.slope_by_formula)
+    ),
+    "half the spacing of floats taken for the whole": (
+        "derived.decisive_item", decisive_item, "length_by_formula", twice(decisive_item.length_by_formula)
+    ),
+    "the length at which a weight is gone without its level": (
+        "derived.gemma_deltas", gemma_deltas, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
+    ),
+    "a polynomial of binary entropies": (
+        "softmax.polynomial", polynomial, "beta_by_listing", lambda h: LISTING(h / math.log(2))
+    ),
+    "the recurrence without its shrinking": (
+        "softmax.streaming_entropy", streaming_entropy, "entropy_in_tiles", lambda row: math.log(len(row))
+    ),
+    "one seed of a cell is another": (
+        "softmax.swapped_in", swapped_in, "DIFFERENCES", {"RoPE": [(0.05, 0.06, -0.05)] * 4}
+    ),
+    "another coefficient": ("softmax.polynomial", polynomial, "FIGURE_4", (-0.037, 0.481, -2.3, 4.917, -1.79)),
+}  # fmt: skip
+SPECTRAL, LISTING = prop_3_1.bound, polynomial.beta_by_listing
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_statement_fails_when_its_formula_is_broken(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, module, name, broken = BREAKAGES[breakage]
+    monkeypatch.setattr(module, name, broken)
+    assert not claim_of(claim).check().holds
+
+
+def ssmax(shape: AttentionShape) -> SSMax:
+    return SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None)
+
+
+@pytest.mark.parametrize("make_softmax", [Hard, ssmax])
+def test_theorem_2_2_fails_where_attention_does_not_disperse(
+    make_softmax: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = thm_2_2.random_decoder
+    monkeypatch.setattr(thm_2_2, "random_decoder", lambda: whole(make_softmax))
+    failed = [c.what for c in claim_of("softmax.thm_2_2").check().comparisons if not c.holds]
+    assert "largest weight of a row of 1,024 keys, any head and text" in failed
+
+
+def test_the_delta_of_theorem_2_2_is_that_of_the_weights_and_no_text_exceeds_it() -> None:
+    """Also where a text is searched for: each token of the vocabulary once among each other."""
+    decoder = thm_2_2.random_decoder()
+    assert thm_2_2.delta_of_weights(decoder) == pytest.approx(np.full((3, 4), thm_2_2.DELTA))
+    texts = torch.arange(16)[:, None, None].repeat(1, 16, 64)
+    texts[:, :, 40] = torch.arange(16)
+    _, spreads = thm_2_2.rows_of_decoder(decoder, texts.flatten(0, 1))
+    assert max(spreads) <= thm_2_2.DELTA
+
+
+@pytest.fixture(scope="module")
+def random_model() -> Trained:
+    decoder = thm_2_2.random_decoder()
+    texts = torch.randint(thm_2_2.VOCABULARY, (2, 64), generator=torch.Generator().manual_seed(0)).tolist()
+    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_statement_can_be_asked_of_a_model_and_what_no_model_could_fail_is_shown(
+    name: str, random_model: Trained
+) -> None:
+    finding = claim_of(name).check_model(random_model)
+    assert finding is not None
+    assert finding.verdict == ASKED[name], [c for c in finding.comparisons if not c.holds]
+    assert finding.picture is not None
+
+
+def test_the_matrices_of_a_decoder_bound_its_spread_too(random_model: Trained) -> None:
+    finding = claim_of("softmax.prop_3_1").check_model(random_model)
+    assert finding is not None
+    assert any("singular values" in c.what for c in finding.comparisons)
+
+
+def test_the_stored_differences_are_those_of_the_page() -> None:
+    """docs/encodings_by_normalisers.md has means, its csv the losses of each seed; docs/theory.md sums up."""
+    names = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
+    losses: dict[tuple[str, str, str], np.ndarray] = {}
+    with (ROOT / "docs/encodings_by_normalisers/comparison.csv").open() as lines:
+        for row in csv.DictReader(lines):
+            pe, softmax = (setting.split("=")[1] for setting in row["settings"].split(", "))
+            losses[names[pe], softmax, row["length"]] = np.array(row["values"].split(), dtype=float)
+    for encoding, by_length in swapped_in.DIFFERENCES.items():
+        for length, stored in zip(map(str, swapped_in.LENGTHS), by_length, strict=True):
+            swapped, plain = (losses[encoding, softmax, length] for softmax in ("adaptive_temperature", "softmax"))
+            assert swapped - plain == pytest.approx(stored, abs=5.1e-6)
+    means = [float(np.mean(of_seeds)) for by_length in swapped_in.DIFFERENCES.values() for of_seeds in by_length]
+    page = (ROOT / "docs/theory.md").read_text()
+    assert f"all {len(means)} cells of [encodings by normalisers]" in page
+    assert f"by {min(means):.3f} to {max(means):.3f} nats per token" in page
+
+
+def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:
+    for rows in theory_rows.rows_of_model(random_model.probed, random_model.texts):
+        by_hand = torch.einsum("hrc,hkc->hrk", rows.q_HRC, rows.k_HKC)
+        expected = by_hand.masked_fill(~rows.visible_RK, -torch.inf).softmax(-1)
+        allowed = rounding(rows.q_HRC.shape[-1], float(by_hand.abs().max()))
+        torch.testing.assert_close(rows.alpha_HRK, expected, atol=allowed, rtol=0)
+        assert rows.n_R.tolist() == list(range(1, 65))
+
+
+def test_a_row_scale_counts_into_the_logits_and_another_normaliser_does_not() -> None:
+    logits = torch.tensor([[[[0.0, 1.0, 2.0]]]], dtype=torch.float64)
+    seen, n = torch.ones(1, 1, 1, 3, dtype=torch.bool), torch.tensor([[[[3]]]])
+    cold = theory_rows.Temperature(theory_rows.SHAPE, temperature=0.5)
+    assert theory_rows.inverse_temperature_of(cold, logits, seen, n) == (2.0, cold)
+    beta, normaliser = theory_rows.inverse_temperature_of(Sparsemax(theory_rows.SHAPE), logits, seen, n)
+    assert beta == 1.0
+    assert isinstance(normaliser, theory_rows.Softmax)
+
+
+def test_keys_that_are_alike_may_be_taken_as_one() -> None:
+    row = torch.tensor([[3.0] + [0.0] * 40], dtype=torch.float64)
+    assert theory_rows.lone_weight(3.0, 41) == pytest.approx(
+        float(row.softmax(-1)[0, 0]), abs=rounding(41, dtype=torch.float64)
+    )
+    p = row.softmax(-1)
+    allowed = rounding(41, 3.0, torch.float64)
+    assert theory_rows.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=allowed)
+
+
+def test_the_first_length_is_the_first() -> None:
+    assert theory_rows.first_length(lambda n: n >= 1000, 10**6) == 1000
+    assert theory_rows.first_length(lambda n: n >= 1000, 999) == math.inf
+
+
+def test_rows_of_a_windowed_layer_see_their_window() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 2, 6, 4, generator=generator), torch.randn(1, 1, 6, 4, generator=generator)
+    places = torch.arange(6)[None]
+    keys = Keys(q_pos_BQ=places, k_pos_BK=places, window=3)
+    options = {"scale": 0.5, "keys": keys, "bias": None, "rows": {}}
+    rows = theory_rows.sampled(theory_rows.Softmax(theory_rows.SHAPE), q, k, torch.tensor([1, 5]), options)
+    assert rows.visible_RK.tolist() == [
+        [True, True, False, False, False, False],
+        [False, False, False, True, True, True],
+    ]
+    by_hand = (0.5 * q[0, :, 5] @ k[0, 0, 3:].T).double().softmax(-1)
+    torch.testing.assert_close(rows.alpha_HRK[:, 1, 3:], by_hand, atol=rounding(4, 4.0), rtol=0)
+    torch.testing.assert_close(rows.alpha_HRK.sum(-1), torch.ones(2, 2, dtype=torch.float64))

@@ -1,0 +1,167 @@
+"""The small Table 2: whole seeds, differences paired by seed, the paper's numbers beside them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from omegaconf import OmegaConf
+from scipy import stats
+
+from roundround.loading.models import build_decoder
+from roundround.papers.figures import table2
+from roundround.papers.figures.table2 import Difference
+
+CONF = ROOT / "conf"
+EXPERIMENT = OmegaConf.load(CONF / "experiment" / "rope" / "table2.yaml")
+
+
+def record(pe: str, seed: int, value: float, *, length: int = 256, **fields: Any) -> dict[str, Any]:
+    return {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": length, "value": value, **fields}
+
+
+def records(losses: dict[str, list[float]], *, length: int = 256) -> list[dict[str, Any]]:
+    """Perplexities of these losses in nats, by encoding, for the seeds 1, 2, ..."""
+    return [
+        record(pe, seed, math.exp(nats), length=length)
+        for pe, by_seed in losses.items()
+        for seed, nats in enumerate(by_seed, start=1)
+    ]
+
+
+def between(first: list[float], second: list[float]) -> Difference:
+    sweep = table2.sweep_of(records({"p_rope": first, "rope": second}))
+    return table2.difference(sweep, "p_rope", "rope", 256)
+
+
+def test_an_interval_by_hand() -> None:
+    found = between([3.01, 3.02, 3.03, 3.04, 3.05], [3.0] * 5)
+    # mean 0.03, deviation sqrt(2.5e-4), over sqrt(5), times 2.776445, the 97.5 % quantile of t with 4 degrees
+    assert (found.nats, found.low, found.high) == pytest.approx((0.03, 0.01036757, 0.04963243), abs=1e-7)
+
+
+def test_three_seeds_have_two_degrees_of_freedom() -> None:
+    found = between([3.1, 3.2, 3.3], [3.0] * 3)
+    assert (found.low, found.high) == pytest.approx((0.2 - 4.302653 * 0.1 / math.sqrt(3), 0.448414), abs=1e-6)
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+def test_the_interval_is_that_of_scipys_paired_test(confidence: float) -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(3.8, 0.02, 5), rng.normal(3.8, 0.02, 5)
+    sweep = table2.sweep_of(records({"nope": first.tolist(), "rope": second.tolist()}))
+    found = table2.difference(sweep, "nope", "rope", 256, confidence=confidence)
+    theirs = stats.ttest_rel(first, second).confidence_interval(confidence)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9)
+
+
+def test_what_the_seeds_share_is_no_noise() -> None:
+    shared, own = np.array([0.0, 0.5, 1.0, -0.5, 0.2]), np.array([0.01, 0.012, 0.008, 0.011, 0.009])
+    found = between((3 + shared + own).tolist(), (3 + shared).tolist())
+    assert found.nats == pytest.approx(0.01)
+    assert found.high - found.low < 0.005
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "excluded"), [(0.001, 0.003, True), (-0.003, -0.001, True), (-0.001, 0.003, False)]
+)
+def test_an_interval_excludes_zero_or_does_not(low: float, high: float, excluded: bool) -> None:
+    assert Difference((low + high) / 2, low, high).excludes_zero == excluded
+
+
+def test_only_whole_seeds_count() -> None:
+    whole = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1, 3.2]})
+    longer = records({"rope": [3.0, 3.1, 3.2, 3.3], "p_rope": [3.0, 3.1]}, length=512)
+    sweep = table2.sweep_of(whole + longer)
+    assert (sweep.lengths, sweep.encodings, sweep.seeds) == ([256, 512], ["rope", "p_rope"], [1, 2])
+    assert sweep.perplexity_LES.shape == (2, 2, 2)
+    assert sweep.seeds_of("p_rope", 512) == pytest.approx(np.exp([3.0, 3.1]))
+
+
+def test_no_whole_seed_and_a_single_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="no seed"):
+        table2.sweep_of([record("rope", 1, 40.0), record("nope", 2, 50.0)])
+    with pytest.raises(ValueError, match="no seed"):
+        table2.sweep_of([])
+    with pytest.raises(ValueError, match="at least two"):
+        between([3.0], [3.1])
+
+
+def test_two_corpora_are_not_mixed_and_an_evaluation_may_be_repeated() -> None:
+    once = record("rope", 1, 40.0)
+    assert table2.sweep_of([once, once]).seeds == [1]
+    with pytest.raises(ValueError, match=r"length=256, pe=rope, seed=1 has the perplexities 40.0 and 44.0"):
+        table2.sweep_of([once, record("rope", 1, 44.0)])
+
+
+def test_other_numbers_of_a_run_are_left_aside() -> None:
+    others = [
+        record("rope", 1, 41.0, verb="train"),
+        record("rope", 1, 3.7, metric="nats_per_token"),
+        {"metric": "parameters", "verb": "train", "pe": "rope", "seed": 1, "value": 9},
+    ]
+    assert table2.sweep_of([*others, record("rope", 1, 40.0)]).perplexity_LES.tolist() == [[[40.0]]]
+
+
+def test_an_encoding_or_a_length_that_was_not_measured_is_named() -> None:
+    sweep = table2.sweep_of(records({"rope": [3.0, 3.1]}))
+    with pytest.raises(ValueError, match="encoding=nope"):
+        table2.difference(sweep, "nope", "rope", 256)
+    with pytest.raises(ValueError, match="length=512"):
+        table2.difference(sweep, "rope", "rope", 512)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "wiki", "flan"),
+    [
+        ("nope", 0.0852, 0.0306),
+        ("rope_500k", -0.0032, 0.0025),
+        ("p_rope_reversed", -0.0008, 0.0039),
+        ("partial_rope", -0.0020, 0.0021),
+        ("p_rope_25", 0.0150, 0.0105),
+        ("p_rope", -0.0048, -0.0001),
+    ],
+)
+def test_the_papers_differences_in_nats(encoding: str, wiki: float, flan: float) -> None:
+    """Worked out from the published perplexities by hand."""
+    assert table2.paper_difference(encoding, "rope") == pytest.approx((wiki, flan), abs=6e-5)
+
+
+def test_the_experiment_runs_the_encodings_of_the_paper() -> None:
+    assert EXPERIMENT.hydra.sweeper.params.pe.split(",") == list(table2.PAPER)
+    assert {name for pair in table2.CONTROLS for name in pair} <= table2.PAPER.keys()
+
+
+def test_the_controls_rotate_as_many_pairs_as_p_rope() -> None:
+    model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), EXPERIMENT.model)
+    softmax = OmegaConf.load(CONF / "softmax" / "softmax.yaml")
+    facts = {
+        pe: build_decoder(model, OmegaConf.load(CONF / "pe" / f"{pe}.yaml"), softmax, 2).encoding.facts()
+        for pe in ("rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope")
+    }
+    assert [found["rotated_pairs"] for found in facts.values()] == [16, 16, 12, 12, 4, 12]
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def test_the_tables_stand_beside_the_papers_numbers() -> None:
+    losses = {"alibi": [3.0, 3.0], "p_rope": [2.9, 2.9001], "nope": [3.0, 3.5], "rope": [3.0, 3.0]}
+    sweep = table2.sweep_of(records(losses) + records(losses, length=2048))
+    header, _, *rows = cells(table2.perplexity_table(sweep))
+    assert header == ["encoding", "256", "2,048", "paper: Wikipedia", "paper: FLAN v2"]
+    assert [row[0] for row in rows] == ["NoPE", "RoPE, theta 10,000", "0.75-RoPE", "alibi"]
+    assert rows[1] == ["RoPE, theta 10,000", "20.09", "20.09", "4.4627", "6.4429"]
+    assert rows[3][-2:] == ["", ""]
+    _, _, *rows = cells(table2.difference_table(sweep))
+    assert [row[0].split(" - ")[0] for row in rows] == ["NoPE", "0.75-RoPE", "alibi"]
+    assert rows[0][1].startswith("+0.2500 (-")
+    assert rows[1][1] == "**-0.0999 (-0.1006 to -0.0993)**"
+    assert rows[1][-2:] == ["-0.0048", "-0.0001"]
+    _, _, row = cells(table2.difference_table(sweep, [("p_rope", "nope")]))
+    assert row[0] == "0.75-RoPE - NoPE"
+    assert len(row) == 5

@@ -1,0 +1,293 @@
+"""One rule for every item: what its words mean, and which numbers each judged item must not let through."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.numpy import save_file
+from scipy import stats
+
+from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
+from roundround.papers.claim import Comparison, at_least, at_most, near, shown
+from roundround.papers.figures import ledger, perplexity, synthetic, table2, verdict
+from roundround.papers.figures.catalogue import ITEMS
+from roundround.papers.figures.item import Outcome
+from roundround.papers.figures.max_retrieval import compare
+from roundround.papers.max_retrieval.published import PAPER, P
+from roundround.softmax.adaptive_temperature import PUBLISHED
+
+
+def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, signed: bool = True) -> str:
+    return verdict.of_number(replace(near("x", ours, published, margin, published, error), signed=signed))
+
+
+def test_a_number_agrees_with_its_whole_interval_alone() -> None:
+    assert of(0.22, 0.07) == "agrees"
+    assert of(0.22, 0.09) == "sign agrees"
+    assert of(0.22, 0.09, signed=False) == "not told apart"
+    assert of(0.22, 0.3) == "not told apart"
+
+
+def test_a_number_differs_where_its_whole_interval_is_outside() -> None:
+    assert of(0.45, 0.1) == "differs"
+    assert of(0.45, 0.2) == "sign agrees"
+    assert of(-0.45, 0.2) == "differs"
+    assert of(-0.2, 0.15, margin=0.3) == "not told apart"  # 0 is left out on the other side
+    assert of(math.nan, 0.1) == "differs"
+
+
+@pytest.mark.parametrize("error", [math.inf, math.nan])
+def test_a_number_without_an_interval_tells_nothing(error: float) -> None:
+    assert of(0.2, error) == "not told apart"
+    assert verdict.of_number(at_most("x", 0.0, 0.25, error)) == "not told apart"
+
+
+def test_a_direction_can_have_its_sign_agree_and_no_more() -> None:
+    assert verdict.of_number(at_least("x", 0.9, 0.6)) == "sign agrees"
+    assert verdict.of_number(at_least("x", 0.7, 0.6, 0.2)) == "not told apart"
+    assert verdict.of_number(at_least("x", 0.3, 0.6, 0.2)) == "differs"
+
+
+def test_an_item_has_the_verdict_of_its_worst_number() -> None:
+    agrees, sign, unknown, differs = (
+        near("a", 1, 1, 1),
+        at_least("b", 1, 0),
+        near("c", 1, 1, 1, 1, 5),
+        at_most("d", 1, 0),
+    )
+    assert Outcome("", [agrees, shown("e", 5, published=9)]).verdict == "agrees"
+    assert Outcome("", [agrees, sign]).verdict == "sign agrees"
+    assert Outcome("", [sign, unknown, agrees]).verdict == "not told apart"
+    assert Outcome("", [unknown, differs, agrees]).verdict == "differs"
+    assert Outcome("", [agrees], drawn=True).verdict == "drawn"
+    assert Outcome("", [agrees, differs], drawn=True).verdict == "differs"
+    assert Outcome("", [differs], untested="another model").verdict == "not tested"
+    assert Outcome("", []).verdict == Outcome("", [shown("e", 5)]).verdict == "not run"
+
+
+# -- no decay
+
+
+CURVES = {
+    "rope.fig2": lambda: synthetic.fresh(synthetic.ENDS),
+    "rope.fig8": lambda: synthetic.fresh(
+        torch.stack([synthetic.spacing(50_000, n) for n in range(100)])[:, synthetic.ENDS]
+    ),
+    "rope.fig9": lambda: synthetic.one_pair(synthetic.ENDS, 1e4, synthetic.DRAWS),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_fall_to_85_per_cent_of_the_amplitude_is_a_decay(name: str) -> None:
+    curves_DN = CURVES[name]()
+    assert verdict.of_number(synthetic.without_decay("", curves_DN)) == "agrees"
+    fading_DN = curves_DN * (1 - 0.15 * synthetic.ENDS / 5000)
+    assert verdict.of_number(synthetic.without_decay("", fading_DN)) == "differs"
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few draws, and one width."""
+    monkeypatch.setattr(synthetic, "SPACINGS", 40)
+    monkeypatch.setattr(synthetic, "DRAWS", 40)
+    monkeypatch.setattr(synthetic, "WIDTHS", (synthetic.WIDTH,))
+
+
+@pytest.mark.parametrize("name", ["rope.fig2", "rope.fig9"])
+def test_few_draws_do_not_show_that_nothing_decays(name: str, few: None) -> None:
+    found = ITEMS[name].make(None, None).comparisons  # type: ignore[arg-type]  # it runs no verb
+    assert {verdict.of_number(c) for c in found if "mean square from near" in c.what} == {"not told apart"}
+
+
+def test_a_smooth_decay_without_rope_is_not_figure_2(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits all five values that were read off the figure; it does not wander about its own mean."""
+    monkeypatch.setattr(synthetic, "aligned", lambda width, n_N: 0.28 * torch.exp(-n_N / 2200))
+    made = ITEMS["rope.fig2"].make(None, None)  # type: ignore[arg-type]
+    assert [c.what for c in made.comparisons if c.is_judged and verdict.of_number(c) == "differs"] == [
+        "(a) deviation from the mean of neighbours"
+    ]
+
+
+@pytest.mark.parametrize(("width", "is_near"), [(256, False), (512, False), (1024, True)])
+def test_the_curve_of_a_narrower_head_wanders_more_than_figure_2(width: int, is_near: bool) -> None:
+    found = synthetic.wander(synthetic.aligned(width, torch.arange(5051.0, dtype=torch.float64)))
+    assert (abs(found - synthetic.WANDER) <= synthetic.FOLLOWED) == is_near
+
+
+# -- max retrieval
+
+
+def test_the_error_of_a_printed_p_is_that_of_its_test() -> None:
+    first, second = np.random.default_rng(0).normal([[1.0], [0.0]], 1.0, (2, 10))
+    error, p = stats.sem(first - second), stats.ttest_rel(first, second).pvalue
+    mean = float((first - second).mean())
+    assert error_from_p(mean, p, 10) == pytest.approx(error)
+    assert p_of_mean(mean, error, 10) == pytest.approx(p)
+    assert math.isnan(p_of_mean(1.0, 0.0, 10))
+
+
+def test_two_means_are_compared_by_welchs_interval() -> None:
+    first, second = (np.random.default_rng(0).normal(size=n) * n for n in (10, 4))
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    width = welch_width(stats.sem(first), 10, stats.sem(second), 4)
+    assert 2 * width == pytest.approx(interval.high - interval.low)
+
+
+def test_the_papers_own_error_widens_the_interval_where_its_p_is_known() -> None:
+    """2 points apart with a standard error of 0.4: that of the paper's 3.9 is 0.6, by p = 1e-4."""
+    own_alone = 2.2622 * 0.4
+    for n, is_wider in ((512, False), (1024, True)):
+        _, gain, p = compare(n, (60.0, 1.0), (PAPER[n][1] - PAPER[n][0] + 2, 0.4), 10)
+        assert (gain.error > 1.1 * own_alone) == is_wider == (n in P)
+        assert p.published == P.get(n)
+        assert not p.is_judged
+
+
+def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> None:
+    of_gain = {error: compare(256, (81.3, 0.2), (1.9, error), 10)[1] for error in (0.1, 0.6, 2.0)}
+    assert [verdict.of_number(c) for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
+    assert verdict.of_number(compare(256, (81.3, 0.2), (0.8, 0.05), 10)[1]) == "agrees"
+    assert verdict.of_number(compare(256, (81.3, math.inf), (0.85, math.inf), 1)[0]) == "not told apart"
+
+
+def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
+    """Verdict on sets whose sharpened weights are larger by this much, give or take."""
+    noise = np.random.default_rng(0).normal(0, spread, 32)
+    weights = {}
+    for n in PAPER:
+        plain = np.zeros((32, 16))
+        plain[:, -1] = 0.9 if n == 16 else 0.1
+        sharp = plain.copy()
+        sharp[:, -1] += gain + noise - noise.mean()
+        weights |= {f"softmax.{n}": plain, f"adaptive_temperature.{n}": sharp}
+    save_file(weights, tmp_path / "attention.safetensors")
+    return ITEMS["softmax.fig6"].make(lambda *_: tmp_path, None).verdict
+
+
+def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> None:
+    assert heat_maps(tmp_path, gain=0.05, spread=0.05) == "sign agrees"
+    assert heat_maps(tmp_path, gain=0.02, spread=0.2) == "not told apart"
+    assert heat_maps(tmp_path, gain=-0.05, spread=0.05) == "differs"
+
+
+def fitted(tmp_path: Path, by_seed: list[list[float]] | None, scale: float = 1.0) -> Outcome:
+    fit: dict[str, Any] = {"coefficients": [scale * c for c in PUBLISHED], "inputs": 9, "entropy_range": [0.1, 3.2]}
+    (tmp_path / "run.json").write_text(json.dumps({"fit": fit if by_seed is None else fit | {"by_seed": by_seed}}))
+    return ITEMS["softmax.fig5"].make(lambda *_: tmp_path, None)
+
+
+def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
+    seeds = [[share * c for c in PUBLISHED] for share in (0.99, 1.0, 1.01)]
+    assert fitted(tmp_path, seeds).verdict == "agrees"
+    assert fitted(tmp_path, seeds, scale=1.5).verdict == "differs"
+    assert fitted(tmp_path, None).verdict == "not told apart"  # a run of an earlier version
+
+
+def test_beta_beyond_the_fitted_entropies_is_told(tmp_path: Path) -> None:
+    told = {c.what: (c.ours, c.published) for c in fitted(tmp_path, None, scale=2.0).comparisons}
+    assert told["the quartic at 4 nats"] == pytest.approx((2 * 2.389, 2.389))
+
+
+# -- table 2
+
+
+def sweep(of_pe: dict[str, list[float]]) -> table2.Sweep:
+    """Losses less RoPE's in nats, by encoding and seed, the same at every length."""
+    losses = {"rope": [0.0] * 3, **{pe: of_pe.get(pe, [0.0] * 3) for pe in table2.PAPER if pe != "rope"}}
+    return table2.sweep_of(
+        {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": n, "value": math.exp(3 + loss)}
+        for pe, found in losses.items()
+        for seed, loss in enumerate(found)
+        for n in perplexity.LENGTHS
+    )
+
+
+def around_the_paper(spread: float) -> dict[str, list[float]]:
+    published = {pe: table2.paper_difference(pe, "rope") for pe in table2.PAPER if pe != "rope"}
+    return {pe: [d[0] - spread, d[0], d[0] + spread] for pe, d in published.items() if d}
+
+
+def test_all_six_differences_of_table_2_are_judged() -> None:
+    judged = [c for c in perplexity.compare(sweep(around_the_paper(0.001))) if c.is_judged]
+    assert [verdict.of_number(c) for c in judged] == ["agrees"] * 6
+    assert [c.what for c in judged if "256 tokens" not in c.what] == []
+
+
+@pytest.mark.parametrize("pe", [pe for pe in table2.PAPER if pe != "rope"])
+def test_each_difference_of_table_2_can_fail(pe: str) -> None:
+    found = around_the_paper(0.001)
+    found[pe] = [loss + 0.05 for loss in found[pe]]
+    assert verdict.of_item(perplexity.compare(sweep(found))) == "differs"
+
+
+def test_a_wide_interval_of_table_2_has_its_sign_or_nothing() -> None:
+    judged = [c for c in perplexity.compare(sweep(around_the_paper(0.01))) if c.is_judged]
+    assert [verdict.of_number(c) for c in judged] == ["sign agrees", *["not told apart"] * 5]
+
+
+def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
+    found = [Comparison("a", 1.0, 0.0, 2.0, 1.0, 0.5, True), at_least("b", 1.0, 0.0, math.inf)]
+    entry = ledger.Entry(
+        "rope.fig1", "agrees", "", found, "", "", None, True, [], None, 0.0, "2026-01-01T00:00:00+00:00"
+    )
+    ledger.write([entry], tmp_path)
+    assert ledger.read(tmp_path) == [entry]
+
+
+# -- docs/length.md
+
+
+@pytest.mark.parametrize(
+    ("file", "begins", "of", "length"),
+    [
+        ("repeat", "repeating a symbol", {"pe": "rope"}, "20"),
+        ("repeat", "repeating a symbol", {"pe": "sinusoidal"}, "20"),
+        ("repeat", "the same: NoPE first", {"pe": "nope"}, "20"),
+        ("repeat", "the same: T5's bias before ALiBi", {"pe": "t5_bias"}, "20"),
+        *(("copy", "copying", {"pe": pe, "softmax": "softmax"}, "20") for pe in ("nope", "t5_bias", "alibi", "rope")),
+        *(("sort", "sorting", {"softmax": name}, "16") for name in ("softmax", "as_entmax_nape")),
+        *(("reverse", "reversing", {"softmax": name}, "16") for name in ("softmax", "as_entmax_nape")),
+        ("random_positions", "random positions", {"data": "copy", "pe": "rope_random"}, "20"),
+        ("random_positions", "random positions", {"data": "reverse", "pe": "rope_random"}, "16"),
+        ("clrs_text_small", "CLRS-Text", {"task": "all", "softmax": "softmax"}, "4"),
+    ],
+)
+def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: dict[str, str], length: str) -> None:
+    """What is stored of the trained lengths decides, at the best learning rate."""
+    found: dict[str, list[float]] = {}
+    docs = ROOT / "docs"
+    for row in csv.DictReader((docs / "length" / f"{file}.csv").read_text(encoding="utf-8").splitlines()):
+        if {"metric": "exact_match", "length": length, **of}.items() <= row.items():
+            found.setdefault(row.get("optim.lr", ""), []).append(float(row["value"]))
+    learned = max(float(np.mean(values)) for values in found.values()) >= verdict.LEARNED
+    lines = (docs / "length.md").read_text(encoding="utf-8").splitlines()
+    (said,) = [line.split("|")[-2].strip() for line in lines if line.startswith(f"| {begins}")]
+    assert said in (*verdict.JUDGED, verdict.NOT_TESTED)
+    assert learned == (said != verdict.NOT_TESTED)
+
+
+# -- docs/max_retrieval.md
+
+
+def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
+    entries = {entry.name: entry for entry in ledger.read(ROOT / "docs" / "reproduction")}
+    stored = {c.what: c for c in entries["softmax.table1"].comparisons}
+    text = (ROOT / "docs" / "max_retrieval.md").read_text(encoding="utf-8")
+    table = text.partition("p of the difference (Welch)")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(table) == len(P)
+    for n, line in zip(P, table, strict=True):
+        items, gain, published, p, paper_p, difference, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+        ours, of_p = stored[f"gain, {n:,} items"], stored[f"p of the gain, {n:,} items"]
+        assert (items, gain, published) == (f"{n:,}", f"{ours.ours:.2f}", f"{ours.published:.1f}")
+        assert (p, paper_p) == (f"{of_p.ours:.2g}", f"{P[n]:g}")
+        expected = f"{ours.ours - (ours.published or 0):.2f} ±{ours.error:.2f}" if ours.published else ""
+        assert difference == expected
