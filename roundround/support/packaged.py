@@ -6,7 +6,7 @@ from pathlib import Path
 
 from roundround.support.errors import UserError, nearest
 
-PRETRAINED = Path(__file__).parent / "pretrained"
+PRETRAINED = Path(__file__).parents[1] / "pretrained"
 PREFIX = "package:"
 
 
