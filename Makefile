@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test test-cpus test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
+.PHONY: help demo test size test-cpus test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
@@ -19,6 +19,7 @@ help:
 	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about 20 minutes)"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
+	@echo "make size    statements, modules and tests by room, beside those of the last release"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; give one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -96,6 +97,9 @@ bench: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/training/recipe_mutants.py
+
+size: $(INSTALLED)
+	$(BIN)/python benchmarks/size.py
 
 clean:
 	rm -rf $(VENV) site dist build .pytest_cache .ruff_cache .mypy_cache

@@ -86,9 +86,8 @@ class Decoder(nn.Module):
         self.activation_checkpointing = False  # True: a layer's backward pass computes its activations again
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
         first = make_encoding(shapes[0])
-        self.encodings = nn.ModuleList(
-            [first, *(make_encoding(shape) for shape in shapes[1:])] if first.per_layer else [first]
-        )
+        others = map(make_encoding, shapes[1:]) if first.per_layer else ()
+        self.encodings = nn.ModuleList([first, *others])
         self.layers = nn.ModuleList()
         for shape in shapes:
             layer = Block(shape, make_softmax(shape), d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps)
