@@ -1,8 +1,8 @@
-"""How big the house is: statements, modules and tests by room beside the last release's, and the files that a verb runs.
+"""How big the house is: statements, modules and tests by room beside the last release's; the files that a verb runs.
 
     make size
-    python benchmarks/size.py trace reproduce rope.fig2 logger=none    # files of roundround whose functions run, by room
-    python benchmarks/size.py store                                    # at a release: write docs/size.csv
+    python benchmarks/size.py trace reproduce rope.fig2 logger=none    # files whose functions run
+    python benchmarks/size.py store                                  # at a release: write docs/size.csv
 
 A statement is an `ast.stmt`: it does not change when lines are joined or comments are written.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import csv
 import functools
+import inspect
 import subprocess
 import sys
 import threading
@@ -113,12 +114,12 @@ def helpers() -> int:
 
 
 def trace(words: list[str]) -> None:
-    """Runs a command in this process and prints the files of roundround whose functions were called, module bodies apart."""
+    """Runs a command in this process and prints the files of roundround whose functions it called."""
     called: set[str] = set()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_name not in ("<module>", "<genexpr>", "<lambda>"):
+        if event == "call" and code.co_flags & inspect.CO_OPTIMIZED:  # bodies of modules and classes are not
             called.add(code.co_filename)
 
     from roundround.__main__ import main as roundround
@@ -132,7 +133,7 @@ def trace(words: list[str]) -> None:
         code = end.code
     finally:
         sys.setprofile(None)
-    files = sorted(Path(file) for file in called if Path(file).is_relative_to(PACKAGE))
+    files = sorted(Path(file) for file in called if file.endswith(".py") and Path(file).is_relative_to(PACKAGE))
     print(*(f"  {file.relative_to(PACKAGE)}" for file in files), sep="\n", file=sys.stderr)
     print(f"{len(files)} files of roundround, exit code {code}", file=sys.stderr)
 
