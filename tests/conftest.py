@@ -48,7 +48,7 @@ FAST = [
 ]
 
 
-LONG = ("training", "retrieval", "hf", "command_line")  # folders of tests that start processes
+LONG = ("training", "papers", "loading", "command_line")  # folders of tests that start processes
 CONTRACTED = ("pe", "softmax", "data")  # groups of which every option is tested by a contract
 OWN: list[str] = []  # the absolute path of --config-dir, where it is given
 
@@ -189,6 +189,14 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
     if request.node.get_closest_marker("pages") is None:
         monkeypatch.setattr("roundround.command_line.launch.WITH_PAGE", ())
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """SIGHUP means what it means in a terminal, also where the tests run under nohup, which ignores it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ CODES = {
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("signum", CODES, ids=lambda signum: signum.name)
 def test_a_signal_while_python_imports_prints_no_traceback(
     signum: signal.Signals,

@@ -257,6 +257,7 @@ def signalled(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Ca
     return run
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_run_stopped_at_a_step_goes_on_bit_for_bit(
     signalled: Callable[[int], tuple[int, Path]],
