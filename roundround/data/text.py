@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, reading
-from roundround.data.rows import READERS, read_rows
-from roundround.data.split import MARGIN, decoded, split_stream
+from roundround.data.formats import MARGIN, READERS, decoded, read_rows, split_stream
 from roundround.support.errors import UserError
 from roundround.support.files import check_is_file, home_expanded, sha256
 

@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.recorded import as_dict, overridden
 from roundround.config.schema import EvalConfig
-from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
+from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.data.tasks.examples import Examples, distinct
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.rebuilt import TrainedRun

@@ -19,10 +19,9 @@ from scipy import stats
 
 from roundround.analysis.intervals import wilson
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import BOS, EOS, SEP, Example
+from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
-from roundround.data.tasks.examples import Examples, distinct
 from roundround.data.tasks.parity import Parity
 from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
