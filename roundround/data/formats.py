@@ -14,6 +14,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,16 +142,6 @@ def _json(path: Path, line: int, text: str) -> Any:
         raise UserError(f"{path}, line {line + further}: not valid JSON ({what})") from None
 
 
-def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Comma-separated values with RFC 4180 quotes; line ends and commas may stand inside quotes."""
-    return _table(path, columns, delimiter=",", quoted=True)
-
-
-def _tsv_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Tab-separated values, where a quote is an ordinary character."""
-    return _table(path, columns, delimiter="\t", quoted=False)
-
-
 def _table(path: Path, columns: Sequence[str], *, delimiter: str, quoted: bool) -> Iterator[Row]:
     """Rows by the header's names, or, where all columns asked for are whole numbers, by their place from 0."""
     records = _records(path, delimiter=delimiter, quoted=quoted)
@@ -220,7 +211,7 @@ def _not_parquet(path: Path, error: Exception) -> UserError:
 READERS: Mapping[str, Callable[[Path, Sequence[str]], Iterator[Row]]] = {
     ".jsonl": _json_rows,
     ".json": _json_rows,
-    ".csv": _csv_rows,
-    ".tsv": _tsv_rows,
+    ".csv": partial(_table, delimiter=",", quoted=True),  # as RFC 4180: quotes may hold line ends and commas
+    ".tsv": partial(_table, delimiter="\t", quoted=False),  # where a quote is an ordinary character
     ".parquet": _parquet_rows,
 }

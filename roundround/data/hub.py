@@ -216,16 +216,14 @@ class Hub(Corpus):
     def identity(self) -> str:
         order = None if self.shuffle_seed is None else [self.shuffle_seed, self.streaming]
         options = [self.config, self.split, self.column, self.document_start, self.max_documents, order]
-        return fingerprint(corpus="hub", held_out=self.held_out, name=self.name, commit=self.commit(), options=options)
+        return fingerprint(
+            corpus="hub", held_out=self.held_out, name=self.name, commit=self._hub.commit(), options=options
+        )
 
     def texts(self) -> Iterator[str]:
         rows = self._rows()
         documents = rows if self._start is None else join_rows(rows, self._start)
         return itertools.islice((text for text in documents if text and not text.isspace()), self.max_documents)
-
-    def commit(self) -> str:
-        """The commit that `revision` stands for: asked of the hub, or else of the local cache. UserError."""
-        return self._hub.commit()
 
     def _rows(self) -> Iterator[str]:
         shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have

@@ -9,10 +9,9 @@ be removed: it stays readable for whoever has it open, and anybody else fetches 
 from __future__ import annotations
 
 import os
-import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from roundround.data.store import MOVE, Remote, writing
 from roundround.support.errors import UserError
 
 Array = NDArray[np.unsignedinteger[Any]]
-ATTEMPTS = 2  # of a file that arrives damaged, or is removed before it is opened
 SHARDS = "shards"  # below the cache: copies of those that lie at addresses
 CACHE_BYTES = 20 * 10**9  # of these copies, where no corpus says otherwise
 MOST_OPEN = 64  # files: those of the group of shards at hand, of the next one, and of what is held out
@@ -47,16 +45,16 @@ class OpenFile:
         return os.fstat(self._handle).st_size
 
     def read(self, n_bytes: int, begin: int) -> bytes:
-        """Bytes from a place on, without mapping the file: pages of a map count as memory of the process."""
+        """Bytes from `begin` on, without mapping the file: pages of a map count as memory of the process."""
         parts = []
         while n_bytes and (part := os.pread(self._handle, n_bytes, begin)):
             parts.append(part)
             n_bytes, begin = n_bytes - len(part), begin + len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at an exit `os` may be gone already
         if "_handle" in self.__dict__:  # opened at all
-            os.close(self._handle)
+            close(self._handle)
 
 
 class ShardCache:
@@ -66,7 +64,7 @@ class ShardCache:
         self.folder, self.most_bytes = folder, most_bytes
 
     def open(self, file: ShardFile) -> OpenFile:
-        """The file, opened and what it has to be. UserError where it is damaged or gone at its place."""
+        """The file, opened and what it has to be. UserError where it is damaged or gone where it lies."""
         if isinstance(file.store, Remote):
             return self._copy(file.store, file)
         try:
@@ -79,19 +77,14 @@ class ShardCache:
 
     def _copy(self, store: Remote, file: ShardFile) -> OpenFile:
         path = self.folder / f"{file.sha256}.bin"
-        for attempt in range(1, ATTEMPTS + 1):
-            opened = self._there(path, file)
-            if opened is not None:
-                return opened
+        opened = self._there(path, file)
+        if opened is None:
             with writing(self.folder, f"lower data.cache_gb, or {MOVE}"):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with FileLock(self.folder / f"{file.sha256[:2]}.lock"):  # 256 of them, not one a shard
-                    opened = self._there(path, file)
-                    if opened is not None:
-                        return opened
-                    self._fetch(store, file, path, last=attempt == ATTEMPTS)
+                    opened = self._there(path, file) or self._fetch(store, file, path)
                 self._evict(path)
-        raise lost(file, "it was removed from the cache while it was fetched")
+        return opened
 
     def _there(self, path: Path, file: ShardFile) -> OpenFile | None:
         """A copy that is as it should be. One that is not is removed."""
@@ -106,19 +99,18 @@ class ShardCache:
             return opened
         return None
 
-    def _fetch(self, store: Remote, file: ShardFile, path: Path, *, last: bool) -> None:
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
+    def _fetch(self, store: Remote, file: ShardFile, path: Path) -> OpenFile:
+        temporary = self.folder / f".{file.sha256}.{os.getpid()}.tmp"
         try:
             store.fetch(file.name, temporary)
             file.check(temporary)
+            opened = OpenFile(temporary)  # before anybody can remove it
             os.replace(temporary, path)
+            return opened
         except FileNotFoundError as error:
             raise lost(file, "it is gone") from error
         except Damaged as damage:
-            if last:
-                raise lost(file, str(damage)) from damage
+            raise lost(file, str(damage)) from damage
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import groupby
 from operator import itemgetter
@@ -24,6 +24,7 @@ from roundround.data.corpora import Corpus, fingerprint, reading
 from roundround.data.encoding import Document, Encoded, encoding, tokenizer_threads
 from roundround.data.entry import (
     BEGUN,
+    COUNTS,
     FILES,
     META,
     SPLITS,
@@ -133,7 +134,8 @@ def _build(
             with suppress(Exception):
                 _leave_whole_shards(store)
             raise
-    log.info("tokenised: %s", "; ".join(_summary(split, meta[split]) for split in SPLITS))
+    found = (f"{split} {', '.join(f'{meta[split][count]:,} {count}' for count in COUNTS)}" for split in SPLITS)
+    log.info("tokenised: %s", "; ".join(found))
     ready = _load(store)
     if ready is None:
         raise UserError(f"the tokens just written in {store.address} read back otherwise; does the disk fail? {MOVE}")
@@ -162,10 +164,6 @@ def is_ours(name: str) -> bool:
 
 def is_unfinished(name: str) -> bool:
     return name.endswith(".tmp") or TEMPORARY.fullmatch(name) is not None
-
-
-def _summary(split: str, counts: Mapping[str, int]) -> str:
-    return f"{split} {counts['documents']:,} documents, {counts['tokens']:,} tokens, {counts['bytes']:,} bytes"
 
 
 def _write_corpus(

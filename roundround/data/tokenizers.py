@@ -11,6 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -134,18 +135,16 @@ class HuggingFace(TokenizerRecipe):
         if not name.strip():
             raise ValueError(f"name is '{name}'; give a model on the hub or a folder")
         self.name = name
-        self._vocabulary: Vocabulary | None = None
 
     def identity(self) -> str:
-        return content_identity(self._loaded())
+        return content_identity(self._vocabulary)
 
     def build(self, texts: Iterable[str]) -> Vocabulary:
-        return self._loaded()
-
-    def _loaded(self) -> Vocabulary:
-        if self._vocabulary is None:
-            self._vocabulary = vocabulary_of(self._find(), self.name)
         return self._vocabulary
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self._find(), self.name)
 
     def _find(self) -> Any:
         """From a folder or the local cache, else from the hub. UserError."""

@@ -183,7 +183,10 @@ class Examples:
     def __getitem__(self, i: int) -> Example:
         if self.stored is not None:
             return self.stored.at(i)
-        self._go_to(i)
+        # the counter-based generator goes to where the numbers of example i begin, 2^128 further for each example
+        self._state["state"]["counter"][:] = [0, 0, i, self.length or 0]
+        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # nothing is left over from another example
+        self._bits.state = self._state
         length = self.task.train_length(self._rng) if self.length is None else self.length
         for _ in range(MOST_DRAWS):  # of one length, or those with few examples of this split would be rarer
             example = self.task.example(self._rng, length)
@@ -191,12 +194,6 @@ class Examples:
                 return example
         self.n_shared += 1
         return example
-
-    def _go_to(self, i: int) -> None:
-        """Put the counter-based generator where the numbers of example i begin, 2^128 further for each example."""
-        self._state["state"]["counter"][:] = [0, 0, i, self.length or 0]
-        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # nothing is left over from another example
-        self._bits.state = self._state
 
 
 def share_of(example: Example) -> int:

@@ -212,7 +212,10 @@ class ClrsTextFiles(StoredClrsText):
             validation_examples=validation_examples,
         )
         paths = {"train": path} | ({} if test_path is None else {"test": test_path})
-        self.files = {which: files_at(path) for which, path in paths.items()}
+        self.files = {  # as data=text expands paths, and finds what cannot be read
+            which: TextFiles(path=path, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
+            for which, path in paths.items()
+        }
 
     def origin(self) -> dict[str, object]:
         hashes = {}
@@ -227,11 +230,6 @@ class ClrsTextFiles(StoredClrsText):
         paths, texts = self.files[which].files(), list[Text]()
         where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         return table(where, rows_of(paths, texts), texts.__getitem__)
-
-
-def files_at(path: list[str]) -> TextFiles:
-    """Expands paths, and finds what cannot be read, as data=text does."""
-    return TextFiles(path=path, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
 
 
 def rows_of(paths: list[Path], texts: list[Text]) -> Iterator[Mapping[str, object]]:

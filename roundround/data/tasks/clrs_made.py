@@ -224,8 +224,9 @@ def dm_clrs() -> Any:
     """The package. UserError where it is not installed."""
     if sys.modules.get("clrs") is None:
         try:
-            with on_the_cpu(), nothing_on_stderr(), warnings.catch_warnings():
+            with nothing_on_stderr(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                os.environ["JAX_PLATFORMS"] = "cpu"  # else it takes three quarters of an accelerator's memory
                 import clrs  # noqa: F401
                 from absl import logging
         except ImportError as error:
@@ -235,18 +236,6 @@ def dm_clrs() -> Any:
             ) from None
         logging.set_verbosity("error")  # else the first sampler says that it samples
     return sys.modules["clrs"]
-
-
-@contextmanager
-def on_the_cpu() -> Iterator[None]:
-    """Inside, JAX is imported for CPUs alone: it would take three quarters of an accelerator's memory."""
-    before = os.environ.get("JAX_PLATFORMS")
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    try:
-        yield
-    finally:
-        del os.environ["JAX_PLATFORMS"]
-        os.environ |= {} if before is None else {"JAX_PLATFORMS": before}
 
 
 @contextmanager
