@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.data.places import Folder, place_of
+from roundround.data.store import Folder, open_store
 from roundround.data.text import TextFiles
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes
 
@@ -97,12 +97,11 @@ def reader(path: Path, n_steps: int) -> None:
 
     from roundround.data.batches import Shares, TrainingWindows
     from roundround.data.prepared import Prepared
-    from roundround.data.token_data import opened
-    from roundround.data.tokens import make
+    from roundround.data.tokens import make, opened
 
     model = read("model", "small")
     with tempfile.TemporaryDirectory() as name:
-        make(corpus_of(path), Bytes(), place_of("memory://benchmark", "to"), Path(name))
+        make(corpus_of(path), Bytes(), open_store("memory://benchmark", "to"), Path(name))
         data = opened(Prepared(path="memory://benchmark", cache_gb=1).entry(), Path(name))
         plan = Shares(batch_size=BATCH["small"], n_steps=n_steps)
         windows = TrainingWindows(data.train, plan, seed=0, length=int(model.train_length))
@@ -122,8 +121,7 @@ def memory(path: Path, megabytes: list[int]) -> None:
 def one(path: Path, megabytes: int) -> None:
     """Write a text of this size, prepare it, read 300 batches; the most memory that took."""
     from roundround.data.batches import Shares, TrainingWindows
-    from roundround.data.token_data import opened
-    from roundround.data.tokens import make
+    from roundround.data.tokens import make, opened
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

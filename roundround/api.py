@@ -17,7 +17,7 @@ from torch import nn
 from roundround.analysis.compare import compare as compare
 from roundround.attention.keys import AttentionShape
 from roundround.config.options import load_option, named
-from roundround.data.vocabulary import Vocabulary
+from roundround.data.tokenizers import Vocabulary
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.probing.probe import BATCH_TOKENS, Probe, observe

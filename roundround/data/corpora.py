@@ -8,14 +8,21 @@ import os
 import re
 import signal
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from roundround.data.source import Source
 from roundround.support.errors import UserError
 
 SECONDS = 10  # of processor time for the searches in a piece of text, of some MB at most: ordinary ones take a few ms
+
+
+class Source(ABC):
+    """What a node `data` describes: where the sequences come from that a decoder learns, a corpus or a task."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """sha256 (hex) of everything that decides the sequences: equal identities give equal ones."""
 
 
 class Corpus(Source):

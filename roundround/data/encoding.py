@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from roundround.data.entry import SPLITS, dtype_of_ids
-from roundround.data.token_bytes import BYTES, bytes_of_tokens
-from roundround.data.tokenizers import Bytes
-from roundround.data.vocabulary import Vocabulary, open_vocabulary
+from roundround.data.entry import BYTES, SPLITS, dtype_of_ids
+from roundround.data.tokenizers import Bytes, Vocabulary, open_vocabulary
 from roundround.distributed.interruption import interrupts_blocked
 from roundround.support.errors import Failed
 
 Document = tuple[bool, str]  # is held out, text
+Numbered = tuple[int, list[Document]]  # a batch, and the shard that it lies in
 Ids = NDArray[np.unsignedinteger[Any]]
 
 
@@ -81,6 +80,20 @@ class Encoder:
         return np.concatenate([np.empty(0, self.dtype), *parts])
 
 
+def bytes_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.uint32]:
+    """UTF-8 bytes of the text that each token stands for, and 0 for the end of the document: [n_tokens + 1].
+
+    offsets: (first, last + 1) character of each token, as `tokenizers` gives them. Characters that no token claims,
+    such as a dropped space, count with the next token, or the last one; of tokens that share a character the first has
+    all its bytes.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    up_to = np.concatenate([[0], np.cumsum(1 + (codes > 0x7F) + (codes > 0x7FF) + (codes > 0xFFFF))])
+    reached = np.maximum.accumulate(up_to[[last for _, last in offsets]]) if offsets else np.empty(0, up_to.dtype)
+    reached[-1:] = up_to[-1]
+    return np.append(np.diff(reached, prepend=0), 0).astype(BYTES)
+
+
 def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """`bytes_of_tokens` where every byte is a token: the first byte of a character has all its bytes."""
     begins = np.flatnonzero((values & 0xC0) != 0x80)
@@ -92,8 +105,8 @@ def _bytes_of_bytes(values: NDArray[np.uint8]) -> NDArray[np.uint32]:
 @contextmanager
 def encoding(
     vocabulary: Vocabulary, n_processes: int | None
-) -> Iterator[Callable[[Iterable[list[Document]]], Iterator[Encoded]]]:
-    """A function from batches to what they become, in the same order.
+) -> Iterator[Callable[[Iterable[Numbered]], Iterator[tuple[int, Encoded]]]]:
+    """A function from numbered batches to what they become, in the same order.
 
     n_processes: 1 for this one, with one thread; more for as many beside this one, of one thread each; None for this
     one and the threads of the tokenizer. `Failed` where the system ends one of them.
@@ -101,7 +114,7 @@ def encoding(
     if n_processes is None or n_processes == 1:
         with tokenizer_threads(n_processes is None):
             encoder = Encoder(vocabulary)
-            yield lambda batches: map(encoder, batches)
+            yield lambda batches: ((number, encoder(batch)) for number, batch in batches)
         return
     start = (vocabulary.tokenizer.to_str(), vocabulary.end_of_document, vocabulary.reads_special_tokens)
     pool = ProcessPoolExecutor(n_processes, get_context("spawn"), initializer=_begin, initargs=start)
@@ -115,15 +128,16 @@ def encoding(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _in_order(pool: ProcessPoolExecutor, batches: Iterable[list[Document]], most: int) -> Iterator[Encoded]:
+def _in_order(pool: ProcessPoolExecutor, batches: Iterable[Numbered], most: int) -> Iterator[tuple[int, Encoded]]:
     """At most so many batches are on their way at once: memory does not grow with the corpus."""
-    waiting: deque[Future[Encoded]] = deque()
-    for batch in batches:
-        waiting.append(pool.submit(_encode, batch))
+    waiting: deque[tuple[int, Future[Encoded]]] = deque()
+    for number, batch in batches:
+        waiting.append((number, pool.submit(_encode, batch)))
         if len(waiting) > most:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+            first, found = waiting.popleft()
+            yield first, found.result()
+    for number, found in waiting:
+        yield number, found.result()
 
 
 _encoder: list[Encoder] = []  # of a process that `encoding` started

@@ -12,14 +12,14 @@ Of the arrays in a folder, an opening reads those of a corpus of one shard below
 where their size, times or inode differ from those that stamps.json has from their last reading, as git does: 20 GB
 would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever wrote them; what a
 failing disk changes beneath the file system is noticed in small corpora alone. What comes from an address is read
-whole when it arrives (`shard_cache.py`).
+whole when it arrives (`stream.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +29,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from roundround.data.corpora import fingerprint
-from roundround.data.places import Folder, Place
-from roundround.data.token_bytes import BYTES
-from roundround.data.vocabulary import Vocabulary, check_ids, open_vocabulary
+from roundround.data.store import Folder, Store
+from roundround.data.tokenizers import Vocabulary, check_ids, open_vocabulary
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import check_is_file, parse_json, read_text, write_atomically
 
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
 COUNTS = ("documents", "tokens", "bytes")
+BYTES = np.dtype("uint32")  # of text that a token stands for; one for a whole unknown word can have many
 BEGUN, META, TOKENIZER, STAMPS = "begun.json", "meta.json", "tokenizer.json", "stamps.json"
 LARGE = 1 << 25  # bytes of an array that is not read whole at every opening
 BLOCK = 1 << 22
@@ -51,7 +51,7 @@ class Damaged(Exception):
 class Entry:
     """What was written. meta: the counts and hashes of meta.json."""
 
-    place: Place
+    store: Store
     meta: dict[str, Any]
     vocabulary: Vocabulary
 
@@ -60,7 +60,7 @@ class Entry:
 class ShardFile:
     """An array of a shard: where it lies, and what it has to be. n_vocab: one more than the largest id; None: any."""
 
-    place: Place
+    store: Store
     name: str
     n_values: int
     dtype: np.dtype[Any]
@@ -101,6 +101,11 @@ def dtype_of_ids(n_vocab: int) -> np.dtype[Any]:
     return np.dtype("uint16" if n_vocab <= 2**16 else "uint32")
 
 
+def dtype_of(array: str, meta: dict[str, Any]) -> np.dtype[Any]:
+    """Of train, held_out or held_out_bytes."""
+    return dtype_of_ids(meta["n_vocab"]) if array in SPLITS else BYTES
+
+
 def file_name(array: str, number: int) -> str:
     return f"{array}-{number:05d}.bin"
 
@@ -110,24 +115,24 @@ def record_name(number: int) -> str:
     return f"shard-{number:05d}.json"
 
 
-def write_sealed(place: Place, name: str, values: dict[str, Any]) -> None:
+def write_sealed(store: Store, name: str, values: dict[str, Any]) -> None:
     """Write json that holds its own hash."""
-    place.write_text(name, json.dumps(values | {"sha256_of_this": fingerprint(**values)}, indent=1))
+    store.write_text(name, json.dumps(values | {"sha256_of_this": fingerprint(**values)}, indent=1))
 
 
-def read_sealed(place: Place, name: str) -> dict[str, Any]:
+def read_sealed(store: Store, name: str) -> dict[str, Any]:
     """The values that `write_sealed` was given; Damaged where they are others, or not there."""
     with checking():
-        values: dict[str, Any] = parse_json(place.read_text(name))
+        values: dict[str, Any] = parse_json(store.read_text(name))
         if values.pop("sha256_of_this") != fingerprint(**values):
             raise Damaged(f"{name} was changed")
         return values
 
 
-def read_vocabulary(place: Place, about: dict[str, Any]) -> Vocabulary:
-    """The tokenizer that lies there, as begun.json or meta.json tells of it; else Damaged."""
+def read_vocabulary(store: Store, about: dict[str, Any]) -> Vocabulary:
+    """The tokenizer that lies there, as begun.json or meta.json describes it; else Damaged."""
     with checking():
-        text, end = place.read_text(TOKENIZER), about["end_of_document"]
+        text, end = store.read_text(TOKENIZER), about["end_of_document"]
         if hashlib.sha256(text.encode()).hexdigest() != about["tokenizer_hash"]:
             raise Damaged("tokenizer.json was changed")
         tokenizer = Tokenizer.from_str(text)
@@ -141,58 +146,42 @@ def read_vocabulary(place: Place, about: dict[str, Any]) -> Vocabulary:
         return vocabulary
 
 
-def read_entry(place: Place) -> Entry:
+def read_entry(store: Store) -> Entry:
     """A whole prepared corpus, checked; Damaged where anything in it is not as it was written, or is not there."""
     with checking():
-        meta = read_sealed(place, META)
-        entry = Entry(place=place, meta=meta, vocabulary=read_vocabulary(place, meta))
-        sums = {split: dict.fromkeys(COUNTS, 0) for split in SPLITS}
-        for shard in meta["shards"]:
-            for split in SPLITS:
-                for count in COUNTS:
-                    sums[split][count] += shard[split][count]
+        meta = read_sealed(store, META)
+        entry = Entry(store=store, meta=meta, vocabulary=read_vocabulary(store, meta))
         counts = [shard[split][count] for shard in meta["shards"] for split in SPLITS for count in COUNTS]
         texts = [meta[name] for name in ("corpus_hash", "tokenizer", "tokenizer_content")]
         right = all(type(n) is int and n >= 0 for n in counts) and all(isinstance(text, str) for text in texts)
-        if not right or sums != {split: meta[split] for split in SPLITS}:
+        if not right or summed(meta["shards"]) != {split: meta[split] for split in SPLITS}:
             raise Damaged("meta.json was changed")
-        if isinstance(place, Folder):
-            _check_arrays(place, [file for array in FILES for file in files_of(entry, array)])
+        if isinstance(store, Folder):
+            _check_arrays(store, [file for array in FILES for file in files_of(entry, array)])
         return entry
+
+
+def summed(shards: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """The counts of each split over all shards."""
+    return {split: {count: sum(shard[split][count] for shard in shards) for count in COUNTS} for split in SPLITS}
 
 
 def files_of(entry: Entry, array: str) -> list[ShardFile]:
     """The files of an array (train, held_out, held_out_bytes), shard after shard; those without a value left out."""
-    found = [shard_file(entry.place, entry.meta, shard, n, array) for n, shard in enumerate(entry.meta["shards"])]
+    found = [shard_file(entry.store, entry.meta, shard, n, array) for n, shard in enumerate(entry.meta["shards"])]
     return [file for file in found if file.n_values]
 
 
-def shard_file(place: Place, meta: dict[str, Any], shard: dict[str, Any], number: int, array: str) -> ShardFile:
-    """An array of a shard as its record tells of it."""
-    ids = array in SPLITS
+def shard_file(store: Store, meta: dict[str, Any], shard: dict[str, Any], number: int, array: str) -> ShardFile:
+    """An array of a shard as its record describes it."""
     return ShardFile(
-        place=place,
+        store=store,
         name=file_name(array, number),
         n_values=shard[array.removesuffix("_bytes")]["tokens"],
-        dtype=dtype_of_ids(meta["n_vocab"]) if ids else BYTES,
+        dtype=dtype_of(array, meta),
         sha256=shard["sha256"][array],
-        n_vocab=meta["n_vocab"] if ids else None,
+        n_vocab=meta["n_vocab"] if array in SPLITS else None,
     )
-
-
-def is_whole(place: Place, meta: dict[str, Any], shard: dict[str, Any], number: int) -> bool:
-    """Whether the files of a shard are those of its record: read in a folder, their sizes at an address."""
-    try:
-        with checking():
-            files = [shard_file(place, meta, shard, number, array) for array in FILES]
-            for file in files:
-                if file.n_values and isinstance(place, Folder):
-                    file.check(place.path / file.name)
-                elif file.n_values and place.size(file.name) != file.n_bytes:
-                    return False
-    except Damaged:
-        return False
-    return True
 
 
 def _check_arrays(folder: Folder, files: list[ShardFile]) -> None:
@@ -208,23 +197,15 @@ def _check_arrays(folder: Folder, files: list[ShardFile]) -> None:
         if not large or before.get(file.name) != stamps[file.name]:
             file.check(folder.path / file.name)
             read_large |= large
-    if read_large:
-        _write_stamps(folder, stamps)
+    if read_large:  # the stamps were taken before the arrays were read: later ones could be those of other bytes
+        with suppress(OSError):  # in a folder that cannot be written they are read at each opening
+            write_atomically(folder.path / STAMPS, json.dumps(stamps))
 
 
 def _stamp(path: Path) -> list[int]:
     """What changes with any writing: size, both times in ns, inode. OSError where it is no file, such as a pipe."""
     found = check_is_file(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
-
-
-def _write_stamps(folder: Folder, stamps: dict[str, list[int]]) -> None:
-    """Remembers arrays as read; in a folder that cannot be written they are read at each opening.
-
-    The stamps were taken before the arrays were read: later ones could be those of other bytes.
-    """
-    with suppress(OSError):
-        write_atomically(folder.path / STAMPS, json.dumps(stamps))
 
 
 def _read_stamps(folder: Folder) -> dict[str, list[int]]:

@@ -1,17 +1,170 @@
-"""Data sets of the Hugging Face hub as a corpus."""
+"""The Hugging Face hub: whether it answers, its data sets or their cached copies, and such a set as a corpus.
+
+Without a network its libraries retry for 23 s (a data set) or 49 s (a tokenizer), as measured with huggingface_hub 2.4:
+so whether it answers is decided first, in seconds.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
-from typing import final
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
 
-from roundround.data.corpora import Corpus, compiled, fingerprint, in_time
-from roundround.data.hub_rows import HubRows
-from roundround.data.rows import join_columns
+from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, in_time
+from roundround.data.formats import check_columns, join_columns
+from roundround.support.errors import UserError
 
+SECONDS = 5.0  # a proxy or a slow line answers a HEAD request in less
+COMMIT = re.compile(r"[0-9a-f]{40}")
 ROWS_AT_ONCE = 256
+
+
+def hub_is_reachable() -> bool:
+    """Whether the hub answers; proxies, HF_ENDPOINT and HF_HUB_OFFLINE are heeded."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+    except Exception:  # each version of huggingface_hub has its own client library, with its own errors
+        return False
+    return True
+
+
+def is_cached(name: str) -> bool:
+    """Whether the weights of a model on the hub lie in the local cache, in safetensors."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+    return any(folder.glob("snapshots/*/*.safetensors"))
+
+
+def cached_commit(name: str, revision: str | None) -> str | None:
+    """The commit of a data set that the local cache knows for a branch or tag, else the newest it has; or None."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
+    reference = folder / "refs" / (revision or "main")
+    if reference.is_file():
+        return reference.read_text().strip()
+    snapshots = sorted(folder.glob("snapshots/*"), key=lambda path: path.stat().st_mtime)
+    return snapshots[-1].name if snapshots and revision is None else None
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Inside, data sets come from the local cache at once, as under HF_HUB_OFFLINE=1."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
+
+
+@dataclass(kw_only=True)
+class HubRows:
+    """One split of a data set. streaming: read without keeping a copy.
+
+    name_key, revision_key: the keys of the config that say which. without_network: what there is instead.
+    """
+
+    name: str
+    config: str | None
+    split: str
+    revision: str | None
+    streaming: bool
+    name_key: str = "data.name"
+    revision_key: str = "data.revision"
+    without_network: str
+    _commit: str | None = field(default=None, init=False)
+
+    def commit(self) -> str:
+        """The commit that `revision` stands for: asked of the hub, or else of the local cache. UserError."""
+        if self._commit is None:
+            fixed = self.revision is not None and COMMIT.fullmatch(self.revision)
+            self._commit = self.revision if fixed else self._resolve()
+        assert self._commit is not None
+        return self._commit
+
+    def open(self, columns: Sequence[str], *, copy_serves: bool = True) -> Any:
+        """The `Dataset`, or `IterableDataset` when streaming. UserError where config, split or a column is wrong.
+
+        copy_serves: whether, without a network, the rows of a copy are as good as streamed ones.
+        """
+        import datasets
+
+        commit = self.commit()
+        if not sys.stderr.isatty():
+            datasets.disable_progress_bars()
+        try:
+            if hub_is_reachable():
+                rows = self._load(commit, streaming=self.streaming)
+            elif copy_serves:
+                rows = self._load_cached(commit)
+            else:
+                raise self._unreachable()
+        except UserError:
+            raise
+        except Exception as error:  # the libraries' errors differ between versions; each has one telling line
+            raise UserError(f"data set '{self.name}': {first_line(error)}") from None
+        check_columns(f"data set '{self.name}'", rows.column_names or list(next(iter(rows))), columns)
+        return rows
+
+    def _resolve(self) -> str:
+        from huggingface_hub import HfApi, errors
+
+        if not hub_is_reachable():
+            cached = cached_commit(self.name, self.revision)
+            if cached is None:
+                raise self._unreachable()
+            return cached
+        try:
+            return str(HfApi().dataset_info(self.name, revision=self.revision).sha)
+        except errors.RevisionNotFoundError:
+            raise UserError(
+                f"data set '{self.name}' has no revision '{self.revision}'; set {self.revision_key}"
+            ) from None
+        except (errors.RepositoryNotFoundError, errors.HFValidationError):
+            raise UserError(
+                f"no data set '{self.name}' on the Hugging Face hub, or it is private: check {self.name_key}, or log in"
+            ) from None
+        except errors.HfHubHTTPError as error:
+            raise UserError(f"data set '{self.name}': the hub refuses ({first_line(error)})") from None
+
+    def _unreachable(self) -> UserError:
+        return UserError(
+            f"data set '{self.name}': the Hugging Face hub cannot be reached and no copy is cached here; without a "
+            f"network use {self.without_network}, or a copy cached by an earlier run"
+        )
+
+    def _load(self, commit: str, *, streaming: bool) -> Any:
+        import datasets
+
+        return datasets.load_dataset(self.name, self.config, split=self.split, revision=commit, streaming=streaming)
+
+    def _load_cached(self, commit: str) -> Any:
+        """What an earlier run without streaming left; its folder is named by the commit."""
+        try:
+            with offline():
+                rows = self._load(commit, streaming=False)
+        except (OSError, ValueError):
+            raise self._unreachable() from None
+        cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
+        if cached != {commit}:
+            raise UserError(
+                f"data set '{self.name}': the cached copy is of another commit; set {self.revision_key}={cached.pop()}"
+            )
+        return rows
 
 
 @final
@@ -63,16 +216,14 @@ class Hub(Corpus):
     def identity(self) -> str:
         order = None if self.shuffle_seed is None else [self.shuffle_seed, self.streaming]
         options = [self.config, self.split, self.column, self.document_start, self.max_documents, order]
-        return fingerprint(corpus="hub", held_out=self.held_out, name=self.name, commit=self.commit(), options=options)
+        return fingerprint(
+            corpus="hub", held_out=self.held_out, name=self.name, commit=self._hub.commit(), options=options
+        )
 
     def texts(self) -> Iterator[str]:
         rows = self._rows()
         documents = rows if self._start is None else join_rows(rows, self._start)
         return itertools.islice((text for text in documents if text and not text.isspace()), self.max_documents)
-
-    def commit(self) -> str:
-        """The commit that `revision` stands for: asked of the hub, or else of the local cache. UserError."""
-        return self._hub.commit()
 
     def _rows(self) -> Iterator[str]:
         shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have

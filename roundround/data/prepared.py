@@ -1,4 +1,4 @@
-"""A corpus that `roundround prepare` has tokenised, by the place where it lies."""
+"""A corpus that `roundround prepare` has tokenised, by the folder or address where it lies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import final
 
 from roundround.data.corpora import Corpus
 from roundround.data.entry import Damaged, Entry, read_entry
-from roundround.data.places import place_of
-from roundround.data.token_data import default_cache_dir, opened
+from roundround.data.store import default_cache_dir, open_store
+from roundround.data.stream import streams_of
 from roundround.support.errors import UserError
 
 
@@ -32,13 +32,13 @@ class Prepared(Corpus):
     def entry(self) -> Entry:
         """What lies there. UserError where that is no whole prepared corpus."""
         if self._entry is None:
-            place = place_of(self.path, "data.path")
+            store = open_store(self.path, "data.path")
             try:
-                self._entry = read_entry(place)
+                self._entry = read_entry(store)
             except Damaged as damage:
                 raise UserError(
-                    f"{place.address}: not a whole prepared corpus ({damage}); make it, or what is damaged of it, with "
-                    f"roundround prepare data=... to={place.address}"
+                    f"{store.address}: not a whole prepared corpus ({damage}); make it, or what is damaged of it, with "
+                    f"roundround prepare data=... to={store.address}"
                 ) from damage
         return self._entry
 
@@ -48,10 +48,9 @@ class Prepared(Corpus):
     def texts(self) -> Iterator[str]:
         """The held-out documents, read back from their tokens."""
         entry = self.entry()
-        data = opened(entry, default_cache_dir(), self.cache_bytes)
         document: list[int] = []
-        for token in data.held_out:
-            if token != data.end_of_document:
+        for token in streams_of(entry, default_cache_dir(), self.cache_bytes)["held_out"]:
+            if token != entry.vocabulary.end_of_document:
                 document.append(token)
             else:
                 yield entry.vocabulary.decode(document)

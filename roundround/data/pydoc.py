@@ -38,14 +38,10 @@ class PyDoc(Corpus):
 
     def texts(self) -> Iterator[str]:
         if self._texts is None:  # training a tokenizer and then encoding need it twice
-            self._texts = [*_topics(), *_docstrings()]
+            from pydoc_data.topics import topics
+
+            self._texts = [*(topics[name] for name in sorted(topics)), *_docstrings()]
         return iter(self._texts)
-
-
-def _topics() -> list[str]:
-    from pydoc_data.topics import topics
-
-    return [topics[name] for name in sorted(topics)]
 
 
 def _docstrings() -> Iterator[str]:

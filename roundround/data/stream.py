@@ -1,26 +1,141 @@
-"""Tokens that lie in shards, read as one array: nothing is in memory until it is asked for."""
+"""Tokens that lie in shards, read as one array: nothing is in memory until it is asked for.
+
+Shards behind an address are copied to the local disk, up to a size, for all jobs and ranks of a machine. A copy is
+named by its sha256 and is checked when it arrives. A process that needs one that is not there fetches it, one process
+at a time; then the copies used longest ago are removed until the rest is small enough. A file that is being read can
+be removed: it stays readable for whoever has it open, and anybody else fetches it again.
+"""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import DTypeLike, NDArray
 
-from roundround.data.entry import ShardFile
-from roundround.data.shard_cache import OpenFile, ShardCache
+from roundround.data.entry import FILES, Damaged, Entry, ShardFile, dtype_of, files_of
+from roundround.data.store import MOVE, Remote, writing
+from roundround.support.errors import UserError
 
 Array = NDArray[np.unsignedinteger[Any]]
+SHARDS = "shards"  # below the cache: copies of those that lie at addresses
+CACHE_BYTES = 20 * 10**9  # of these copies, where no corpus says otherwise
 MOST_OPEN = 64  # files: those of the group of shards at hand, of the next one, and of what is held out
 FETCHED_AT_ONCE = 4
 BLOCK = 1 << 20  # values
+
+
+class OpenFile:
+    """A file that stays readable when its name is gone, until nobody has it. OSError where there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+
+    def size(self) -> int:
+        return os.fstat(self._handle).st_size
+
+    def read(self, n_bytes: int, begin: int) -> bytes:
+        """Bytes from `begin` on, without mapping the file: pages of a map count as memory of the process."""
+        parts = []
+        while n_bytes and (part := os.pread(self._handle, n_bytes, begin)):
+            parts.append(part)
+            n_bytes, begin = n_bytes - len(part), begin + len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at an exit `os` may be gone already
+        if "_handle" in self.__dict__:  # opened at all
+            close(self._handle)
+
+
+class ShardCache:
+    """Opens the files of shards: where they lie in a folder, else a copy. most_bytes: of all copies together."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+
+    def open(self, file: ShardFile) -> OpenFile:
+        """The file, opened and what it has to be. UserError where it is damaged or gone where it lies."""
+        if isinstance(file.store, Remote):
+            return self._copy(file.store, file)
+        try:
+            opened = OpenFile(file.store.path / file.name)
+        except OSError as error:
+            raise lost(file, error.strerror or "it cannot be read") from error
+        if opened.size() != file.n_bytes:
+            raise lost(file, "it was cut")
+        return opened
+
+    def _copy(self, store: Remote, file: ShardFile) -> OpenFile:
+        path = self.folder / f"{file.sha256}.bin"
+        opened = self._there(path, file)
+        if opened is None:
+            with writing(self.folder, f"lower data.cache_gb, or {MOVE}"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with FileLock(self.folder / f"{file.sha256[:2]}.lock"):  # 256 of them, not one a shard
+                    opened = self._there(path, file) or self._fetch(store, file, path)
+                self._evict(path)
+        return opened
+
+    def _there(self, path: Path, file: ShardFile) -> OpenFile | None:
+        """A copy that is as it should be. One that is not is removed."""
+        with suppress(OSError):
+            opened = OpenFile(path)
+            try:
+                file.check(path)
+            except Damaged:
+                path.unlink(missing_ok=True)
+                return None
+            os.utime(path)
+            return opened
+        return None
+
+    def _fetch(self, store: Remote, file: ShardFile, path: Path) -> OpenFile:
+        temporary = self.folder / f".{file.sha256}.{os.getpid()}.tmp"
+        try:
+            store.fetch(file.name, temporary)
+            file.check(temporary)
+            opened = OpenFile(temporary)  # before anybody can remove it
+            os.replace(temporary, path)
+            return opened
+        except FileNotFoundError as error:
+            raise lost(file, "it is gone") from error
+        except Damaged as damage:
+            raise lost(file, str(damage)) from damage
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _evict(self, newest: Path) -> None:
+        """Remove the copies used longest ago, but not the newest, until all are as small as they should be."""
+        with FileLock(self.folder / "evict.lock"):
+            found = []
+            for path in self.folder.glob("*.bin"):
+                with suppress(FileNotFoundError):
+                    status = path.stat()
+                    found.append((status.st_mtime_ns, status.st_size, path))
+            total = sum(size for _, size, _ in found)
+            for _, size, path in sorted(found):
+                if total <= self.most_bytes:
+                    return
+                if path != newest:
+                    path.unlink(missing_ok=True)
+                    total -= size
+
+
+def lost(file: ShardFile, why: str) -> UserError:
+    """A shard that cannot be read from where it lies."""
+    return UserError(
+        f"{file.store.address}/{file.name}: {why}; roundround prepare with the same data= and to= makes it again"
+    )
 
 
 class OpenShards:
@@ -46,7 +161,7 @@ class OpenShards:
         if self._process != os.getpid():  # a worker of a loader, which has the open files and none of the threads
             self._threads, self._process = ThreadPoolExecutor(FETCHED_AT_ONCE), os.getpid()
             self._files = OrderedDict((key, found) for key, found in self._files.items() if found.done())
-        key = (file.place.address, file.name)
+        key = (file.store.address, file.name)
         if key not in self._files:
             self._files[key] = self._threads.submit(self._cache.open, file)
             while len(self._files) > MOST_OPEN:
@@ -73,10 +188,6 @@ class TokenStream:
     def __init__(self, segments: Sequence[Segment], dtype: np.dtype[Any], opened: OpenShards) -> None:
         self.segments, self.dtype, self._opened = list(segments), dtype, opened
         self._ends = list(accumulate(map(len, self.segments)))
-
-    @classmethod
-    def of_files(cls, files: Sequence[ShardFile], dtype: np.dtype[Any], opened: OpenShards) -> TokenStream:
-        return cls([Segment(file, 0, file.n_values) for file in files], dtype, opened)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -129,6 +240,17 @@ class TokenStream:
             first, upto = last - len(segment), min(end, last)
             yield Segment(segment.file, segment.begin + begin - first, segment.begin + upto - first)
             begin, number = upto, number + 1
+
+
+def streams_of(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> dict[str, TokenStream]:
+    """The arrays of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
+    opened = OpenShards(ShardCache(cache_dir / SHARDS, most_bytes))
+    return {
+        array: TokenStream(
+            [Segment(file, 0, file.n_values) for file in files_of(entry, array)], dtype_of(array, entry.meta), opened
+        )
+        for array in FILES
+    }
 
 
 def joined(streams: Sequence[TokenStream]) -> TokenStream:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, reading
-from roundround.data.rows import READERS, read_rows
-from roundround.data.split import MARGIN, decoded, split_stream
+from roundround.data.formats import MARGIN, READERS, decoded, read_rows, split_stream
 from roundround.support.errors import UserError
 from roundround.support.files import check_is_file, home_expanded, sha256
 
@@ -59,7 +58,8 @@ class TextFiles(Corpus):
         self._separator = compiled("split_regex", split_regex)
 
     def identity(self) -> str:
-        contents = [[path.suffix.lower(), _sha256(path)] for path in self.files()]
+        with reading("the corpus"):
+            contents = [[path.suffix.lower(), sha256(path)] for path in self.files()]
         options = [self.column, self.split_regex, self.max_chars, *([self.keep_chars] if self.keep_chars else [])]
         return fingerprint(corpus="text", held_out=self.held_out, options=options, contents=contents)
 
@@ -135,8 +135,3 @@ def _below(folder: Path) -> list[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _sha256(path: Path) -> str:
-    with reading(path):
-        return sha256(path)

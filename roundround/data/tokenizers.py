@@ -1,32 +1,64 @@
-"""Tokenizers: raw bytes, byte-level BPE learnt from the corpus, or one from the Hugging Face hub."""
+"""Tokenizers: raw bytes, byte-level BPE learnt from the corpus, or one from the Hugging Face hub.
+
+A recipe builds a `Vocabulary`; what makes two of them the same is `content_identity`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from roundround.data.corpora import fingerprint, first_line
-from roundround.data.network import hub_is_reachable
-from roundround.data.vocabulary import (
-    LARGEST_VOCABULARY,
-    Vocabulary,
-    check_ids,
-    content_identity,
-    open_vocabulary,
-    vocabulary_of,
-)
+from roundround.data.hub import hub_is_reachable
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, read_text
 from roundround.support.packaged import model_path
 
 END_OF_DOCUMENT = "<|endoftext|>"
 N_BYTES = 256
+LARGEST_VOCABULARY = 2**20  # tokens; the largest in use have 250 thousand to a million
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer with the id of the token that closes every document.
+
+    first: the id of the token with which a text begins; None where that is the one that closes the text before it.
+
+    Special tokens are not read out of a text: in a document "<|endoftext|>" is thirteen ordinary characters. With
+    `reads_special_tokens` such text is the token that it spells, as transformers' `tokenizer(text)` reads it.
+    """
+
+    tokenizer: Tokenizer
+    end_of_document: int
+    first: int | None = None
+    reads_special_tokens: bool = False
+
+    @property
+    def first_token(self) -> int:
+        return self.end_of_document if self.first is None else self.first
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id, in case a vocabulary has holes."""
+        return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without any special token."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return self.tokenizer.decode(list(ids))
 
 
 class TokenizerRecipe(ABC):
@@ -103,18 +135,16 @@ class HuggingFace(TokenizerRecipe):
         if not name.strip():
             raise ValueError(f"name is '{name}'; give a model on the hub or a folder")
         self.name = name
-        self._vocabulary: Vocabulary | None = None
 
     def identity(self) -> str:
-        return content_identity(self._loaded())
+        return content_identity(self._vocabulary)
 
     def build(self, texts: Iterable[str]) -> Vocabulary:
-        return self._loaded()
-
-    def _loaded(self) -> Vocabulary:
-        if self._vocabulary is None:
-            self._vocabulary = vocabulary_of(self._find(), self.name)
         return self._vocabulary
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self._find(), self.name)
 
     def _find(self) -> Any:
         """From a folder or the local cache, else from the hub. UserError."""
@@ -156,27 +186,18 @@ class OfCorpus(TokenizerRecipe):
 
 @final
 class AlreadyOpen(TokenizerRecipe):
-    """A vocabulary that is there already, such as a loaded model's, or that of a mixture's other sources."""
+    """A vocabulary that is there already: of a loaded model, a run, or a mixture's other sources."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
 
-    def identity(self) -> str:
-        return content_identity(self._vocabulary)
-
-    def build(self, texts: Iterable[str]) -> Vocabulary:
-        return self._vocabulary
-
-
-@final
-class Saved(TokenizerRecipe):
-    """The tokenizer that a run kept, a tokenizer.json with the id of its end-of-document token. UserError if broken."""
-
-    def __init__(self, path: Path, end_of_document: int) -> None:
+    @classmethod
+    def from_file(cls, path: Path, end_of_document: int) -> AlreadyOpen:
+        """The tokenizer.json that a run kept, with the id of its end-of-document token. UserError if broken."""
         try:
             tokenizer = Tokenizer.from_str(read_text(path))
             check_ids(tokenizer, end_of_document)
-            self._vocabulary = open_vocabulary(tokenizer, end_of_document)
+            return cls(open_vocabulary(tokenizer, end_of_document))
         except Exception as error:  # OSError, ValueError, or the library's plain Exception where it is no tokenizer
             raise UserError(f"{path}: not a readable tokenizer ({first_line(error)})") from None
 
@@ -209,3 +230,59 @@ def _first_bytes(texts: Iterable[str], n_bytes: int) -> Iterator[str]:
         n_bytes -= len(text.encode())
         if n_bytes <= 0:
             return
+
+
+def vocabulary_of(
+    tokenizer: Any, name: str, end_of_document: int | None = None, *, reads_special_tokens: bool = False
+) -> Vocabulary:
+    """A tokenizer of transformers as it is used here; its end-of-sequence token ends a document, or the one given.
+
+    Raises UserError where it has no fast form, or none of these tokens.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UserError(f"tokenizer '{name}' has no fast form (tokenizer.json); choose another tokenizer.name")
+    end = tokenizer.eos_token_id if end_of_document is None else end_of_document
+    if end is None:
+        raise UserError(f"tokenizer '{name}' has no end-of-sequence token; choose another tokenizer.name")
+    try:
+        check_ids(tokenizer.backend_tokenizer, end)
+    except ValueError as error:
+        raise UserError(f"tokenizer '{name}': {error}; choose another tokenizer.name") from None
+    return open_vocabulary(
+        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()), end, reads_special_tokens=reads_special_tokens
+    )
+
+
+def check_ids(tokenizer: Tokenizer, end_of_document: int) -> None:
+    """ValueError where an id is far beyond the number of tokens, or no token ends a document.
+
+    The library writes a tokenizer as json by going through all ids up to the largest, with a list as long: an id of
+    4,000,000,000 in a file of a kilobyte takes 16 GiB and ends the process. An embedding has as many rows.
+    """
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    allowed = max(LARGEST_VOCABULARY, 2 * len(ids))
+    if max(ids, default=0) >= allowed:
+        raise ValueError(f"it has the id {max(ids):,} with {len(ids):,} tokens; ids below {allowed:,} are allowed")
+    if tokenizer.id_to_token(end_of_document) is None:
+        raise ValueError(f"it has no token {end_of_document}, which is to end a document")
+
+
+def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
+    """The vocabulary as it is used: nothing cut, nothing padded, special tokens read out of a text or not."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = not reads_special_tokens  # not saved in tokenizer.json, so set at each loading
+    return Vocabulary(tokenizer, end_of_document, reads_special_tokens=reads_special_tokens)
+
+
+def content_hash(tokenizer: Tokenizer) -> str:
+    """sha256 (hex) of the tokenizer's json."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def content_identity(vocabulary: Vocabulary) -> str:
+    """The identity of a tokenizer that is there already: where it came from does not matter."""
+    reading = {"special_tokens": "read"} if vocabulary.reads_special_tokens else {}
+    return fingerprint(json=content_hash(vocabulary.tokenizer), end_of_document=vocabulary.end_of_document, **reading)

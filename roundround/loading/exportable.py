@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from roundround.config.build import checked_values
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask
 from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder

@@ -17,7 +17,7 @@ from transformers.utils import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from roundround.data.corpora import first_line
-from roundround.data.network import hub_is_reachable
+from roundround.data.hub import hub_is_reachable
 from roundround.loading.foreign import (
     INDEX,
     PICKLED,

@@ -7,8 +7,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from roundround.config.build import target_class
 from roundround.config.options import load_option
 from roundround.config.recorded import overridden
+from roundround.data.corpora import Source
 from roundround.data.prepared import Prepared
-from roundround.data.source import Source
 
 
 def brings_tokenizer(node: DictConfig) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roundround.attention.precision import at_least_float32
-from roundround.data.vocabulary import Vocabulary, vocabulary_of
+from roundround.data.tokenizers import Vocabulary, vocabulary_of
 from roundround.loading.patching.attention import normalisers_of, text_decoder
 from roundround.loading.patching.frequencies import frequency_tables, places, replace_frequencies, replace_rotations
 from roundround.probing.probed_model import ProbedModel

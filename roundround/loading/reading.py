@@ -18,8 +18,8 @@ from torch import nn
 from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
 from roundround.data.encoding import Encoder
 from roundround.data.stream import Mix
-from roundround.data.token_data import TokenData
-from roundround.data.vocabulary import Vocabulary, content_hash
+from roundround.data.tokenizers import Vocabulary, content_hash
+from roundround.data.tokens import TokenData
 from roundround.distributed.peers import Peers
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss, Share, score

@@ -10,13 +10,11 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build
 from roundround.config.recorded import THETA, flat, give_theta, own_config
-from roundround.data.corpora import Corpus
-from roundround.data.source import Source
+from roundround.data.corpora import Corpus, Source
 from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
-from roundround.data.tokenizers import Saved, TokenizerRecipe
+from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
-from roundround.data.vocabulary import Vocabulary
 from roundround.loading.models import build_decoder, planned
 from roundround.loading.weights import check_weights, load_into
 from roundround.model.decoder import Decoder
@@ -132,13 +130,13 @@ class TrainedRun:
         return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
 
 
-def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> Saved:
+def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
     """The tokenizer that a run kept in its directory, once it had read its data.
 
     Raises UserError where it is none, or not the one that run.json tells of.
     """
     path, data = directory / "tokenizer.json", manifest["data"]
-    saved = Saved(path, data["end_of_document"])
+    saved = AlreadyOpen.from_file(path, data["end_of_document"])
     vocabulary = saved.build([])
     if vocabulary.tokenizer.id_to_token(data["end_of_document"]) is None:
         raise UserError(f"{path} has no token {data['end_of_document']}, which run.json says ends a document")

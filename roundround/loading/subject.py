@@ -14,11 +14,10 @@ from roundround.config.build import build
 from roundround.config.recorded import overridden
 from roundround.config.schema import SubjectConfig
 from roundround.data.corpora import Corpus
-from roundround.data.tasks.base import Task
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
-from roundround.data.token_data import TokenData
-from roundround.data.vocabulary import Vocabulary
+from roundround.data.tokenizers import Vocabulary
+from roundround.data.tokens import TokenData
 from roundround.distributed.peers import Peers
 from roundround.loading.models import give_default_data, opened_pretrained
 from roundround.loading.reading import Reader, Windowed, joined

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.build import build, target_class
 from roundround.config.recorded import overridden
-from roundround.data.source import Source
+from roundround.data.corpora import Source
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.support.errors import UserError

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import Example, Task
+from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches
-from roundround.data.tasks.examples import Examples, distinct
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
 from roundround.training.material import Material, Measured

@@ -5,12 +5,13 @@ The model is one trained here (`run=`) or a pretrained one (`model=`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build
@@ -19,13 +20,15 @@ from roundround.config.recorded import as_dict, give_theta, overridden
 from roundround.config.schema import EvalConfig
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import AlreadyOpen
-from roundround.data.tokens import default_cache_dir, prepare
+from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import give_default_data, opened_pretrained
 from roundround.loading.reading import Reader
 from roundround.loading.rebuilt import TrainedRun
+from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.dispersion import Dispersion, watched
+from roundround.probing.probed_model import ProbedModel
 from roundround.report import dispersion_tables, evaluation, perplexity
 from roundround.runs.directories import find_run
 from roundround.runs.loggers.several import build_logger
@@ -35,7 +38,7 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
-from roundround.verbs.evaluate_task import check_lengths, evaluate_task, of_all
+from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_task, of_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,58 +91,64 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         return
     if "examples" in overridden(invocation.overrides):
         raise UserError(f"examples= is for a task, and {source} was trained on text; give max_tokens=")
-    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
-    choices = {**trained.manifest.get("choices", {}), **replaced}
-    device = pick_device(config.device)
-    decoder = trained.decoder(config.checkpoint).to(device)
+    decoder, choices, device = decoder_of(config, invocation, trained)
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
-    separate = separates_documents(config, invocation, trained)
+    separate = trained.separate_documents  # as in training, unless the command line says otherwise
+    if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
+        separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
+    check_dispersion(config, separate=separate)
     data = trained.held_out_text()
-    reader = Reader(
-        model=decoder, data=data, device=device, separate_documents=separate, **reading_of(config, invocation)
-    )
-    evaluated = Evaluated(
-        reader=reader,
-        first_tokens=first_tokens(config, reader),
+    evaluated = evaluated_on(
+        data,
+        config,
+        invocation,
+        model=decoder,
+        device=device,
+        separate_documents=separate,
         choices=choices,
         train_length=int(trained.config.model.train_length),
         seed=trained.config.seed,
         run=str(source),
     )
-    with opened_run(cfg, config, invocation, evaluated) as run:
-        if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
-            print_status(
-                "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
-            )
-        if decoder.encoding.draws_positions:
-            print_status("the loss is the mean of five draws of positions, of each window or of all documents")
-        score_and_report(run, config, evaluated)
+    remarks = []
+    if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
+        remarks = ["this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"]
+    if decoder.encoding.draws_positions:
+        remarks += ["the loss is the mean of five draws of positions, of each window or of all documents"]
+    score(cfg, config, invocation, evaluated, remarks)
 
 
-def reading_of(config: EvalConfig, invocation: Invocation) -> dict[str, Any]:
-    """What the command line says of how the text is read."""
-    names = ("bos", "stride", "max_tokens", "batch_tokens")
-    return {name: getattr(config, name) for name in names} | {"peers": invocation.peers}
+def evaluated_on(
+    data: TokenData,
+    config: EvalConfig,
+    invocation: Invocation,
+    *,
+    model: Decoder | ProbedModel,
+    device: torch.device,
+    separate_documents: bool,
+    **known: Any,
+) -> Evaluated:
+    """The model with the text, read as the command line says. UserError where there is too little text.
 
-
-def first_tokens(config: EvalConfig, reader: Reader) -> dict[int, int | None]:
-    """The token in front of the windows of each length, which does not depend on the other lengths. UserError."""
+    The token in front of the windows of a length does not depend on the other lengths. known: fields of `Evaluated`.
+    """
+    reading = {name: getattr(config, name) for name in ("bos", "stride", "max_tokens", "batch_tokens")}
+    reader = Reader(
+        model=model,
+        data=data,
+        device=device,
+        separate_documents=separate_documents,
+        peers=invocation.peers,
+        **reading,
+    )
     reader.check(max(config.length))
     with warnings_as_lines(RunsInBlocks):
-        return {length: reader.first_token(length) for length in sorted(set(config.length))}
-
-
-def separates_documents(config: EvalConfig, invocation: Invocation, trained: TrainedRun) -> bool:
-    """Whether documents in a window do not see each other: as in training, unless the command line says otherwise."""
-    separate = trained.separate_documents
-    if config.data is not None and "data.separate_documents" in overridden(invocation.overrides):
-        separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
-    check_dispersion(config, separate=separate)
-    return separate
+        first_tokens = {length: reader.first_token(length) for length in sorted(set(config.length))}
+    return Evaluated(reader=reader, first_tokens=first_tokens, **known)
 
 
 def check_dispersion(config: EvalConfig, *, separate: bool) -> None:
-    """UserError for the dispersion of documents apart: rows are counted by their place in the window."""
+    """UserError for the dispersion of separate documents: rows are counted by their position in the window."""
     if separate and config.dispersion:
         raise UserError(
             "dispersion=true reads windows as one text, and here documents do not see each other; look at "
@@ -167,39 +176,46 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
         data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
-        options = reading_of(config, invocation)
-        reader = Reader(model=probed, data=data, device=device, separate_documents=separate, **options)
-        evaluated = Evaluated(
-            reader=reader,
-            first_tokens=first_tokens(config, reader),
+        evaluated = evaluated_on(
+            data,
+            config,
+            invocation,
+            model=probed,
+            device=device,
+            separate_documents=separate,
             choices={"softmax": "its own", "pe": "its own", **given, "model": probed.name},
             train_length=probed.longest,
         )
-        with opened_run(cfg, config, invocation, evaluated) as run:
-            score_and_report(run, config, evaluated)
+        score(cfg, config, invocation, evaluated)
 
 
-@contextmanager
-def opened_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, evaluated: Evaluated) -> Iterator[Run]:
-    """The run directory, with what is known before the first number."""
+def score(
+    cfg: DictConfig, config: EvalConfig, invocation: Invocation, evaluated: Evaluated, remarks: Sequence[str] = ()
+) -> None:
+    """Measure and report in a run directory, which has what is known before the first number."""
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
         reader, words = evaluated.reader, evaluated.first_words()
-        hashes = {"corpus_hash": reader.data.corpus_hash, "tokenizer_hash": reader.data.tokenizer_hash}
         same = len(set(words.values())) == 1
-        first = next(iter(words.values())) if same else {str(length): word for length, word in words.items()}
-        facts = {"seed": evaluated.seed, "run": evaluated.run, "first_token": first, **reader.reading()}
-        run.note(choices=evaluated.choices, device=describe_device(reader.device), data=hashes, **facts)
-        yield run
-
-
-def score_and_report(run: Run, config: EvalConfig, evaluated: Evaluated) -> None:
-    with warnings_as_lines(RunsInBlocks):
-        losses, dispersions = measure(config, evaluated)
-    options = {name: evaluated.choices.get(name) for name in ("pe", "softmax")}
-    common = {**options, "seed": evaluated.seed, **evaluated.reader.reading(), "stride": config.stride}
-    report(run, evaluated, losses, common, more=dispersion_tables.records(dispersions, common), table=config.table)
-    if dispersions and run.writes:
-        dispersion_tables.leave(dispersions, run.directory, title=evaluated.title(), on_output=config.table == "stdout")
+        run.note(
+            choices=evaluated.choices,
+            device=describe_device(reader.device),
+            data={"corpus_hash": reader.data.corpus_hash, "tokenizer_hash": reader.data.tokenizer_hash},
+            seed=evaluated.seed,
+            run=evaluated.run,
+            first_token=next(iter(words.values())) if same else {str(length): word for length, word in words.items()},
+            **reader.reading(),
+        )
+        for remark in remarks:
+            print_status(remark)
+        with warnings_as_lines(RunsInBlocks):
+            losses, dispersions = measure(config, evaluated)
+        options = {name: evaluated.choices.get(name) for name in ("pe", "softmax")}
+        common = {**options, "seed": evaluated.seed, **reader.reading(), "stride": config.stride}
+        more = dispersion_tables.records(dispersions, common)
+        report(run, evaluated, losses, common, more=more, table=config.table)
+        if dispersions and run.writes:
+            on_output = config.table == "stdout"
+            dispersion_tables.leave(dispersions, run.directory, title=evaluated.title(), on_output=on_output)
 
 
 def measure(config: EvalConfig, evaluated: Evaluated) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:

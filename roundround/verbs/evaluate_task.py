@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.recorded import as_dict, overridden
 from roundround.config.schema import EvalConfig
-from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
+from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.data.tasks.examples import Examples, distinct
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.rebuilt import TrainedRun
@@ -34,7 +33,7 @@ TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examinee:
+class TaskEvaluation:
     """A decoder and what it is asked: `contexts` maps a length to the tokens of its longest example.
 
     train_lengths: the shortest and the longest length in training. choices: as results name them.
@@ -57,7 +56,7 @@ class Examinee:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Marks by length and by part of the task ("" where it has none), and dispersions by length where asked for.
+    """Marks by length and by part of the task ("" where it has none), and dispersions by length where evaluation for.
 
     n_shared: examples that may be in training too.
     """
@@ -81,25 +80,25 @@ class Measured:
 
 def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, trained: TrainedRun, task: Task) -> None:
     """Score test examples of each length under teacher forcing, which is greedy decoding; see `model/marks.py`."""
-    examinee = examinee_of(cfg, config, invocation, trained, task)
+    evaluation = task_evaluation(cfg, config, invocation, trained, task)
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
         run.note(
-            choices=examinee.choices,
-            device=describe_device(examinee.device),
+            choices=evaluation.choices,
+            device=describe_device(evaluation.device),
             data={"corpus_hash": task.identity(), "tokenizer_hash": trained.manifest["data"]["tokenizer_hash"]},
-            seed=examinee.seed,
+            seed=evaluation.seed,
             run=str(trained.directory),
         )
         with warnings_as_lines(RunsInBlocks):
-            found = measure(config, examinee, invocation.peers)
-        record(run, examinee, found)
+            found = measure(config, evaluation, invocation.peers)
+        record(run, evaluation, found)
         if run.writes:
-            show(run, config, examinee, found)
+            show(run, config, evaluation, found)
 
 
-def examinee_of(
+def task_evaluation(
     cfg: DictConfig, config: EvalConfig, invocation: Invocation, trained: TrainedRun, task: Task
-) -> Examinee:
+) -> TaskEvaluation:
     """The run's decoder, and the lengths that are asked of it. UserError for what it or the task does not take."""
     keys = overridden(invocation.overrides)
     refused = [key for key in OF_TEXT if key in keys]
@@ -112,15 +111,12 @@ def examinee_of(
     lengths = sorted(set(config.length))
     for length in lengths:
         task.check_length(length, "length")
-    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
-    choices = {**trained.manifest.get("choices", {}), **replaced}
-    device = pick_device(config.device)
-    decoder = trained.decoder(config.checkpoint).to(device)
+    decoder, choices, device = decoder_of(config, invocation, trained)
     contexts = {length: task.context(length) for length in lengths}
     most = contexts[lengths[-1]]
     check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", choices)
     check_examples_fit(config, task, contexts, d_model=int(trained.config.model.d_model), device=device)
-    return Examinee(
+    return TaskEvaluation(
         decoder=decoder,
         task=task,
         contexts=contexts,
@@ -143,6 +139,16 @@ def check_examples_fit(
         check_fits(8 * d_model * context, device, f"length={length} ({context:,} tokens)", "give a smaller one")
 
 
+def decoder_of(
+    config: EvalConfig, invocation: Invocation, trained: TrainedRun
+) -> tuple[Decoder, dict[str, str], torch.device]:
+    """A run's decoder on its device, with the choices that results name: the run's own, or what replaces them."""
+    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
+    device = pick_device(config.device)
+    decoder = trained.decoder(config.checkpoint).to(device)
+    return decoder, {**trained.manifest.get("choices", {}), **replaced}, device
+
+
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:
     """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
     longest = decoder.encoding.longest()
@@ -153,18 +159,20 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str,
         )
 
 
-def measure(config: EvalConfig, examinee: Examinee, peers: Peers) -> Measured:
+def measure(config: EvalConfig, evaluation: TaskEvaluation, peers: Peers) -> Measured:
     """Ask all lengths, each of every part that tests it; each process draws all examples and asks a share of them."""
     by_part: dict[int, dict[str, Marks]] = {}
     dispersions, n_shared = {}, 0
-    for length, context in examinee.contexts.items():
+    for length, context in evaluation.contexts.items():
         by_part[length] = {}
-        with watched(examinee.decoder, context) if config.dispersion else nullcontext() as seen:
-            for name, part in parts_of(examinee.task, length).items():
-                test = Examples(part, seed=examinee.seed, split="test", length=length)
+        with watched(evaluation.decoder, context) if config.dispersion else nullcontext() as seen:
+            for name, part in parts_of(evaluation.task, length).items():
+                test = Examples(part, seed=evaluation.seed, split="test", length=length)
                 n = config.examples if test.n is None else min(config.examples, test.n)
                 share = distinct(test[i] for i in range(n))[peers.rank :: peers.n]
-                own = mark(examinee.decoder, same_length_batches(share, config.batch_tokens), device=examinee.device)
+                own = mark(
+                    evaluation.decoder, same_length_batches(share, config.batch_tokens), device=evaluation.device
+                )
                 by_part[length][name] = Marks(torch.stack(peers.gather(own.sums)).sum(dim=0))
                 n_shared += test.n_shared
         if seen is not None:
@@ -190,10 +198,10 @@ def parts_of(task: Task, length: int) -> dict[str, Task]:
     return parts or groups  # a length that no test has is asked of all
 
 
-def record(run: Run, examinee: Examinee, found: Measured) -> None:
+def record(run: Run, evaluation: TaskEvaluation, found: Measured) -> None:
     """Write the results: of all parts together, and of each where there are several."""
-    choices, contexts, marks = examinee.choices, examinee.contexts, found.marks()
-    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": examinee.seed}
+    choices, contexts, marks = evaluation.choices, evaluation.contexts, found.marks()
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": evaluation.seed}
     records = answers.records(marks, contexts, common)
     records += dispersion_tables.records(found.dispersions, common, contexts)
     for name, of_part in found.by_name().items():
@@ -204,10 +212,10 @@ def record(run: Run, examinee: Examinee, found: Measured) -> None:
     run.results(records, **{f"exact_match_{length}": values["exact_match"] for length, values in by_length.items()})
 
 
-def show(run: Run, config: EvalConfig, examinee: Examinee, found: Measured) -> None:
+def show(run: Run, config: EvalConfig, evaluation: TaskEvaluation, found: Measured) -> None:
     """Draw the figures, print the tables, and say over what the numbers were taken."""
-    marks, contexts, title = found.marks(), examinee.contexts, examinee.title()
-    trained, on_output = examinee.train_lengths, config.table == "stdout"
+    marks, contexts, title = found.marks(), evaluation.contexts, evaluation.title()
+    trained, on_output = evaluation.train_lengths, config.table == "stdout"
     answers.draw(marks, train_lengths=trained, title=title, folder=run.directory / "figures")
     print_table(answers.table(marks, contexts, trained, title=title), on_output=on_output)
     by_name = found.by_name()
@@ -218,7 +226,7 @@ def show(run: Run, config: EvalConfig, examinee: Examinee, found: Measured) -> N
         f"{config.examples:,} test examples{each} at each length; intervals of 95 %, in which those that are the same "
     )
     line += f"count once; checkpoint {config.checkpoint}"
-    if examinee.decoder.encoding.draws_positions:
+    if evaluation.decoder.encoding.draws_positions:
         line += "; each example is the mean of five draws of its positions"
     line += f"; training had lengths {trained[0]} to {trained[1]}"
     if found.n_shared:

@@ -16,8 +16,8 @@ from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
 from roundround.config.schema import ExportConfig
 from roundround.data.batches import validation_windows
+from roundround.data.tasks.base import Examples
 from roundround.data.tasks.batches import padded
-from roundround.data.tasks.examples import Examples
 from roundround.distributed.device import describe_device
 from roundround.loading.exportable import card_of, model_to_export, question_of
 from roundround.loading.rebuilt import TrainedRun

@@ -12,12 +12,11 @@ from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
 from roundround.config.schema import PrepareConfig
-from roundround.data.corpora import Corpus
+from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture
-from roundround.data.places import Place, place_of
 from roundround.data.prepared import Prepared
-from roundround.data.source import Source
+from roundround.data.store import Store, open_store
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, make, shared_tokenizer
 from roundround.runs.loggers.several import build_logger
@@ -32,7 +31,7 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
     config = checked(PrepareConfig, cfg)
     corpus = corpus_of(config)
     recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
-    to = None if config.to is None else place_of(config.to, "to")
+    to = None if config.to is None else open_store(config.to, "to")
     n_processes = config.n_processes or n_cores()
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
         began = time.monotonic()
@@ -45,7 +44,7 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
             "seconds": seconds,
             "tokens_per_second": totals["tokens"] / seconds,
         }
-        places = [entry.place.address for entry in entries]
+        places = [entry.store.address for entry in entries]
         records = [{"metric": name, "value": value} for name, value in numbers.items()]
         run.results([{"places": places, "n_processes": n_processes} | record for record in records], **numbers)
         for entry in entries:
@@ -63,7 +62,7 @@ def corpus_of(config: PrepareConfig) -> Corpus:
     return source
 
 
-def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Place | None, n_processes: int) -> list[Entry]:
+def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
     """The corpus at its place; of a mixture each source that is not prepared, in a folder of its own name."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
@@ -82,7 +81,7 @@ def line_of(entry: Entry) -> str:
     meta = entry.meta
     sums = {count: sum(meta[split][count] for split in SPLITS) for count in COUNTS}
     return (
-        f"prepared in {entry.place.address}: {sums['documents']:,} documents, {sums['tokens']:,} tokens, "
+        f"prepared in {entry.store.address}: {sums['documents']:,} documents, {sums['tokens']:,} tokens, "
         f"{sums['bytes']:,} bytes of text, {len(meta['shards']):,} shards"
     )
 

@@ -13,7 +13,7 @@ from roundround.config.checked import checked
 from roundround.config.options import load_option
 from roundround.config.recorded import as_dict
 from roundround.config.schema import ReproduceConfig
-from roundround.data.network import hub_is_reachable, is_cached
+from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.device import pick_device
 from roundround.papers.figures import ledger, verdict
 from roundround.papers.figures.catalogue import chosen, in_order

@@ -19,8 +19,7 @@ from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
-from roundround.data.corpora import Corpus
-from roundround.data.source import Source
+from roundround.data.corpora import Corpus, Source
 from roundround.data.tasks.base import Task
 from roundround.data.tasks.batches import task_data
 from roundround.data.tasks.text_task import TextTask

@@ -16,7 +16,7 @@ TRAIN, TEST = "someone/train", "someone/test"
 BFS = {"answer": "[0]", "algo_name": "bfs"}  # without a length, as the authors' training set
 CLIENT = """
 import contextlib, json, sys
-from roundround.data.network import offline
+from roundround.data.hub import offline
 from roundround.data.tasks.clrs_hub import ClrsTextHub
 from roundround.support.errors import UserError
 settings = dict(name=sys.argv[1], split="train", revision=None, test_name=sys.argv[2], test_split="test_1+test_2",

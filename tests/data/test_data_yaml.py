@@ -9,10 +9,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build
-from roundround.data.corpora import Corpus
+from roundround.data.corpora import Corpus, Source
 from roundround.data.hub import Hub
 from roundround.data.mixture import Mixture
-from roundround.data.source import Source
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.support.errors import UserError
 

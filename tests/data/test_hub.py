@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hub_server import COMMIT, NAME, hub, story_rows
 
-from roundround.data import network
+from roundround.data import hub as data_hub
 from roundround.data.hub import Hub, join_rows
 from roundround.support.errors import UserError
 
@@ -194,10 +194,10 @@ def test_offline_is_left_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
-    with network.offline():
+    with data_hub.offline():
         assert constants.HF_HUB_OFFLINE
         assert config.HF_HUB_OFFLINE
-        assert not network.hub_is_reachable()
+        assert not data_hub.hub_is_reachable()
     assert not constants.HF_HUB_OFFLINE
     assert not config.HF_HUB_OFFLINE
 
@@ -210,10 +210,10 @@ def test_a_branch_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: p
     for age, name in enumerate(["newest", "older"]):
         (folder / "snapshots" / name).mkdir(parents=True)
         os.utime(folder / "snapshots" / name, (10 - age, 10 - age))
-    assert network.cached_commit(NAME, None) == "newest"
-    assert network.cached_commit(NAME, "branch") is None
+    assert data_hub.cached_commit(NAME, None) == "newest"
+    assert data_hub.cached_commit(NAME, "branch") is None
     (folder / "refs").mkdir()
     (folder / "refs" / "branch").write_text("older\n")
     (folder / "refs" / "main").write_text("older")
-    assert network.cached_commit(NAME, "branch") == network.cached_commit(NAME, None) == "older"
-    assert network.cached_commit("no/one", None) is None
+    assert data_hub.cached_commit(NAME, "branch") == data_hub.cached_commit(NAME, None) == "older"
+    assert data_hub.cached_commit("no/one", None) is None

@@ -17,14 +17,14 @@ import pytest
 import torch
 from test_tokens import Listed
 
-from roundround.data import sampling, tokenising, tokens
+from roundround.data import sampling, tokenising
 from roundround.data.batches import Mix, Shares, TrainingWindows, global_batch
 from roundround.data.encoding import Encoder
 from roundround.data.entry import write_sealed
 from roundround.data.mixture import Mixture
-from roundround.data.places import Folder, Place, Remote, check_no_credentials, place_of
 from roundround.data.prepared import Prepared
 from roundround.data.sampling import Mixer, WindowSampler
+from roundround.data.store import Folder, Remote, Store, check_no_credentials, open_store
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
 from roundround.data.tokens import TokenData, make, opened, prepare
@@ -175,15 +175,15 @@ def test_what_lies_at_a_place_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_another_corpus_at_the_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    claimed = tokens.claimed
+    claimed = tokenising.claimed
 
-    def after_the_other(place: Place, cache_dir: Path) -> AbstractContextManager[None]:
-        monkeypatch.setattr(tokens, "claimed", claimed)
+    def after_the_other(place: Store, cache_dir: Path) -> AbstractContextManager[None]:
+        monkeypatch.setattr(tokenising, "claimed", claimed)
         make(Listed(TEXTS[1:]), Bytes(), place, cache_dir)  # what the holder of the lock does meanwhile
         return claimed(place, cache_dir)
 
-    for to in (Folder(tmp_path / "mine"), place_of(ADDRESS, "to")):
-        monkeypatch.setattr(tokens, "claimed", after_the_other)
+    for to in (Folder(tmp_path / "mine"), open_store(ADDRESS, "to")):
+        monkeypatch.setattr(tokenising, "claimed", after_the_other)
         with pytest.raises(UserError, match=r"holds another corpus, or this one in other tokens; give another to=DIR"):
             make(Listed(TEXTS), Bytes(), to, tmp_path)
         assert make(Listed(TEXTS[1:]), Bytes(), to, tmp_path).meta["corpus_hash"] == Listed(TEXTS[1:]).identity()
@@ -232,7 +232,7 @@ def test_a_tokenizer_that_is_none_is_refused_when_its_corpus_is_opened(tmp_path:
 
 def at_an_address(cache: Path, most_bytes: int = 10**9) -> tuple[TokenData, TokenData]:
     """A corpus prepared at an address and read from there, and the same from the cache."""
-    make(Listed(TEXTS), Bytes(), place_of(ADDRESS, "to"), cache)
+    make(Listed(TEXTS), Bytes(), open_store(ADDRESS, "to"), cache)
     there = opened(Prepared(path=ADDRESS, cache_gb=1).entry(), cache, most_bytes)
     return there, prepare(Listed(TEXTS), Bytes(), cache)
 
@@ -248,7 +248,7 @@ def test_a_corpus_at_an_address_is_read_as_one_on_the_disk(tmp_path: Path) -> No
 
 
 def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> None:
-    make(Listed(TEXTS), BPE_RECIPE, place_of(ADDRESS, "to"), tmp_path)
+    make(Listed(TEXTS), BPE_RECIPE, open_store(ADDRESS, "to"), tmp_path)
     corpus = Prepared(path=ADDRESS, cache_gb=1)
     data = prepare(corpus, OfCorpus(), tmp_path)
     assert data.tokenizer_hash == prepare(corpus, BPE_RECIPE, tmp_path).tokenizer_hash
@@ -463,7 +463,7 @@ def test_an_address_that_leads_nowhere_is_one_line(address: str, message: str) -
     if "pip install" in message and __import__("importlib.util").util.find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(UserError, match=message) as caught:
-        place_of(address, "data.path").read_text("meta.json")
+        open_store(address, "data.path").read_text("meta.json")
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -499,7 +499,7 @@ def test_missing_credentials_name_where_they_come_from(monkeypatch: pytest.Monke
 
 def test_nothing_that_is_written_holds_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
-    make(Listed(TEXTS), Bytes(), place_of(ADDRESS, "to"), tmp_path)
+    make(Listed(TEXTS), Bytes(), open_store(ADDRESS, "to"), tmp_path)
     files = fsspec.filesystem("memory").find("/corpora")
     assert len(files) > 10
     assert not [name for name in files if b"hush-hush" in fsspec.filesystem("memory").cat_file(name)]

@@ -16,9 +16,16 @@ from test_tokens import Listed
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
-from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, HuggingFace, Saved, byte_characters
+from roundround.data.tokenizers import (
+    BPE,
+    AlreadyOpen,
+    Bytes,
+    HuggingFace,
+    Vocabulary,
+    byte_characters,
+    vocabulary_of,
+)
 from roundround.data.tokens import prepare
-from roundround.data.vocabulary import Vocabulary, vocabulary_of
 from roundround.support.errors import Interrupted, UserError
 
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50
@@ -161,7 +168,7 @@ def test_a_tokenizer_cannot_ask_for_any_amount_of_memory(
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
     with pytest.raises(UserError, match=message):
-        Saved(path, end)
+        AlreadyOpen.from_file(path, end)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="a")
     if end == 0:
         with pytest.raises(UserError, match=f"tokenizer 'mine': {message}"):
@@ -172,7 +179,7 @@ def test_holes_in_a_vocabulary_are_allowed(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     model = {"type": "WordLevel", "vocab": {"a": 0, "b": 300_000}, "unk_token": "a"}
     path.write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
-    assert Saved(path, 0).build([]).size == 300_001
+    assert AlreadyOpen.from_file(path, 0).build([]).size == 300_001
 
 
 def test_an_empty_name_is_not_the_current_folder() -> None:

@@ -22,12 +22,11 @@ import pytest
 from roundround.data import entry as data_entry
 from roundround.data import tokenising
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
+from roundround.data.encoding import bytes_of_tokens
 from roundround.data.entry import write_sealed
-from roundround.data.places import Folder
-from roundround.data.token_bytes import bytes_of_tokens
-from roundround.data.tokenizers import BPE, Bytes, Saved, TokenizerRecipe
+from roundround.data.store import Folder
+from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
-from roundround.data.vocabulary import Vocabulary, open_vocabulary
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
@@ -135,12 +134,12 @@ def test_ids_take_two_bytes_as_long_as_they_fit(tmp_path: Path, size: int, dtype
 def test_a_saved_tokenizer_gives_the_same_tokens_and_hash(tmp_path: Path) -> None:
     data = prepare(Listed(TEXTS), BPE(vocab_size=300, max_train_bytes=1000), tmp_path)
     data.tokenizer.save(str(tmp_path / "kept.json"))
-    saved = prepare(Listed(TEXTS), Saved(tmp_path / "kept.json", data.end_of_document), tmp_path)
+    saved = prepare(Listed(TEXTS), AlreadyOpen.from_file(tmp_path / "kept.json", data.end_of_document), tmp_path)
     assert np.array_equal(saved.train, data.train)
     assert saved.tokenizer_hash == data.tokenizer_hash
     (tmp_path / "kept.json").write_text("{}")
     with pytest.raises(UserError, match=r"kept.json: not a readable tokenizer"):
-        Saved(tmp_path / "kept.json", 0)
+        AlreadyOpen.from_file(tmp_path / "kept.json", 0)
 
 
 def test_meta_counts_documents_tokens_and_bytes(tmp_path: Path) -> None:
@@ -249,7 +248,7 @@ def look(folder: Path) -> None:
     """Lets the clock of the file system pass, then stamps the arrays once more."""
     time.sleep(0.02)
     stamps = {path.name: data_entry._stamp(path) for path in folder.glob("*.bin")}
-    data_entry._write_stamps(Folder(folder), stamps)
+    (folder / "stamps.json").write_text(json.dumps(stamps))
 
 
 def test_a_large_array_that_changes_while_it_is_read_is_read_again(
@@ -449,7 +448,7 @@ def test_a_killed_process_blocks_nobody_and_is_cleaned_up_after(tmp_path: Path) 
 
 
 def test_a_waiting_process_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from roundround.data.disk import claimed
+    from roundround.data.store import claimed
 
     process = slowly(tmp_path, 0.05)
     wait_for(tmp_path / "cache" / "*" / "begun.json")

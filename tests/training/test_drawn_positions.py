@@ -11,9 +11,8 @@ import pytest
 import torch
 from conftest import Done, assert_refused, typed
 
-from roundround.data.tasks.base import Example
+from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.data.tasks.examples import Examples, distinct
 from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark

@@ -19,10 +19,9 @@ from scipy import stats
 
 from roundround.analysis.intervals import wilson
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import BOS, EOS, SEP, Example
+from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinct
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
-from roundround.data.tasks.examples import Examples, distinct
 from roundround.data.tasks.parity import Parity
 from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
@@ -30,7 +29,7 @@ from roundround.model.marks import Marks, mark
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.training.task_material import left_plateau, unread_loss
-from roundround.verbs.evaluate_task import Examinee, measure
+from roundround.verbs.evaluate_task import TaskEvaluation, measure
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -302,7 +301,7 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
     lengths = {length: task.context(length) for length in (1, 2)}
     common: dict[str, Any] = {"train_lengths": (1, 2), "seed": 0, "choices": {}, "device": torch.device("cpu")}
-    examinee = Examinee(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
+    examinee = TaskEvaluation(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
 
     def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
         peers = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])

@@ -1,21 +1,25 @@
 """A task: sequences of which the right continuation is known, drawn as they are needed.
 
+Example i of a split is a pure function of (seed, split, i), and of the length asked for. No example is of two splits:
+the hash of its tokens says which one it belongs to, and the others are drawn again.
+
 Shapes: L tokens of an example.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from roundround.data.source import Source
-from roundround.data.vocabulary import LARGEST_VOCABULARY, Vocabulary, open_vocabulary
+from roundround.data.corpora import Source, fingerprint
+from roundround.data.tokenizers import LARGEST_VOCABULARY, Vocabulary, open_vocabulary
 from roundround.support.errors import UserError
 
 SPECIAL = ("<bos>", "<sep>", "<eos>", "<unk>")  # the first ids of every task; the last is what no generator draws
@@ -25,6 +29,10 @@ MOST_VALIDATED = 10**7  # examples, from which a share is known to 0.02 %
 MOST_REPEATED = 10**8  # training examples that come again: their order takes a GB
 BYTES_OF_TOKEN = 9  # of an example in memory: the token, and whether it is scored
 FIRST = len(SPECIAL)  # the id of a task's first symbol
+SPLITS = ("train", "validation", "test")
+OF_EIGHT = {"train": range(6), "validation": range(6, 7), "test": range(7, 8)}  # shares of all examples there are
+MOST_DRAWS = 128  # for one example; a split that has an eighth of them is missed so often once in 3e7
+IDENTIFYING = 8  # examples of each split and length that the hash of a task is taken of
 
 Ids = NDArray[np.int64]
 Item = TypeVar("Item")
@@ -134,9 +142,14 @@ class Task(Source):
         return len(self.example(np.random.default_rng(0), length).tokens)
 
     def identity(self) -> str:
-        from roundround.data.tasks.examples import identity_of  # which draws what it hashes
-
-        return identity_of(self)
+        drawn = [
+            [np.asarray(x).tolist() for x in Examples(self, seed=0, split=split, length=length)[i] if x is not None]
+            for split in SPLITS
+            for length in (None, *self.train_lengths)
+            for i in range(IDENTIFYING)
+        ]
+        numbers = {"train_lengths": self.train_lengths, "train_examples": self.train_examples, "symbols": self.symbols}
+        return fingerprint(task=type(self).__name__, examples=drawn, **numbers)
 
     def vocabulary(self) -> Vocabulary:
         """The special tokens and the symbols as a tokenizer that splits at spaces."""
@@ -148,6 +161,54 @@ class Task(Source):
             raise UserError(f"{what}={length} is shorter than this task's smallest length, {self.shortest}")
         if length > LONGEST:
             raise UserError(f"{what}={length} is longer than {LONGEST:,}, up to which memory is taken")
+
+
+class Examples:
+    """The examples of a split, by number: of one length, or each of a length in training, drawn for it.
+
+    n: how many there are, where the task has a fixed set of them, after which they begin again; None: no end of them.
+    n_shared: how many of those read so far may be of another split too, because the task has too few of their length.
+    """
+
+    def __init__(self, task: Task, *, seed: int, split: str, length: int | None = None) -> None:
+        self.task, self.length, self.split = task, length, OF_EIGHT[split]
+        self.stored = task.stored(seed=seed, split=split, length=length)
+        self.n = None if self.stored is None else self.stored.n
+        self.n_shared = 0
+        key: Any = np.random.SeedSequence([seed, SPLITS.index(split)]).generate_state(2, np.uint64)
+        self._bits: Any = np.random.Philox(key=key)
+        self._rng = np.random.Generator(self._bits)
+        self._state = self._bits.state
+
+    def __getitem__(self, i: int) -> Example:
+        if self.stored is not None:
+            return self.stored.at(i)
+        # the counter-based generator goes to where the numbers of example i begin, 2^128 further for each example
+        self._state["state"]["counter"][:] = [0, 0, i, self.length or 0]
+        self._state["buffer_pos"], self._state["has_uint32"] = 4, 0  # nothing is left over from another example
+        self._bits.state = self._state
+        length = self.task.train_length(self._rng) if self.length is None else self.length
+        for _ in range(MOST_DRAWS):  # of one length, or those with few examples of this split would be rarer
+            example = self.task.example(self._rng, length)
+            if share_of(example) in self.split:
+                return example
+        self.n_shared += 1
+        return example
+
+
+def share_of(example: Example) -> int:
+    """Which eighth of all examples this one is of, by the hash of its tokens."""
+    return hashlib.blake2b(example.tokens.astype(np.int64).tobytes(), digest_size=1).digest()[0] % 8
+
+
+def distinct(examples: Iterable[Example]) -> list[tuple[Example, int]]:
+    """Each different example once, in the order of their first, with how often it is there."""
+    found: dict[bytes, tuple[Example, int]] = {}
+    for example in examples:
+        name = example.tokens.tobytes()
+        first, times = found.get(name, (example, 0))
+        found[name] = first, times + 1
+    return list(found.values())
 
 
 def numbered(n: int, *, name: str = "n_symbols", fewest: int = 2, before: str = "") -> list[str]:

@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import EOS, Example, Task
-from roundround.data.tasks.examples import Examples
-from roundround.data.vocabulary import content_hash
+from roundround.data.tasks.base import EOS, Example, Examples, Task
+from roundround.data.tokenizers import content_hash
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

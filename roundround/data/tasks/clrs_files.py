@@ -1,18 +1,189 @@
-"""CLRS-Text from local files."""
+"""CLRS-Text as it was made once, of which each row is an example; here from local files.
+
+Shapes: N rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from roundround.data.corpora import reading
-from roundround.data.rows import READERS, check_columns, columns_of_parquet
-from roundround.data.tasks.clrs_stored import COLUMNS, LENGTH, Rows, StoredClrsText, table, text_of
+import numpy as np
+from numpy.typing import NDArray
+
+from roundround.data.corpora import reading, well_formed
+from roundround.data.formats import READERS, check_columns, columns_of_parquet
+from roundround.data.tasks.base import FixedSet
+from roundround.data.tasks.batches import ExampleSampler
+from roundround.data.tasks.clrs_made import SIZES, ClrsText
 from roundround.data.tasks.text_task import Text
 from roundround.data.text import TextFiles
-from roundround.support.errors import UserError
+from roundround.support.errors import UserError, nearest, printable
 from roundround.support.files import sha256
+
+QUESTION, ANSWER, ALGORITHM = COLUMNS = ("question", "answer", "algo_name")  # of the authors' data sets
+LENGTH = "length"  # which their training set does not have
+UNKNOWN = -1
+LONGEST = 64  # rows with the most bytes, among which are those with the most tokens
+SHARES = 64  # of all rows, by the hash of the text
+OF_ONE_SET = {"validation": range(8), "test": range(8, 16), "train": range(16, SHARES)}
+OF_TRAINING_SET = {"validation": range(1), "train": range(1, SHARES)}  # where the test has a set of its own
+
+WHOLE = re.compile(r"[0-9]{1,9}")
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows:
+    """Texts by number, and of each, [N]: its algorithm's place in SIZES, its length, its hash, and its bytes."""
+
+    where: str
+    at: Callable[[int], Text]
+    algorithm: Numbers
+    length: Numbers
+    hash: Numbers
+    n_bytes: Numbers
+
+    def of(self, algorithms: Sequence[str]) -> NDArray[np.bool_]:
+        """Which rows are of these algorithms, [N]."""
+        return np.isin(self.algorithm, [list(SIZES).index(name) for name in algorithms])
+
+
+class StoredClrsText(ClrsText):
+    """Rows that are there already, each once in an epoch, in an order that the seed decides.
+
+    Where one set serves for all, an eighth of its texts are for validation and another for the test, by their hash.
+    Where the test has a set of its own, validation has one in 64 of the others, and the two sets are taken as they are:
+    the authors' share examples of small lengths, of which there are few.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithms: Sequence[str] | None,
+        lengths: Sequence[int] | None,
+        train_examples: int | None,
+        validation_examples: int,
+    ) -> None:
+        super().__init__(
+            algorithms=algorithms,
+            lengths=lengths,
+            train_examples=train_examples,
+            validation_examples=validation_examples,
+        )
+        self._sets: dict[str, Rows] = {}  # read when first asked for; the tasks of groups() have the same
+
+    @abstractmethod
+    def read(self, which: str) -> Rows | None:
+        """The rows of the set "train", or of "test", None where that has none of its own. UserError."""
+
+    def set_of(self, which: str) -> Rows:
+        if which not in self._sets:
+            rows = self.read(which)
+            self._sets[which] = self.set_of("train") if rows is None else rows
+        return self._sets[which]
+
+    @property
+    def train_lengths(self) -> tuple[int, int]:
+        """Those that are asked for, or that the rows say they have; the paper's where neither is known."""
+        if self.lengths is not None:
+            return super().train_lengths
+        rows = self.set_of("train")
+        there = rows.length[rows.of(self.algorithms) & (rows.length != UNKNOWN)]
+        return (int(there.min()), int(there.max())) if len(there) else super().train_lengths
+
+    def shared_with_test(self) -> str | None:
+        train, test = self.set_of("train"), self.set_of("test")
+        if train is test:
+            return None  # the hash of a text says which of the two it is of
+        tested, trained = (rows.of(self.algorithms) for rows in (test, train))
+        if self.lengths is not None:
+            trained &= np.isin(train.length, self.lengths)
+        n = int(np.isin(test.hash[tested], train.hash[trained]).sum())
+        return f"{n:,} of {int(tested.sum()):,} test examples are in the training set too" if n else None
+
+    def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text]:
+        train, test = self.set_of("train"), self.set_of("test")
+        rows = test if split == "test" else train
+        chosen = rows.of(self.algorithms)
+        if train is test or split != "test":
+            chosen &= np.isin(rows.hash % SHARES, (OF_ONE_SET if train is test else OF_TRAINING_SET)[split])
+        wanted = self.lengths if length is None else [length]
+        if wanted is not None:
+            chosen &= np.isin(rows.length, wanted)
+        places = chosen.nonzero()[0]
+        if not len(places):
+            raise UserError(f"{rows.where}: {self._nothing(rows, split, wanted)}")
+        order = ExampleSampler(len(places), seed=seed)
+        return FixedSet(len(places), lambda i: rows.at(int(places[order.numbers(i, 1)[0]])))
+
+    def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> str:
+        """What is not there, and what is."""
+        of_algorithms = rows.length[rows.of(self.algorithms)]
+        if wanted is None:
+            there = f"{len(of_algorithms)} are there for all that it is for"
+        elif UNKNOWN in of_algorithms:
+            there = f"there is no column '{LENGTH}'; data.lengths=null takes all rows"
+        else:
+            there = f"lengths that are there: {', '.join(map(str, np.unique(of_algorithms))) or 'none'}"
+        of_length = "" if wanted is None else f" of length {', '.join(map(str, wanted))}"
+        names = ", ".join(self.algorithms) if len(self.algorithms) < 4 else f"any of {len(self.algorithms)} algorithms"
+        return f"no row of {names}{of_length} for {split} ({there})"
+
+    def text(self, rng: np.random.Generator, length: int) -> Text:
+        texts = self.stored_texts(seed=0, split="train", length=length)
+        return texts.at(int(rng.integers(texts.n)))
+
+    def test_lengths(self) -> Sequence[int]:
+        rows = self.set_of("test")
+        return [length for length in np.unique(rows.length[rows.of(self.algorithms)]).tolist() if length != UNKNOWN]
+
+    def check_length(self, length: int, what: str) -> None:
+        if length not in self.test_lengths():
+            raise UserError(f"{what}={length}: {self._nothing(self.set_of('test'), 'test', [length])}")
+
+    def longest_texts(self, length: int) -> tuple[list[Text], float]:
+        train, found = self.set_of("train"), list[Text]()
+        for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
+            places = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
+            longest = places[np.argsort(-rows.n_bytes[places], kind="stable")[:LONGEST]]
+            found += [rows.at(int(place)) for place in longest]
+        if not found:
+            raise UserError(f"{train.where}: {self._nothing(train, 'training', None)}")
+        return found, 1.0
+
+
+def table(where: str, rows: Iterable[Mapping[str, object]], at: Callable[[int], Text]) -> Rows:
+    """The rows as they are gone through once. UserError for one that is not of CLRS-Text, or where there is none."""
+    numbers = {name: number for number, name in enumerate(SIZES)}
+    columns: list[tuple[int, int, int, int]] = []
+    for row in rows:
+        place = f"{where}, row {len(columns) + 1}"
+        name, length = row[ALGORITHM], row.get(LENGTH, UNKNOWN)
+        if not isinstance(name, str) or name not in numbers:
+            raise UserError(f"{place}: {ALGORITHM} is '{printable(str(name), 40)}'{nearest(str(name), SIZES)}")
+        if LENGTH in row and not WHOLE.fullmatch(str(length)):  # a csv has text
+            raise UserError(f"{place}: {LENGTH} is '{printable(str(length), 40)}', no whole number from 0")
+        text = "".join(text_of(row, place)).encode()
+        identity = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())  # a number that int64 has
+        columns.append((numbers[name], int(str(length)), identity, len(text)))
+    if not columns:
+        raise UserError(f"{where}: there is no row")
+    algorithm, length_N, hash_N, n_bytes = np.array(columns, dtype=np.int64).T
+    return Rows(where=where, at=at, algorithm=algorithm, length=length_N, hash=hash_N, n_bytes=n_bytes)
+
+
+def text_of(row: Mapping[str, object], where: str) -> Text:
+    """The prompt and the answer of a row. UserError where one is no text."""
+    question, answer = row[QUESTION], row[ANSWER]
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise UserError(f"{where}: columns '{QUESTION}' and '{ANSWER}' must hold text")
+    return Text(well_formed(question), well_formed(answer))
 
 
 @final
@@ -41,7 +212,10 @@ class ClrsTextFiles(StoredClrsText):
             validation_examples=validation_examples,
         )
         paths = {"train": path} | ({} if test_path is None else {"test": test_path})
-        self.files = {which: files_at(path) for which, path in paths.items()}
+        self.files = {  # as data=text expands paths, and finds what cannot be read
+            which: TextFiles(path=path, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
+            for which, path in paths.items()
+        }
 
     def origin(self) -> dict[str, object]:
         hashes = {}
@@ -56,11 +230,6 @@ class ClrsTextFiles(StoredClrsText):
         paths, texts = self.files[which].files(), list[Text]()
         where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         return table(where, rows_of(paths, texts), texts.__getitem__)
-
-
-def files_at(path: list[str]) -> TextFiles:
-    """Expands paths, and finds what cannot be read, as data=text does."""
-    return TextFiles(path=path, column=list(COLUMNS), split_regex=None, max_chars=None, held_out=1)
 
 
 def rows_of(paths: list[Path], texts: list[Text]) -> Iterator[Mapping[str, object]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from roundround.data.hub_rows import HubRows
-from roundround.data.tasks.clrs_stored import COLUMNS, LENGTH, Rows, StoredClrsText, table, text_of
+from roundround.data.hub import HubRows
+from roundround.data.tasks.clrs_files import COLUMNS, LENGTH, Rows, StoredClrsText, table, text_of
 
 ROWS_AT_ONCE = 1024
 

@@ -1,24 +1,172 @@
-"""CLRS-Text as dm-clrs makes it, a new example each time."""
+"""CLRS-Text: the thirty algorithms of a textbook, of which a model writes the steps and the result; made by dm-clrs.
+
+Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 
 from roundround.data.corpora import first_line
-from roundround.data.tasks.clrs_text import ClrsText
-from roundround.data.tasks.text_task import Text
-from roundround.support.errors import UserError
+from roundround.data.tasks.base import LONGEST, Task
+from roundround.data.tasks.text_task import Text, TextTask
+from roundround.support.errors import UserError, nearest
 
+TRAINED = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)  # up to the algorithm's longest
+TESTED_FROM = 4
 DECIMALS = 3  # of the numbers in the input, the rest cut off: the default of the authors' generator
 PROBES = 16  # examples of each algorithm by which the longest is estimated
 LONGER = 1.3  # times the longest of 16, below which all of 150 were, for every algorithm at its longest trained length
+
+
+class Sizes(NamedTuple):
+    """The longest length in training and in the test; the shortest for which dm-clrs 2.0.3 has an example."""
+
+    trained: int
+    tested: int
+    shortest: int = 2
+
+
+SIZES = {
+    "activity_selector": Sizes(31, 40),
+    "articulation_points": Sizes(19, 19),
+    "bellman_ford": Sizes(31, 32),
+    "bfs": Sizes(31, 41),
+    "binary_search": Sizes(31, 64),
+    "bridges": Sizes(5, 7),
+    "bubble_sort": Sizes(10, 11),
+    "dag_shortest_paths": Sizes(19, 19),
+    "dfs": Sizes(23, 20),
+    "dijkstra": Sizes(28, 25),
+    "find_maximum_subarray_kadane": Sizes(31, 64),
+    "floyd_warshall": Sizes(10, 11),
+    "graham_scan": Sizes(31, 31),
+    "heapsort": Sizes(10, 11),
+    "insertion_sort": Sizes(31, 25),
+    "jarvis_march": Sizes(12, 13),
+    "kmp_matcher": Sizes(31, 64, shortest=3),
+    "lcs_length": Sizes(10, 12),
+    "matrix_chain_order": Sizes(10, 12),
+    "minimum": Sizes(31, 64),
+    "mst_kruskal": Sizes(10, 10),
+    "mst_prim": Sizes(28, 26),
+    "naive_string_matcher": Sizes(31, 64, shortest=3),
+    "optimal_bst": Sizes(10, 10, shortest=1),
+    "quickselect": Sizes(31, 64),
+    "quicksort": Sizes(10, 12),
+    "segments_intersect": Sizes(31, 64, shortest=1),
+    "strongly_connected_components": Sizes(15, 16, shortest=4),
+    "task_scheduling": Sizes(31, 41),
+    "topological_sort": Sizes(23, 21),
+}
+
+
+def lengths_in_training(algorithm: str) -> tuple[int, ...]:
+    return tuple(length for length in TRAINED if length <= SIZES[algorithm].trained)
+
+
+def lengths_in_test(algorithm: str) -> tuple[int, ...]:
+    return tuple(range(TESTED_FROM, SIZES[algorithm].tested + 1))
+
+
+class ClrsText(TextTask):
+    """Runs an algorithm step by step: the name and the input, then the trace and the output, as text.
+
+    insertion_sort: key: [.2 .1], initial_trace: [.2 .1] trace | pred: -> [.2 .1] | [.1 .2]; length is the input's items
+
+    Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
+
+    algorithms: some of the thirty; None, all. lengths: those in training, of every algorithm; None, the paper's, which
+    each algorithm has its own of. In training every algorithm with each of its lengths is as likely. All of the answer
+    is scored, the trace too; `output_match` counts what follows the last " | " alone, given the right trace.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithms: Sequence[str] | None,
+        lengths: Sequence[int] | None,
+        train_examples: int | None,
+        validation_examples: int,
+    ) -> None:
+        self.algorithms, self.lengths = known(algorithms), None if lengths is None else sorted(set(lengths))
+        self._set_pairs()
+        every = [length for _, length in self.pairs]
+        super().__init__(
+            train_lengths=[min(every), max(every)],
+            train_examples=train_examples,
+            validation_examples=validation_examples,
+        )
+
+    def output_at(self, answer: str) -> int:
+        return answer.rfind(" | ") + 3 if " | " in answer else 0  # segments_intersect has no trace
+
+    def groups(self) -> dict[str, Task]:
+        """One task for each algorithm."""
+        return {name: self.only(name) for name in self.algorithms}
+
+    def only(self, algorithm: str) -> Self:
+        """This task with one of its algorithms."""
+        one = copy.copy(self)
+        one.algorithms = [algorithm]
+        one._set_pairs()
+        one._train_lengths = one.pairs[0][1], one.pairs[-1][1]
+        return one
+
+    def train_length(self, rng: np.random.Generator) -> int:
+        """A length as often as algorithms are trained on it."""
+        return self.pairs[rng.integers(len(self.pairs))][1]
+
+    def check_length(self, length: int, what: str) -> None:
+        for name in self.algorithms:
+            shortest = SIZES[name].shortest
+            if length < shortest:
+                raise UserError(f"{what}={length} is shorter than the smallest length of {name}, {shortest}")
+        super().check_length(length, what)
+
+    def test_lengths(self) -> Sequence[int]:
+        return sorted({length for name in self.algorithms for length in lengths_in_test(name)})
+
+    def _set_pairs(self) -> None:
+        """The pairs of an algorithm and a length in training, the algorithms' lengths ascending."""
+        self.shortest = min(SIZES[name].shortest for name in self.algorithms)
+        self.pairs = [(name, length) for name in self.algorithms for length in self.lengths_of(name)]
+
+    def lengths_of(self, algorithm: str) -> Sequence[int]:
+        """The algorithm's lengths in training. ValueError where it has none so short."""
+        if self.lengths is None:
+            return lengths_in_training(algorithm)
+        shortest = SIZES[algorithm].shortest
+        if not self.lengths or not shortest <= self.lengths[0] <= self.lengths[-1] <= LONGEST:
+            raise ValueError(
+                f"lengths is {self.lengths}: some from {shortest} ({algorithm}) to {LONGEST:,}, or null, are allowed"
+            )
+        return self.lengths
+
+    def algorithm(self, rng: np.random.Generator, length: int) -> str:
+        """One of the algorithms that are trained on a length, or of all where none is."""
+        trained = [name for name, of_pair in self.pairs if of_pair == length] or self.algorithms
+        return trained[rng.integers(len(trained))]
+
+
+def known(algorithms: Sequence[str] | None) -> list[str]:
+    """The names in alphabetical order, once each; all thirty for None. ValueError where one is unknown."""
+    if algorithms is None:
+        return list(SIZES)
+    if not algorithms:
+        raise ValueError("algorithms is []: at least one name, or null for all thirty, is needed")
+    for name in algorithms:
+        if name not in SIZES:
+            raise ValueError(f"algorithms has '{name}'{nearest(name, SIZES)}")
+    return sorted(set(algorithms))
 
 
 @final
@@ -76,8 +224,9 @@ def dm_clrs() -> Any:
     """The package. UserError where it is not installed."""
     if sys.modules.get("clrs") is None:
         try:
-            with on_the_cpu(), nothing_on_stderr(), warnings.catch_warnings():
+            with nothing_on_stderr(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                os.environ["JAX_PLATFORMS"] = "cpu"  # else it takes three quarters of an accelerator's memory
                 import clrs  # noqa: F401
                 from absl import logging
         except ImportError as error:
@@ -87,18 +236,6 @@ def dm_clrs() -> Any:
             ) from None
         logging.set_verbosity("error")  # else the first sampler says that it samples
     return sys.modules["clrs"]
-
-
-@contextmanager
-def on_the_cpu() -> Iterator[None]:
-    """Inside, JAX is imported for CPUs alone: it would take three quarters of an accelerator's memory."""
-    before = os.environ.get("JAX_PLATFORMS")
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    try:
-        yield
-    finally:
-        del os.environ["JAX_PLATFORMS"]
-        os.environ |= {} if before is None else {"JAX_PLATFORMS": before}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from roundround.data.tasks.base import FIRST, Example, Ids, Task, check_range, numbered
-from roundround.data.vocabulary import LARGEST_VOCABULARY
+from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 
 @final

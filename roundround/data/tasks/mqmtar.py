@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from roundround.data.tasks.base import FIRST, Example, Ids, Task, asked, check_range, numbered
-from roundround.data.vocabulary import LARGEST_VOCABULARY
+from roundround.data.tokenizers import LARGEST_VOCABULARY
 
 SPACE, BETWEEN, QUERY, LETTER = range(FIRST, FIRST + 4)
 MOST_WORDS = 2.0**62  # numbers of 64 bits tell them apart

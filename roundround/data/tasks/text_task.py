@@ -15,7 +15,7 @@ import numpy as np
 
 from roundround.data.corpora import fingerprint
 from roundround.data.tasks.base import Example, FixedSet, Task
-from roundround.data.vocabulary import Vocabulary
+from roundround.data.tokenizers import Vocabulary
 
 TEXTS_TO_LEARN_FROM = 4096  # by a tokenizer that learns
 BESIDE = 4  # tokens beside those of the text: beginning and end, and the space that SentencePiece puts before each part

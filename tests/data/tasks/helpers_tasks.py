@@ -11,8 +11,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from roundround.config.build import build as build_node
-from roundround.data.tasks.base import SPECIAL, Example, Task
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.base import SPECIAL, Example, Examples, Task
 from roundround.data.tasks.text_task import TextTask
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roundround.data.tasks.base import Examples
 from roundround.data.tasks.clrs_files import ClrsTextFiles
-from roundround.data.tasks.clrs_made import ClrsTextMade, made
-from roundround.data.tasks.clrs_sizes import SIZES, lengths_in_test, lengths_in_training
-from roundround.data.tasks.examples import Examples
+from roundround.data.tasks.clrs_made import SIZES, ClrsTextMade, lengths_in_test, lengths_in_training, made
 from roundround.data.tokenizers import Bytes
 from roundround.support.errors import UserError
 

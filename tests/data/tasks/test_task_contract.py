@@ -17,9 +17,8 @@ from helpers_tasks import NAMES, ROOT, build, drawn, task_class, tunables
 from scipy.stats import chisquare
 
 from roundround.config.options import options_in
-from roundround.data.tasks.base import SPECIAL, Example
+from roundround.data.tasks.base import SPECIAL, SPLITS, Example, Examples
 from roundround.data.tasks.batches import padded
-from roundround.data.tasks.examples import SPLITS, Examples
 from roundround.support.errors import UserError
 
 PACKAGED = sorted(set(NAMES) & options_in(ROOT / "conf" / "data").keys())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helpers_tasks import between, build, drawn, mistakes, texts
 
-from roundround.data.tasks.examples import SPLITS, Examples
+from roundround.data.tasks.base import SPLITS, Examples
 
 
 def solver(before: list[str]) -> str:

@@ -10,12 +10,10 @@ import pytest
 from conftest import STORIES
 
 from roundround.data.batches import Shares
-from roundround.data.tasks.base import FixedSet
+from roundround.data.tasks.base import Examples, FixedSet
 from roundround.data.tasks.batches import TrainingExamples, task_data
-from roundround.data.tasks.examples import Examples
 from roundround.data.tasks.text_task import Text, TextTask
-from roundround.data.tokenizers import BPE, Bytes, Saved
-from roundround.data.vocabulary import Vocabulary
+from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, Vocabulary
 
 
 @final
@@ -42,7 +40,7 @@ class Digits(TextTask):
 
 @pytest.fixture(scope="module")
 def sentencepiece() -> Vocabulary:
-    return Saved(STORIES / "tokenizer.json", end_of_document=2).build([])
+    return AlreadyOpen.from_file(STORIES / "tokenizer.json", end_of_document=2).build([])
 
 
 def test_an_example_of_bytes_is_the_text_between_two_ends_of_document() -> None:

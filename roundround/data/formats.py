@@ -1,4 +1,4 @@
-"""Rows of jsonl, json, csv, tsv and parquet files, as texts, one row at a time.
+"""The formats of text files, read as streams: plain text of any size, and rows of jsonl, json, csv, tsv and parquet.
 
 json and csv are read with the standard library: the streaming builders of `datasets` infer a type for every column
 from the first block and then fail on a later one, even in columns nobody asked for, read "NA" as missing, and cannot
@@ -7,22 +7,86 @@ name the line of an error. Parquet is read with pyarrow, which `datasets` would 
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from roundround.data.corpora import first_line
-from roundround.data.split import decoded, lines
+from roundround.data.corpora import first_line, in_time
 from roundround.support.errors import UserError
 from roundround.support.files import parse_json
 
+BLOCK_BYTES = 1 << 22
+MARGIN = 1 << 16  # characters
 Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
 ROWS_AT_ONCE = 256  # of parquet
 LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
 SHOWN = 40  # characters of a column's name in an error: of a file without a header the "names" are its first row
+
+
+def decoded(path: Path) -> Iterator[str]:
+    """A UTF-8 file in pieces, line ends made `\\n`, a byte order mark dropped. UserError names file and byte offset."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    n_read = 0
+    with path.open("rb") as file:
+        block = b"start"
+        while block:
+            block = file.read(BLOCK_BYTES)
+            n_read += len(block)
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                offset = n_read - len(error.object) + error.start
+                raise UserError(
+                    f"{path}: byte {offset} (0x{error.object[error.start]:02x}) is not UTF-8; re-encode the file, "
+                    f"e.g. iconv -f latin1 -t utf-8"
+                ) from None
+            yield text
+
+
+def lines(chunks: Iterable[str]) -> Iterator[str]:
+    """Lines with their `\\n`, cut at that character alone (str.splitlines would cut at ten others too)."""
+    rest = ""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
+    """What lies between the separators, as `re.split` would cut the joined chunks, groups aside.
+
+    A separator is only accepted when `margin` characters after it have been read, so that text not yet read cannot
+    change it: exact as long as no decision (a look-ahead, the length of a run) hangs on more than that, and no
+    look-behind reaches further. Memory: the longest document, a chunk and the margin.
+    """
+    text, begin, scan, used = "", 0, 0, -1  # begin: of the document; scan: settled up to here; used: an empty separator
+    for chunk in itertools.chain(chunks, [None]):
+        text += chunk or ""
+        settled, whole = len(text) - (margin if chunk is not None else 0), []
+        with in_time(separator):
+            while (found := _first(separator, text, scan, used)) and found.end() <= settled:
+                whole.append(text[begin : found.start()])
+                begin = scan = found.end()
+                used = scan if found.start() == scan else -1
+        yield from whole
+        scan = max(scan, min(settled, found.start() if found else settled))
+        cut = max(0, begin - margin)  # what stays in front is for look-behind
+        text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut
+    yield text[begin:]
+
+
+def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Match[str] | None:
+    """The first match from `scan` on that is not the empty one already used there."""
+    return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
@@ -76,16 +140,6 @@ def _json(path: Path, line: int, text: str) -> Any:
     except ValueError as error:
         further, what = (error.lineno - 1, error.msg) if isinstance(error, json.JSONDecodeError) else (0, error)
         raise UserError(f"{path}, line {line + further}: not valid JSON ({what})") from None
-
-
-def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Comma-separated values with RFC 4180 quotes; line ends and commas may stand inside quotes."""
-    return _table(path, columns, delimiter=",", quoted=True)
-
-
-def _tsv_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Tab-separated values, where a quote is an ordinary character."""
-    return _table(path, columns, delimiter="\t", quoted=False)
 
 
 def _table(path: Path, columns: Sequence[str], *, delimiter: str, quoted: bool) -> Iterator[Row]:
@@ -157,7 +211,7 @@ def _not_parquet(path: Path, error: Exception) -> UserError:
 READERS: Mapping[str, Callable[[Path, Sequence[str]], Iterator[Row]]] = {
     ".jsonl": _json_rows,
     ".json": _json_rows,
-    ".csv": _csv_rows,
-    ".tsv": _tsv_rows,
+    ".csv": partial(_table, delimiter=",", quoted=True),  # as RFC 4180: quotes may hold line ends and commas
+    ".tsv": partial(_table, delimiter="\t", quoted=False),  # where a quote is an ordinary character
     ".parquet": _parquet_rows,
 }

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from roundround.data import corpora, split
+from roundround.data import corpora, formats
+from roundround.data.formats import decoded, lines, split_stream
 from roundround.data.hub import join_rows
-from roundround.data.split import decoded, lines, split_stream
 from roundround.support.errors import UserError
 
 MARGIN = 8  # characters, above the reach of every pattern here
@@ -84,7 +84,7 @@ def test_a_real_text_is_cut_as_the_whole_file_is(tmp_path: Path, monkeypatch: py
     path = tmp_path / "topics.txt"
     path.write_text("\n\n".join(topics[name] for name in sorted(topics)), encoding="utf-8")
     pattern = r"\n\n(?=The |If )"
-    monkeypatch.setattr(split, "BLOCK_BYTES", 10_007)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", 10_007)
     found = list(split_stream(decoded(path), re.compile(pattern), margin=100))
     assert found == re.split(pattern, path.read_text(encoding="utf-8"))
     assert len(found) > 200
@@ -102,7 +102,7 @@ def test_memory_stays_with_the_longest_document() -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5, 1 << 20])
 def test_decoding_in_blocks_is_decoding_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(split, "BLOCK_BYTES", block)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", block)
     path = tmp_path / "text.txt"
     path.write_bytes("\ufeffh\u00e9llo\r\n\u65e5\u672c \U0001f600\rend\n".encode())
     assert "".join(decoded(path)) == "h\u00e9llo\n\u65e5\u672c \U0001f600\nend\n"
@@ -118,7 +118,7 @@ def test_lines_are_cut_at_line_feeds_alone() -> None:
 def test_the_undecodable_byte_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, head: bytes
 ) -> None:
-    monkeypatch.setattr(split, "BLOCK_BYTES", block)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", block)
     path = tmp_path / "latin.txt"
     path.write_bytes(head + "ok \u00e9 ".encode() + b"caf\xe9 au lait")
     offset = len(head) + 6 + 3
