@@ -18,7 +18,6 @@ from roundround.data.tokenizers import Saved, TokenizerRecipe
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.data.vocabulary import Vocabulary
 from roundround.loading.models import build_decoder, planned
-from roundround.loading.weights import check_weights, load_into
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
@@ -76,9 +75,9 @@ class TrainedRun:
             needed = sorted(name for name in plan.state_dict() if mark in name)
             if needed:
                 raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
-        check_weights(plan, weights, folder)
+        checkpoints.check_weights(plan, weights, folder)
         decoder = make()
-        load_into(decoder, weights, folder)
+        checkpoints.load_into(decoder, weights, folder)
         return decoder.eval()
 
     def vocabulary(self) -> Vocabulary:
