@@ -11,10 +11,10 @@ import torch
 from omegaconf import OmegaConf
 
 from roundround.data.tasks.copy import Copy
-from roundround.loading.tasks import with_context
+from roundround.loading.start import with_context
 from roundround.support import memory
 from roundround.support.errors import UserError
-from roundround.training.footprint import check_batch_fits, check_model_fits, check_window_fits
+from roundround.training.preflight import check_batch_fits, check_model_fits, check_window_fits
 
 CPU = torch.device("cpu")
 TRAINER = {"accelerator": "cpu", "precision": None}

@@ -32,7 +32,7 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
-from roundround.distributed.interruption import deaf, end_at_once, hand_on, interrupt, on_signals, put_back
+from roundround.distributed.interruption import end_at_once, hand_on, interrupt, on_signals, put_back, signals_ignored
 from roundround.distributed.launcher import TOGETHER, check_alone, rank, speaks, started_again
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
@@ -140,7 +140,7 @@ class Job:
         if self.verb in TOGETHER:
             from roundround.config.recorded import as_dict, flat  # torch comes with it; the task needs it too
 
-            peers.said = {"the verb": self.verb, **flat(as_dict(cfg))}
+            peers.request = {"the verb": self.verb, **flat(as_dict(cfg))}
         peers.join({"resume": own, "directory": str(directory)})
         own = peers.answer.get("resume", own)
         if peers.rank != 0:
@@ -233,7 +233,7 @@ def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
     is_first = peers is None or peers.speaks
     if line and is_first:
         complain(verb, line, code, speaks=True)
-    with deaf():
+    with signals_ignored():
         heard = peers is not None and peers.leave(code, line)
     if line and not is_first and not heard:
         complain(verb, line, code)

@@ -1,4 +1,4 @@
-"""Signals that stop a run: the handler that ends the process at once, and the one that raises `Interrupted`.
+"""Signals that stop a run: at once, by raising `Interrupted`, or between two steps.
 
 SIGINT is Ctrl-C, SIGTERM asks for the end, SIGHUP says that the terminal is gone; Slurm and submitit send SIGUSR1 or
 SIGUSR2 before a job's time is over.
@@ -46,8 +46,8 @@ def put_back(handlers: dict[int, Any]) -> None:
 
 
 @contextmanager
-def deaf() -> Iterator[None]:
-    """Inside, stop signals are not heard: what has begun to end takes a bounded time to say why."""
+def signals_ignored() -> Iterator[None]:
+    """Inside, stop signals are ignored: a process that has begun to end takes a bounded time to say why."""
     handlers = on_signals(lambda signum, frame: None)
     try:
         yield
@@ -86,3 +86,25 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class StopSignal:
+    """Turns the first stop signal into a flag, read between two steps; the second raises Interrupted at once."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self.handlers: dict[int, Any] = {}
+
+    def start(self) -> None:
+        """Take over the signals, where this is the main thread."""
+        self.handlers = on_signals(self.ask)
+
+    def ask(self, signum: int, frame: FrameType | None) -> None:
+        if self.asked is not None:
+            raise Interrupted(signum)  # asked twice: do not wait for the step
+        self.asked = signum
+
+    def close(self) -> None:
+        """Give the signals back."""
+        put_back(self.handlers)
+        self.handlers = {}

@@ -1,9 +1,9 @@
 """The processes that work on one run together: how they meet, what they tell each other, and who is missing.
 
 They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
-in the first process. There each says what it was asked to do, and the first answers all. A process that leaves says
-how, so that those whose collective operation fails thereby can tell whose fault it was. What they compute together
-goes through torch.distributed's groups.
+in the first process. Each writes there what it was asked to do, and the first answers all. A process that leaves writes
+how it ended, so that the others, whose collective operation then fails, can report which process caused it. What they
+compute together goes through torch.distributed's groups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from roundround.distributed.interruption import deaf
+from roundround.distributed.interruption import signals_ignored
 from roundround.distributed.launcher import address, first_is_gone, together
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
@@ -45,14 +45,14 @@ class Store(Protocol):
 class Peers:
     """This process among those of its run; alone until `join`, and then every method does what one process needs.
 
-    said: what this process was asked to do, by name, which must be the same everywhere. give_up: ends the process from
-    another thread, with this line, where the first one waits inside a library for somebody who is gone.
+    request: what this process was asked to do, by name, which must be the same everywhere. give_up: ends the process
+    from another thread, with this line, where the first one waits inside a library for somebody who is gone.
     """
 
     def __init__(
-        self, said: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
+        self, request: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
     ) -> None:
-        self.said, self.give_up = dict(said or {}), give_up
+        self.request, self.give_up = dict(request or {}), give_up
         self.record: Callable[[str], None] = lambda line: None  # how the run ended, where `give_up` leaves no time to
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
@@ -80,7 +80,7 @@ class Peers:
     def meet(self, store: Store) -> None:
         """`join` at this store."""
         self.store = store
-        self.store.set(f"said/{self.rank}", json.dumps(self.said, sort_keys=True))
+        self.store.set(f"request/{self.rank}", json.dumps(self.request, sort_keys=True))
         if self.rank == 0:
             found: dict[str, Any] = {"refused": self.refusal(), "answer": self.answer}
             self.store.set("answer", json.dumps(found))
@@ -129,10 +129,10 @@ class Peers:
         """Wait for all; why they cannot begin, or None."""
         assert self.store is not None
         for rank in range(1, self.n):
-            self.wait_for(f"said/{rank}", rank)
-            theirs = json.loads(self.store.get(f"said/{rank}"))
-            for key in sorted(self.said.keys() | theirs.keys()):
-                here, there = json.dumps(self.said.get(key)), json.dumps(theirs.get(key))
+            self.wait_for(f"request/{rank}", rank)
+            theirs = json.loads(self.store.get(f"request/{rank}"))
+            for key in sorted(self.request.keys() | theirs.keys()):
+                here, there = json.dumps(self.request.get(key)), json.dumps(theirs.get(key))
                 if here != there:
                     return (
                         f"{key} is {printable(here, 80)} on rank 0 and {printable(there, 80)} on {self.name(rank)}; "
@@ -196,7 +196,7 @@ class Peers:
             while waits and others and time.monotonic() < deadline:
                 others = {rank for rank in others if not self.present(f"left/{rank}")}
                 time.sleep(0.05)
-            heard = heard or self.present("said/0") or self.present("left/0")
+            heard = heard or self.present("request/0") or self.present("left/0")
         except (RuntimeError, UserError):
             pass  # the store went, with the first process
         finally:
@@ -222,7 +222,7 @@ class Peers:
             if self.store is None:
                 raise
             why = one_line(error) if isinstance(error, RuntimeError) else None
-            with deaf():
+            with signals_ignored():
                 left = self.who_left()
             caused = {
                 rank: leaving

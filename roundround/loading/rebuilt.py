@@ -16,7 +16,6 @@ from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.models import build_decoder, planned
-from roundround.loading.weights import check_weights, load_into
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
@@ -74,9 +73,9 @@ class TrainedRun:
             needed = sorted(name for name in plan.state_dict() if mark in name)
             if needed:
                 raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
-        check_weights(plan, weights, folder)
+        checkpoints.check_weights(plan, weights, folder)
         decoder = make()
-        load_into(decoder, weights, folder)
+        checkpoints.load_into(decoder, weights, folder)
         return decoder.eval()
 
     def vocabulary(self) -> Vocabulary:

@@ -10,26 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import build, literal
-from roundround.config.recorded import give_theta
+from roundround.config.build import build, literal, target_class
+from roundround.config.options import load_option
+from roundround.config.recorded import give_theta, overridden
 from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
-from roundround.data.tasks.base import Task
+from roundround.data.corpora import Source
+from roundround.data.prepared import Prepared
+from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.batches import TaskData
+from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.data.tokens import TokenData
 from roundround.loading.models import build_decoder
-from roundround.loading.prepared import config_of_prepared
 from roundround.loading.rebuilt import saved_tokenizer
-from roundround.loading.tasks import config_of_task, task_of, with_context
-from roundround.loading.weights import load_into, load_shards_into
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
 from roundround.runs.run import Invocation
 from roundround.support.errors import UserError
+from roundround.support.memory import check_fits
 
 if TYPE_CHECKING:
     from roundround.loading.llama_checkpoint import LlamaCheckpoint
@@ -40,6 +42,11 @@ HOW_IT_IS_COMPUTED = {  # without another result than rounding
     *("trainer.accumulate_grad_batches", "activation_checkpointing"),
 }
 FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps", *HOW_IT_IS_COMPUTED}
+OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
+    "tokenizer": "a task has its own vocabulary",
+    "validation_tokens": "a task says data.validation_examples",
+    "model.train_length": "a task says data.train_lengths, which make the context",
+}
 
 
 class Start:
@@ -71,7 +78,7 @@ class Start:
         return data
 
     def past(self, *, sharded: bool) -> checkpoints.Checkpoint | None:
-        """The run's own checkpoint, where it goes on from one; without weights where processes read their shares."""
+        """The run's own checkpoint, where it is resumed; without weights where processes read their shares."""
         return None
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
@@ -106,7 +113,7 @@ class FromLlama(Start):
 
 
 @final
-class FromItsPast(Start):
+class ResumedStart(Start):
     """The newest checkpoint of the run in a directory; where it was stopped before the first, what it began from."""
 
     def __init__(self, directory: Path, manifest: dict[str, Any], began: Start, *, began_elsewhere: bool) -> None:
@@ -128,8 +135,6 @@ class FromItsPast(Start):
         before = self.manifest["data"] or {}
         now = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
         changed = [name.removesuffix("_hash") for name, value in now.items() if before.get(name, value) != value]
-        if before and isinstance(data, TokenData) and before.get("n_groups", 1) != data.n_groups:
-            changed.append("order of the training text")  # of a run from before large corpora had shards
         if changed:
             raise UserError(f"the {changed[0]} is no longer the one that {self.directory} began with; start a new run")
         if self.began_elsewhere and before:
@@ -148,8 +153,10 @@ class FromItsPast(Start):
         if past is None:
             self.began.load_into(decoder, None)
         elif past.weights:
-            load_into(decoder, past.weights, past.folder)
+            checkpoints.load_into(decoder, past.weights, past.folder)
         else:
+            from roundround.runs.sharded_checkpoints import load_shards_into  # torch.distributed takes a second
+
             load_shards_into(decoder, past)
 
 
@@ -186,7 +193,7 @@ def fresh_or_from_checkpoint(
     return cfg, FromLlama(checkpoint, choices)
 
 
-def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromItsPast]:
+def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
     """`starting_point` of a run that continues in its own directory."""
     directory = invocation.directory
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job goes on in its own
@@ -206,7 +213,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, FromIt
             raise UserError(
                 f"{began.checkpoint.folder} is no longer the checkpoint that {directory} began from; start a new run"
             )
-    return cfg, FromItsPast(directory, manifest, began, began_elsewhere=init is not None)
+    return cfg, ResumedStart(directory, manifest, began, began_elsewhere=init is not None)
 
 
 def recorded_reference(given: object, recorded: object) -> object:
@@ -223,3 +230,70 @@ def with_rows(data: Data, n_vocab: int, origin: str) -> Data:
     if data.n_vocab > n_vocab:
         raise UserError(f"{origin}: the tokenizer has ids up to {data.n_vocab - 1} and the embeddings {n_vocab} rows")
     return replace(data, n_vocab=n_vocab)
+
+
+# -- what the data decide beside the tokens: tokenizer and context
+
+
+def task_of(node: DictConfig) -> Task | None:
+    """The task that the node `data` describes; None where it describes text."""
+    if not issubclass(target_class(node, Source), Task):
+        return None
+    return build(node, Task)  # type: ignore[type-abstract]
+
+
+def config_of_task(
+    cfg: DictConfig, task: Task, overrides: list[str], choices: dict[str, str | None]
+) -> tuple[DictConfig, dict[str, str | None]]:
+    """The config without a tokenizer, unless it is a task of text, and with the choices that this makes.
+
+    Raises UserError for what the command line says of text.
+    """
+    refused = {"validation_tokens": OF_TEXT["validation_tokens"]} if isinstance(task, TextTask) else OF_TEXT
+    for key in sorted(overridden(overrides)):
+        for name, reason in refused.items():
+            if key == name or key.startswith(name + "."):
+                raise UserError(f"{key}= is for text; leave it out: {reason}")
+    if isinstance(task, TextTask):
+        return cfg, choices
+    if cfg.init is not None:
+        raise UserError("init= brings a tokenizer, and this task has its own vocabulary; leave one of them out")
+    with open_dict(cfg):
+        OmegaConf.update(cfg, "tokenizer", None, merge=False)
+    return cfg, {**choices, "tokenizer": None}
+
+
+def with_context(cfg: DictConfig, task: Task, overrides: list[str]) -> DictConfig:
+    """The config with the task's context as the one of training, where the command line gives none.
+
+    UserError where the validation examples, half as long in the mean, are more than the memory holds.
+    """
+    if "model.train_length" not in overridden(overrides):
+        shortest, longest = task.train_lengths
+        context = task.context(longest)
+        check_fits(
+            task.validation_examples * context // 2 * BYTES_OF_TOKEN,
+            torch.device("cpu"),
+            f"data.validation_examples={task.validation_examples} of data.train_lengths=[{shortest},{longest}]",
+            "give fewer or shorter ones",
+        )
+        with open_dict(cfg):
+            OmegaConf.update(cfg, "model.train_length", context)
+    return cfg
+
+
+def brings_tokenizer(node: DictConfig) -> bool:
+    """Whether the node `data` is a prepared corpus, or a mixture with one in it."""
+    nodes = [node, *(node.sources.values() if "sources" in node else [])]
+    return any(issubclass(target_class(part, Source), Prepared) for part in nodes)
+
+
+def config_of_prepared(
+    cfg: DictConfig, overrides: list[str], choices: dict[str, str | None]
+) -> tuple[DictConfig, dict[str, str | None]]:
+    """The config with the tokenizer that the corpus brings, unless the command line names one, and the choices."""
+    if not brings_tokenizer(cfg.data) or any(key.partition(".")[0] == "tokenizer" for key in overridden(overrides)):
+        return cfg, choices
+    with open_dict(cfg):
+        OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)
+    return cfg, {**choices, "tokenizer": "prepared"}

@@ -1,4 +1,4 @@
-"""Parameters of which this process holds a share of the rows: which rows, and how they get their numbers."""
+"""Parameters whose rows are shared out among processes: which rows lie here, and how they get their numbers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """Checkpoints: weights as safetensors, trainer state apart, each guarded by its hash; nothing is ever unpickled.
 
-checkpoints/step-00000200/  model.safetensors, trainer.safetensors, state.json: see checkpoint_files.py; or a pair
-                            of files from each process, and state.json: see sharded_checkpoints.py
+checkpoints/step-00000200/  model.safetensors    the weights
+                            trainer.safetensors  the optimizer's tensors, as "<parameter>.<name>"
+                            state.json           step, losses, the optimizer's numbers, sha256 of the other files
 checkpoints/last, best      links to the folders that deserve the names, for people and other programs
+
+Where processes share the parameters out, each writes a pair of files in the place of the two, with the same names of
+tensors inside: sharded_checkpoints.py. `load` and `load_weights` read both layouts.
 
 A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: one
 with a step's name is whole. Which is the last and which the best is read off the folders, never off the links: a writer
@@ -11,43 +15,45 @@ may be killed between a folder and its links. The newest folder's state.json kno
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from roundround.runs.checkpoint_files import (
-    OF_OPTIMIZER,
-    STATE,
-    TRAINER,
-    WEIGHTS,
-    check_hash,
-    is_sharded,
-    join_optimizer,
-    read_numbers,
-    read_tensors,
-    write,
-)
 from roundround.support.errors import UserError, one_line
-from roundround.support.files import flush_folder, folder_in_one_step
+from roundround.support.files import (
+    flush_folder,
+    folder_in_one_step,
+    is_full,
+    parse_json,
+    read_text,
+    sha256,
+    usual_mode,
+    write_json,
+)
 
+WEIGHTS, TRAINER, STATE = "model.safetensors", "trainer.safetensors", "state.json"
 STEP, LINKS = "step-", ("last", "best")
 NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
+SHARD = re.compile(r"shard-\d{5}-model-0000[12]-of-00002\.safetensors")  # as torch names them
+OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of its tensors, which no weight has
 KEPT = 2  # beside the best
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on: the weights, the optimizer's state, and the numbers of `state.json`; and its folder.
-
-    Weights and optimizer are empty where each process is to read its own share from the folder.
-    """
+    """What a run resumes from. Weights and optimizer are empty where each process reads its own share of the folder."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -67,10 +73,40 @@ def save(
     Raises OSError where the disk is full; then nothing is half-written.
     """
     final = checkpoints / folder_of(step)
-    with folder_in_one_step(final, hidden(final)):
-        write(hidden(final), step=step, weights=weights, optimizer=optimizer, state=state)
+    folder, tensors = hidden(final), split_optimizer(optimizer)
+    with folder_in_one_step(final, folder):
+        write_tensors(folder / WEIGHTS, weights)
+        write_tensors(folder / TRAINER, tensors)
+        hashes = {name: sha256(folder / name) for name in (WEIGHTS, TRAINER)}
+        write_state(folder, step=step, optimizer=optimizer, n_tensors=len(tensors), state=state, hashes=hashes)
     settle(checkpoints)
     return final
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """One safetensors file, flushed to the disk. OSError (ENOSPC) where the disk is full."""
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        if is_full(error):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
+        raise
+    usual_mode(path)
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def write_state(
+    folder: Path, *, step: int, optimizer: dict[str, Any], n_tensors: int, state: dict[str, Any], hashes: dict[str, str]
+) -> None:
+    """Write state.json, the last file of a checkpoint."""
+    numbers = {"param_groups": optimizer["param_groups"], "n_tensors": n_tensors}
+    write_json(folder / STATE, {"step": step, **state, "optimiser": numbers, "sha256": hashes})
+
+
+def split_optimizer(optimizer: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of an optimizer's `state_dict`, by "<parameter>.<name>"."""
+    return {f"{n}.{name}": value for n, values in optimizer["state"].items() for name, value in values.items()}
 
 
 def put_in_place(final: Path) -> None:
@@ -90,7 +126,8 @@ def settle(checkpoints: Path) -> None:
         point(checkpoints, name, folder)
     for folder in steps(checkpoints)[:-KEPT]:
         if folder != kept["best"]:
-            discard(folder)
+            os.rename(folder, hidden(folder))  # a kill on the way leaves no half of one under its name
+            shutil.rmtree(hidden(folder))
 
 
 def recover(checkpoints: Path) -> None:
@@ -119,12 +156,6 @@ def point(checkpoints: Path, name: str, folder: Path | None) -> None:
     temporary.symlink_to(folder.name)
     os.replace(temporary, link)
     flush_folder(checkpoints)
-
-
-def discard(folder: Path) -> None:
-    """Delete a checkpoint; a kill on the way leaves no half of one under its name."""
-    os.rename(folder, hidden(folder))
-    shutil.rmtree(hidden(folder))
 
 
 def hidden(folder: Path) -> Path:
@@ -168,25 +199,22 @@ def best(checkpoints: Path) -> Path | None:
 def find(run: Path, name: str) -> Path:
     """The folder of a run's checkpoint by name: best, last, or step-00000200.
 
-    Raises UserError where there is none of that name inside the run.
+    Raises UserError where there is none of that name inside the run, or where somebody else made a link of that name:
+    this program's lead to a step beside them.
     """
     checkpoints = run / "checkpoints"
+    folder: Path | None = checkpoints / name
     if name in LINKS:
-        refuse_foreign_link(checkpoints / name)
+        link = checkpoints / name
+        if link.is_symlink() and not os.readlink(link).startswith(STEP):
+            target = os.readlink(link)
+            raise UserError(f"{link} leads to {target}, which is no checkpoint of this run; delete that link")
         folder = best(checkpoints) if name == "best" else newest(checkpoints)
-    else:
-        folder = checkpoints / name
     there = steps(checkpoints)  # after the newest: a run beside us may have written it just now
     if folder not in there:
         names = ", ".join(path.name for path in there)
         raise UserError(f"{run} has no checkpoint '{name}'" + (f" (there are: {names})" if there else ""))
     return folder.resolve()
-
-
-def refuse_foreign_link(link: Path) -> None:
-    """Raises UserError for a link that somebody else made: this program's lead to a step beside them."""
-    if link.is_symlink() and not os.readlink(link).startswith(STEP):
-        raise UserError(f"{link} leads to {os.readlink(link)}, which is no checkpoint of this run; delete that link")
 
 
 # -- reading
@@ -196,34 +224,56 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     """The weights, whole, once their hashes are seen to be right."""
     state = read_state(folder)
     if is_sharded(state):
-        return whole_of_shards(folder, state, lambda name: not OF_OPTIMIZER.fullmatch(name))
-    return tensors_of(folder, WEIGHTS, state)
+        return read_shards(folder, state, lambda name: not OF_OPTIMIZER.fullmatch(name))
+    return read_file(folder, WEIGHTS, state)
 
 
 def load(folder: Path) -> Checkpoint:
     """Everything, whole, once the hashes are seen to be right."""
     state = read_state(folder)
     if is_sharded(state):
-        everything = whole_of_shards(folder, state, lambda name: True)
-        tensors = {name: everything.pop(name) for name in list(everything) if OF_OPTIMIZER.fullmatch(name)}
-        weights = everything
+        tensors = read_shards(folder, state, lambda name: True)
     else:
-        tensors, weights = tensors_of(folder, TRAINER, state), tensors_of(folder, WEIGHTS, state)
+        tensors = read_file(folder, TRAINER, state) | read_file(folder, WEIGHTS, state)
+    of_optimizer = {name: tensors.pop(name) for name in list(tensors) if OF_OPTIMIZER.fullmatch(name)}
     with refused(folder, TRAINER):
-        optimizer = join_optimizer(tensors, state["optimiser"])
-    return Checkpoint(weights, optimizer, state, folder)
+        optimizer = join_optimizer(of_optimizer, state["optimiser"])
+    return Checkpoint(tensors, optimizer, state, folder)
 
 
-def whole_of_shards(folder: Path, state: dict[str, Any], wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    """Tensors of a sharded checkpoint put together, once the hashes of all its files are seen to be right."""
-    from roundround.runs.sharded_checkpoints import read_whole  # torch.distributed takes a second to import
+def is_sharded(state: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint of this state.json consists of the files of several processes."""
+    return WEIGHTS not in state["sha256"]
+
+
+def read_file(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors of one file. UserError where it is not as it was written."""
+    check_hash(folder, name, state)
+    with refused(folder, name):
+        try:
+            return dict(load_file(folder / name))
+        except SafetensorError as error:
+            raise ValueError("it is no safetensors file") from error
+
+
+def read_shards(folder: Path, state: dict[str, Any], wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+    """The tensors of a sharded checkpoint whose names are wanted, each put together from its rows."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # they take a second to import
+    from torch.distributed.checkpoint.state_dict_loader import load as fill
 
     refuse_other_files(folder, state)
-    for name, of_writer in state["sha256"].items():
-        with refused(folder, name):
-            check_hash(folder / name, of_writer)
-    with refused(folder, STATE):
-        return read_whole(folder, wanted)
+    for name in state["sha256"]:
+        check_hash(folder, name, state)
+    with refused(folder, STATE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
+        reader = HuggingFaceStorageReader(str(folder))
+        tensors = {
+            name: torch.empty(of.size, dtype=of.properties.dtype)  # type: ignore[union-attr]
+            for name, of in reader.read_metadata().state_dict_metadata.items()
+            if wanted(name)
+        }
+        fill(tensors, storage_reader=reader, no_dist=True)
+    return tensors
 
 
 def refuse_other_files(folder: Path, state: dict[str, Any]) -> None:
@@ -233,15 +283,59 @@ def refuse_other_files(folder: Path, state: dict[str, Any]) -> None:
             raise damaged(folder, path.name, "it is not of this checkpoint")
 
 
+def check_hash(folder: Path, name: str, state: dict[str, Any]) -> None:
+    """Raises UserError where a file is not as it was written, or gone."""
+    with refused(folder, name):
+        if sha256(folder / name) != state["sha256"][name]:
+            raise ValueError("it does not match its hash")
+
+
 def read_state(folder: Path) -> dict[str, Any]:
     """The numbers of state.json. UserError where they are damaged, or those of another folder."""
     with refused(folder, STATE):
-        return read_numbers(folder / STATE, step_of(folder))
+        try:
+            state: dict[str, Any] = parse_json(read_text(folder / STATE))
+        except ValueError as error:
+            raise ValueError("it is not valid json") from error
+        check_state(state, step_of(folder))
+    return state
 
 
-def tensors_of(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Tensor]:
-    with refused(folder, name):
-        return read_tensors(folder / name, state["sha256"][name])
+def check_state(state: Any, step: int) -> None:
+    """Raises ValueError where this is not what `write_state` writes at a step."""
+    if not isinstance(state, dict):
+        raise ValueError("it is no json object")
+    if type(state.get("step")) is not int or state["step"] != step:
+        raise ValueError("its step is not the folder's")
+    match state.get("optimiser"):
+        case {"param_groups": [_, *_] as groups, "n_tensors": int()}:
+            if not all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups):
+                raise ValueError("it lacks the optimizer's parameters")
+        case _:
+            raise ValueError("it lacks the optimizer's groups")
+    hashes = state.get("sha256")
+    known = isinstance(hashes, dict) and ({WEIGHTS, TRAINER} <= hashes.keys() or all(map(SHARD.fullmatch, hashes)))
+    if not known or not hashes or not all(isinstance(value, str) for value in hashes.values()):
+        raise ValueError("it lacks the hashes")
+    if ("best" in state) != ("validated" in state):  # max retrieval validates nothing
+        raise ValueError("it lacks best or validated")
+    for name in ("best", "validated"):
+        match state.get(name, {"step": None, "nats_per_token": 0.0}):
+            case {"step": int() | None, "nats_per_token": float()}:
+                pass
+            case _:
+                raise ValueError(f"its '{name}' is no step with its loss")
+
+
+def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's `state_dict` again. Raises ValueError where tensors are missing."""
+    if len(tensors) != numbers["n_tensors"]:
+        raise ValueError(f"it holds {len(tensors):,} tensors of {numbers['n_tensors']:,}")
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        parameter, _, name = key.partition(".")
+        state.setdefault(int(parameter), {})[name] = tensor
+    return {"state": state, "param_groups": numbers["param_groups"]}
 
 
 @contextmanager
@@ -265,3 +359,41 @@ def damaged(folder: Path, name: str, reason: str) -> UserError:
         f"{folder / name} is damaged ({reason}); the one before is {others[-1]}: "
         f"evaluate it with checkpoint={others[-1]}, or delete {folder} to resume from it"
     )
+
+
+# -- into a model
+
+
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor | torch.Size], folder: Path) -> None:
+    """Raises UserError where the weights of the checkpoint in `folder`, or their sizes, are not the model's.
+
+    The model may lie on the meta device, where one of any size costs nothing.
+    """
+    own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: list(of.shape if isinstance(of, Tensor) else of) for name, of in weights.items()}
+    wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if wrong:
+        there, here = (f"of shape {of[wrong[0]]}" if wrong[0] in of else "missing" for of in (given, own))
+        raise UserError(
+            f"{folder / WEIGHTS} does not fit the model of the run: {wrong[0]} is {there} there and {here} in the model"
+            + (f", and {len(wrong) - 1:,} more differ" if len(wrong) > 1 else "")
+        )
+
+
+def load_into(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Give a model the weights of the checkpoint in `folder`. UserError where they are not this model's."""
+    check_weights(model, weights, folder)
+    model.load_state_dict(dict(weights))
+
+
+def check_optimizer(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Raises UserError where the optimizer's state of the checkpoint in `folder` is that of other parameters."""
+    own, theirs = optimizer.param_groups, saved["param_groups"]
+    shapes = dict(enumerate(p.shape for group in own for p in group["params"]))
+    fits = [len(group["params"]) for group in own] == [len(group["params"]) for group in theirs] and all(
+        tensor.ndim == 0 or tensor.shape == shapes.get(n)
+        for n, values in saved["state"].items()
+        for tensor in values.values()
+    )
+    if not fits:
+        raise damaged(folder, TRAINER, "it is that of another model")

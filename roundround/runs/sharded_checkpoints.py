@@ -6,14 +6,13 @@ step-00000200/  shard-00001-model-00001-of-00002.safetensors   the first process
 
 torch.distributed.checkpoint writes and reads them, in its format for Hugging Face: the place of each block of rows
 stands in the header of its file, so that nothing is pickled and any number of processes can read what any other wrote.
-The tensors have the names that `checkpoint_files.py` gives them: the same reader takes its two files too.
+The tensors have the names that `checkpoints.py` gives them: the same reader takes its two files too.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import Metadata
@@ -32,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from roundround.runs import checkpoints
-from roundround.runs.checkpoint_files import check_hash, split_optimizer, write_state
+from roundround.runs.checkpoints import Checkpoint, split_optimizer, write_state
 from roundround.support.errors import UserError
 from roundround.support.files import sha256, usual_mode
 
@@ -119,44 +118,57 @@ class ShardedSaver:
             raise next(iter(error.failures.values()))[0] from error
 
 
-def check_together(folder: Path, state: dict[str, Any]) -> None:
+def check_together(checkpoint: Checkpoint) -> None:
     """Compare the files with their hashes, each process a share. UserError in all of them where one file is damaged."""
+    folder, state = checkpoint.folder, checkpoint.state
     checkpoints.refuse_other_files(folder, state)
-    rank, n_ranks, wrong = dist.get_rank(), dist.get_world_size(), None
-    for name in sorted(state["sha256"])[rank::n_ranks]:
+    wrong = None
+    for name in sorted(state["sha256"])[dist.get_rank() :: dist.get_world_size()]:
         try:
-            with checkpoints.refused(folder, name):
-                check_hash(folder / name, state["sha256"][name])
+            checkpoints.check_hash(folder, name, state)
         except UserError as error:
             wrong = str(error)
-    found: list[str | None] = [None] * n_ranks
+    found: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(found, wrong)
     for message in found:
         if message is not None:
             raise UserError(message)
 
 
-def shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each whole tensor of a checkpoint of either kind, by name."""
+def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Give a sharded model the rows that lie here, in all its processes at once. UserError in all of them."""
+    check_together(checkpoint)
+    folder = checkpoint.folder
+    weights = {name: of for name, of in shapes(folder).items() if not checkpoints.OF_OPTIMIZER.fullmatch(name)}
+    checkpoints.check_weights(model, weights, folder)
+    read_into(model.state_dict(), folder)
+
+
+def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    """Give the optimizer of a sharded model the rows that lie here; `load_shards_into` has checked the files.
+
+    Raises UserError where the state is that of other parameters.
+    """
+    folder = checkpoint.folder
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    tensors: dict[str, Tensor] = {}
+    for name, shape in shapes(folder).items():
+        of = parameters.get(int(name.partition(".")[0])) if checkpoints.OF_OPTIMIZER.fullmatch(name) else None
+        if of is not None:
+            tensors[name] = torch.zeros_like(of) if shape == of.shape else torch.zeros(shape)
+    with checkpoints.refused(folder, checkpoints.STATE):
+        state = checkpoints.join_optimizer(tensors, checkpoint.state["optimiser"])
+    checkpoints.check_optimizer(state, optimizer, folder)
+    read_into(tensors, folder)
+    optimizer.load_state_dict(state)
+
+
+def shapes(folder: Path) -> dict[str, torch.Size]:
+    """The shape of each whole tensor of a checkpoint of either layout, by name."""
     metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
-    return {name: tuple(tensor.size) for name, tensor in metadata.state_dict_metadata.items()}  # type: ignore[union-attr]
+    return {name: tensor.size for name, tensor in metadata.state_dict_metadata.items()}  # type: ignore[union-attr]
 
 
 def read_into(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Fill tensors, sharded ones with their rows, from a checkpoint of either kind. All processes call it."""
+    """Fill tensors, sharded ones with their rows, from a checkpoint of either layout. All processes call it."""
     load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))
-
-
-def read_whole(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    """The whole tensors of the names that are wanted, in one process."""
-    reader = HuggingFaceStorageReader(str(folder))
-    described = reader.read_metadata().state_dict_metadata
-    tensors = {
-        name: torch.empty(of.size, dtype=of.properties.dtype)  # type: ignore[union-attr]
-        for name, of in described.items()
-        if wanted(name)
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
-        load(tensors, storage_reader=reader, no_dist=True)
-    return tensors

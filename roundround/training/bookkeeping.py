@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from roundround.distributed.stop_signal import StopSignal
+from roundround.distributed.interruption import StopSignal
 from roundround.runs import checkpoints
 from roundround.runs.run import Run
+from roundround.support.console import print_status
 from roundround.support.errors import NotFinite
-from roundround.training.display import Display
 
 if TYPE_CHECKING:
     from roundround.runs.sharded_checkpoints import ShardedSaver
+
+SECONDS_BETWEEN_LINES = 5.0
 
 
 class Bookkeeping:
     """From the first step of a process to its last: the display, the clock, the stop signal and the checkpoints."""
 
-    def __init__(self, run: Run, *, first_step: int, n_steps: int, sharded: bool = False) -> None:
-        run.forget_after(first_step)
-        self.folder = run.directory / "checkpoints"
-        self.saver = new_sharded_saver(self.folder) if sharded else None
+    saver: ShardedSaver | None = None
+
+    def __init__(self, run: Run, *, first_step: int, n_steps: int) -> None:
+        self.run, self.first_step = run, first_step
         self.display = Display(n_steps, first_step, shown=run.writes)
         self.stop_signal = StopSignal()
+
+    def start(self, *, sharded: bool = False) -> None:
+        """Training begins, in all processes at once. sharded: each process has its share of the weights."""
+        self.run.forget_after(self.first_step)
+        self.folder = self.run.directory / "checkpoints"
+        if sharded:
+            from roundround.runs.sharded_checkpoints import ShardedSaver  # torch.distributed takes a second to import
+
+            self.saver = ShardedSaver(self.folder)
+        self.display.start()
         self.stop_signal.start()
         self.clock = time.monotonic()
 
@@ -76,7 +90,59 @@ class Bookkeeping:
         self.display.close()
 
 
-def new_sharded_saver(folder: Path) -> ShardedSaver:
-    from roundround.runs.sharded_checkpoints import ShardedSaver  # torch.distributed takes a second to import
+class Display:
+    """Step, the numbers it is given, time left. Silent on every rank but the first."""
 
-    return ShardedSaver(folder)
+    def __init__(self, n_steps: int, first_step: int, *, shown: bool, unit: str = "step") -> None:
+        self.n_steps = n_steps
+        self.first_step = first_step
+        self.shown = shown
+        self.unit = unit
+        self.live: Progress | None = None
+
+    def start(self) -> None:
+        self.started = self.last_line = time.monotonic()
+        if self.shown and sys.stderr.isatty():
+            self.live = Progress(
+                TextColumn(f"{self.unit} {{task.completed}}/{{task.total}}"),
+                BarColumn(bar_width=24),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[numbers]}"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=Console(file=sys.stderr),
+                transient=True,
+            )
+            self.task = self.live.add_task("", total=self.n_steps, completed=self.first_step, numbers="")
+            self.live.start()
+
+    def advance(self, step: int) -> None:
+        if self.live is not None:
+            self.live.update(self.task, completed=step)
+
+    def metrics(self, step: int, numbers: str) -> None:
+        """Show the numbers of a logging step; as a plain line at most every few seconds."""
+        if self.live is not None:
+            self.live.update(self.task, numbers=numbers)
+        elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
+            self.last_line = time.monotonic()
+            self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {self.left(step)} left")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self.shown:
+            return
+        if self.live is not None:
+            self.live.console.print(text, highlight=False, markup=False)
+        else:
+            print_status(text)
+
+    def left(self, step: int) -> str:
+        done = max(1, step - self.first_step)
+        seconds = (time.monotonic() - self.started) / done * (self.n_steps - step)
+        minutes, seconds = divmod(round(seconds), 60)
+        return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()

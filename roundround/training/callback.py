@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
+from roundround.config.schema import TrainConfig
 from roundround.distributed.interruption import STOP_SIGNALS
-from roundround.loading.weights import check_optimizer, load_shards_of_optimizer
-from roundround.runs import checkpoints
+from roundround.runs.checkpoints import Checkpoint, check_optimizer
 from roundround.runs.run import Run
 from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping
@@ -37,59 +37,50 @@ class TrainingCallback(lightning.Callback):
     def __init__(
         self,
         run: Run,
-        *,
+        config: TrainConfig,
         material: Material,
-        log_every: int,
-        validate_every: int,
-        checkpoint_every: int,
-        resumed: checkpoints.Checkpoint | None,
+        meter: Meter,
+        *,
+        first_step: int,
+        past: Checkpoint | None,
     ) -> None:
-        self.run, self.material = run, material
-        self.log_every, self.validate_every, self.checkpoint_every = log_every, validate_every, checkpoint_every
-        self.resumed = resumed
-        state = resumed.state if resumed else {}
+        self.run, self.config, self.material, self.meter, self.past = run, config, material, meter, past
+        self.bookkeeping = Bookkeeping(run, first_step=first_step, n_steps=config.trainer.max_steps)
+        state = past.state if past else {}
         self.best: dict[str, Any] = state.get("best", {"step": None, "nats_per_token": math.inf})
         self.validated: dict[str, Any] = state.get("validated", {"step": None, "nats_per_token": math.inf})
         self.skipped_steps: int = state.get("skipped_steps", 0)
+        self.micro_losses: list[Tensor] = []  # of the step that is not complete
         self.losses: list[Tensor] = []
         self.n_averaged = 0  # of the losses, over the ranks
         self.norms: list[Tensor] = []
         self.training_seconds = 0.0
-        self.bookkeeping: Bookkeeping | None = None
-        self.meter: Meter | None = None
 
     # -- the start and the end
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         module = as_module(pl_module)
         self.sharded = isinstance(trainer.strategy, ModelParallelStrategy)
-        if self.resumed is not None:
+        if self.past is not None:
             if self.sharded:
-                load_shards_of_optimizer(trainer.optimizers[0], self.resumed)
-            else:
-                check_optimizer(self.resumed, trainer.optimizers[0])
-                trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.resumed.optimizer]})
-            if "loss_scaler" in self.resumed.state:
-                trainer.precision_plugin.load_state_dict(self.resumed.state["loss_scaler"])
-        self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
-        if self.meter is not None:
-            self.meter.start(trainer.global_rank)
-        self.seen_step = module.step
-        self.bookkeeping = Bookkeeping(
-            self.run, first_step=module.first_step, n_steps=module.n_steps, sharded=self.sharded
-        )
+                from roundround.runs.sharded_checkpoints import load_shards_of_optimizer
 
-    @property
-    def books(self) -> Bookkeeping:
-        assert self.bookkeeping is not None, "training has started"
-        return self.bookkeeping
+                load_shards_of_optimizer(trainer.optimizers[0], self.past)
+            else:
+                check_optimizer(self.past.optimizer, trainer.optimizers[0], self.past.folder)
+                trainer.strategy.load_optimizer_state_dict({"optimizer_states": [self.past.optimizer]})
+            if "loss_scaler" in self.past.state:
+                trainer.precision_plugin.load_state_dict(self.past.state["loss_scaler"])
+        self.run.directory = Path(trainer.strategy.broadcast(str(self.run.directory)))  # the first rank's
+        self.meter.start(trainer.global_rank)
+        self.seen_step = module.step
+        self.bookkeeping.start(sharded=self.sharded)
 
     def on_train_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self.books.wait_until_saved()
+        self.bookkeeping.wait_until_saved()
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        if self.bookkeeping is not None:
-            self.bookkeeping.close()
+        self.bookkeeping.close()
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
@@ -102,39 +93,40 @@ class TrainingCallback(lightning.Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         module = as_module(pl_module)
+        self.micro_losses.append(outputs["micro_loss"])
         if module.step == self.seen_step:  # a micro-batch; its step is not complete
             return
         step = self.seen_step = module.step
-        self.losses.append(torch.stack(module.micro_losses).mean())
+        self.losses.append(torch.stack(self.micro_losses).mean())
         self.norms.append(module.grad_norm)
-        module.micro_losses.clear()
+        self.micro_losses.clear()
         last = step == module.n_steps
-        validate = step % self.validate_every == 0 or last
-        save = step % self.checkpoint_every == 0 or last
-        record = step % self.log_every == 0 or validate or save
+        validate = step % self.config.validate_every == 0 or last
+        save = step % self.config.checkpoint_every == 0 or last
+        record = step % self.config.trainer.log_every_n_steps == 0 or validate or save
         stop = None
         if record or trainer.world_size == 1 or step % STEPS_BETWEEN_AGREEMENTS == 0:
             stop = self.averaged_over_ranks(trainer)
         if record or stop is not None:
             self.record(trainer, step)
             save = save or stop is not None
-        self.books.display.advance(step)
+        self.bookkeeping.display.advance(step)
         if validate and self.validate(trainer, module, step):
             save = True
         if save:
             self.save(trainer, module, step)
         if validate or save:
-            self.books.skip()
+            self.bookkeeping.skip()
         if stop is not None:
-            self.books.wait_until_saved()
+            self.bookkeeping.wait_until_saved()
             raise Interrupted(stop)
 
     def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
-        """Average the losses since the last time over the ranks; the signal to stop for, on which they agree thereby.
+        """Average the losses since the last time over the ranks; the signal to stop for, on which all ranks agree.
 
         One reduction serves both. A rank that stopped alone would leave the others waiting.
         """
-        asked = self.books.stop_signal.asked
+        asked = self.bookkeeping.stop_signal.asked
         if trainer.world_size == 1:
             return asked
         flags = torch.tensor([float(asked == signum) for signum in STOP_SIGNALS])
@@ -148,7 +140,7 @@ class TrainingCallback(lightning.Callback):
     def record(self, trainer: lightning.Trainer, step: int) -> None:
         """Log the steps since the last record, averaged over the ranks; NotFinite where one of them went wrong."""
         numbers_2S = torch.stack([torch.stack(self.losses), torch.stack(self.norms)]).cpu()
-        seconds = self.books.lap()
+        seconds = self.bookkeeping.lap()
         self.training_seconds += seconds
         n_steps = len(self.losses)
         self.losses.clear()
@@ -158,7 +150,7 @@ class TrainingCallback(lightning.Callback):
         skipped = self.skipped(trainer, numbers_2S, step)
         kept_2S = numbers_2S[:, finite_S] if finite_S.any() else numbers_2S
         loss, speed = float(kept_2S[0].mean()), n_steps * self.material.tokens_per_step / seconds
-        used = {} if self.meter is None else self.meter.numbers(n_steps, seconds)
+        used = self.meter.numbers(n_steps, seconds)
         self.run.log(
             step,
             loss=loss,
@@ -170,7 +162,7 @@ class TrainingCallback(lightning.Callback):
             **skipped,
         )
         share = f"  mfu {used['mfu']:.0%}" if "mfu" in used else ""
-        self.books.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
+        self.bookkeeping.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
 
     def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
         """How many steps the loss scaler of 16-mixed has skipped so far, where there is one.
@@ -183,7 +175,7 @@ class TrainingCallback(lightning.Callback):
         if wrong and scaler is None:
             loss, norm = numbers_2S[:, wrong[0]].tolist()
             at = step - numbers_2S.shape[1] + 1 + wrong[0]
-            raise self.books.not_finite(f"the loss is {loss:g} and the gradient norm {norm:g}", at)
+            raise self.bookkeeping.not_finite(f"the loss is {loss:g} and the gradient norm {norm:g}", at)
         if scaler is None:
             return {}
         self.skipped_steps += len(wrong)
@@ -191,8 +183,8 @@ class TrainingCallback(lightning.Callback):
             scale = scaler.get_scale()
             if scale < SMALLEST_LOSS_SCALE:
                 what = f"the loss scale of float16 fell to {scale:g} (trainer.precision=bf16-mixed needs none)"
-                raise self.books.not_finite(what, step)
-            self.books.display.say(
+                raise self.bookkeeping.not_finite(what, step)
+            self.bookkeeping.display.say(
                 f"step {step}: gradients overflowed float16; {len(wrong)} steps skipped, {self.skipped_steps} so far; "
                 f"the loss scale is now {scale:g}"
             )
@@ -206,7 +198,7 @@ class TrainingCallback(lightning.Callback):
         measured = self.material.measured(trainer.strategy.reduce(sums.to(module.device), reduce_op="sum"))
         self.validated = {"step": step, **measured}
         self.run.log(step, **{f"held_out_{name}": value for name, value in measured.items()})
-        self.books.display.say(f"step {step}/{module.n_steps}  {self.material.said(measured)}")
+        self.bookkeeping.display.say(f"step {step}/{module.n_steps}  {self.material.describe(measured)}")
         if self.material.is_better(self.validated, self.best):
             self.best = self.validated
             return True
@@ -220,7 +212,7 @@ class TrainingCallback(lightning.Callback):
             weights = trainer.strategy.lightning_module_state_dict()
             optimizer = trainer.strategy.optimizer_state(trainer.optimizers[0])
         if self.sharded or trainer.is_global_zero:
-            self.books.save(
+            self.bookkeeping.save(
                 step,
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},
                 optimizer=optimizer,

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from roundround.data.batches import Shares
+from roundround.config.build import build
+from roundround.config.schema import TrainConfig
+from roundround.data.batches import Shares, TrainingWindows, passes, validation_windows
+from roundround.data.corpora import Corpus, Source
+from roundround.data.stream import Mix
+from roundround.data.tasks.base import Example, Examples, Task, distinct
+from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
+from roundround.data.tasks.text_task import TextTask
+from roundround.data.tokens import TokenData, default_cache_dir, prepare
+from roundround.loading.start import Start
 from roundround.model.decoder import Decoder
+from roundround.model.marks import Marks, mark
+from roundround.model.scoring import perplexity, score
 
+VALIDATION_TOKENS = 8192  # measured at once
+PLATEAU = 0.5  # of the loss of an answer that does not depend on the question, or is guessed from what stands there
 Measured = dict[str, Any]  # "step", "nats_per_token" and what else is measured with it, by name
 
 
@@ -64,12 +79,12 @@ class Material(ABC):
         """Whether the checkpoint of `new` is to be the best so far."""
 
     @abstractmethod
-    def said(self, measured: Measured) -> str:
+    def describe(self, measured: Measured) -> str:
         """A measurement in a few words."""
 
     def conclusion(self, best: Measured) -> str:
-        """What is said of the best checkpoint when training has ended."""
-        return self.said(best)
+        """The best checkpoint in a few words, when training has ended."""
+        return self.describe(best)
 
     def remarks(self, curve: Sequence[Measured]) -> list[str]:
         """Lines about a finished run, from all its measurements."""
@@ -81,3 +96,232 @@ class Material(ABC):
 
         best: of its best checkpoint. curve: all its measurements.
         """
+
+
+def material_of(config: TrainConfig, start: Start) -> Material:
+    """What the run learns: a tokenised corpus, from the cache or tokenised now, or a task."""
+    source = start.task or build(config.data, Source)  # type: ignore[type-abstract]
+    if isinstance(source, TextTask):
+        source = source.with_vocabulary(start.tokenizer(config).build(source.training_texts()))
+    if isinstance(source, Task):
+        return TaskMaterial(start.checked_data(task_data(source)), config)
+    assert isinstance(source, Corpus), "a source is one or the other"
+    data = start.checked_data(prepare(source, start.tokenizer(config), default_cache_dir()))
+    return TextMaterial(data, config, separate_documents=source.separate_documents)
+
+
+@final
+class TextMaterial(Material):
+    """Windows of training text for the loss of every next token, and of held-out text for the same.
+
+    separate_documents: whether no document in a window sees another. The first token of a document is a target all the
+    same, of the token that ends the document before it, which has seen that one alone: so the targets, and with them
+    the mean over micro-batches, processes and held-out text, are those of a run in which documents see each other.
+    """
+
+    def __init__(self, data: TokenData, config: TrainConfig, *, separate_documents: bool) -> None:
+        self.data, self.config = data, config
+        self.separator = data.end_of_document if separate_documents else None
+        self.n_vocab, self.tokenizer = data.n_vocab, data.tokenizer
+        self.length = int(config.model.train_length)
+        self.tokens_per_step = config.batch_size * self.length
+        self.windows = validation_windows(data.held_out, length=self.length, max_tokens=config.validation_tokens)
+
+        n_windows = int(config.trainer.max_steps) * config.batch_size
+        train = data.train if isinstance(data.train, Mix) else Mix((), ())
+        self.passes = passes(train, seed=config.seed, length=self.length, n_windows=n_windows)
+
+    def facts(self) -> dict[str, Any]:
+        data = self.data
+        return {
+            "corpus_hash": data.corpus_hash,
+            "tokenizer_hash": data.tokenizer_hash,
+            "n_vocab": data.n_vocab,
+            "end_of_document": data.end_of_document,
+            "separate_documents": self.separator is not None,
+            "training_tokens": len(data.train),
+            "held_out_tokens": len(data.held_out),
+            "held_out_bytes": data.n_held_out_bytes,
+            "n_groups": data.n_groups,
+            **({"passes": self.passes} if self.passes else {}),
+        }
+
+    def about(self) -> str:
+        data = self.data
+        line = f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
+        return line if self.separator is None else f"{line}; documents do not see each other"
+
+    def notes(self) -> list[str]:
+        line = self.data.about_documents("train", self.length) if self.separator is None else None
+        again = ", ".join(f"{name} {n:,.1f} times" for name, n in self.passes.items() if n > 1)
+        return [note for note in (line, again and f"read more than once: {again}") if note]
+
+    def batches(self, shares: Shares) -> TrainingWindows:
+        return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)
+
+    def loss(self, decoder: Decoder, batch: Tensor, step: int) -> Tensor:
+        inputs_BT = batch[:, :-1]
+        ends_BT = None if self.separator is None else inputs_BT == self.separator
+        loss_BT: Tensor = decoder(inputs_BT, targets_BT=batch[:, 1:], step=step, ends_BT=ends_BT)
+        return loss_BT.mean()
+
+    def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
+        batch, own = max(1, self.config.batch_size // world_size), self.windows[rank::world_size]
+        n_calls = [-(-len(windows) // batch) for windows in (self.windows[::world_size], own)]
+        if n_calls[1] < n_calls[0]:  # the first rank has one batch more
+            score(decoder, self.windows[:1], batch=1, device=device)
+        return score(decoder, own, batch=batch, device=device, separator=self.separator).sum_T.sum()
+
+    def measured(self, sums: Tensor) -> Measured:
+        return {"nats_per_token": float(sums) / self.windows[:, 1:].numel()}
+
+    def is_better(self, new: Measured, best: Measured) -> bool:
+        return bool(new["nats_per_token"] < best["nats_per_token"])
+
+    def describe(self, measured: Measured) -> str:
+        return f"held-out perplexity {readable(perplexity(measured['nats_per_token']))}"
+
+    def conclusion(self, best: Measured) -> str:
+        values = self.in_three_units(best)
+        return (
+            f"held-out perplexity {readable(values['perplexity'])} (loss {values['nats_per_token']:.4f} nats per "
+            f"token, {values['nats_per_byte']:.4f} per byte)"
+        )
+
+    def in_three_units(self, measured: Measured) -> dict[str, float]:
+        token_loss, n_targets = measured["nats_per_token"], self.windows[:, 1:].numel()
+        return {
+            "perplexity": perplexity(token_loss),
+            "nats_per_token": token_loss,
+            "nats_per_byte": token_loss * n_targets / self.data.bytes_of_targets(n_targets),
+        }
+
+    def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """The best held-out loss; `eval` leaves the tokens that join documents out."""
+        values = self.in_three_units(best)
+        scored = {"length": self.length, "joints": "targets", "step": best["step"]}
+        return [{"metric": name, **scored, "value": value} for name, value in values.items()], values
+
+
+@final
+class TaskMaterial(Material):
+    """Training examples for the loss of their scored targets, and validation examples for how many are all right."""
+
+    def __init__(self, data: TaskData, config: TrainConfig) -> None:
+        self.data, self.config, self.task = data, config, data.task
+        self.n_vocab, self.tokenizer = data.n_vocab, data.tokenizer
+        self.length = int(config.model.train_length)
+        self.tokens_per_step = config.batch_size * self.length
+        drawn = Examples(self.task, seed=config.seed, split="validation")
+        wanted = self.task.validation_examples
+        examples = [drawn[i] for i in range(wanted if drawn.n is None else min(wanted, drawn.n))]
+        self.n_validated, self.validation, self.n_shared = len(examples), distinct(examples), drawn.n_shared
+        self.scored_share = float(np.mean([example.scored.sum() for example in examples])) / self.length
+        self.plateau_bound = PLATEAU * min(unread_loss(examples), guessing_loss(self.task, examples))
+        self.n_train = self.task.train_examples or Examples(self.task, seed=config.seed, split="train").n
+
+    def facts(self) -> dict[str, Any]:
+        data = self.data
+        return {
+            "corpus_hash": data.corpus_hash,
+            "tokenizer_hash": data.tokenizer_hash,
+            "n_vocab": data.n_vocab,
+            "end_of_document": data.end_of_document,
+            "training_tokens": 0,  # there is no corpus
+            "train_lengths": list(self.task.train_lengths),
+            "train_examples": self.task.train_examples,
+            "validation_examples": self.n_validated,
+            "distinct_validation_examples": len(self.validation),
+        }
+
+    def about(self) -> str:
+        n, (shortest, longest) = self.n_train, self.task.train_lengths
+        examples = "new examples in every batch" if n is None else f"{n:,} training examples"
+        n_distinct = len(self.validation)
+        same = "" if n_distinct == self.n_validated else f", {n_distinct:,} of them distinct"
+        return (
+            f"{examples} of length {shortest} to {longest}, up to {self.length:,} tokens; {self.n_validated:,} to "
+            f"validate on{same}; vocabulary {self.n_vocab:,}"
+        )
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.n_shared:
+            found.append(
+                f"{self.n_shared:,} of {self.n_validated:,} validation examples may be in training too: the task "
+                "has too few of their length"
+            )
+        shared = self.task.shared_with_test()
+        return found if shared is None else [*found, shared]
+
+    def batches(self, shares: Shares) -> TrainingExamples:
+        return TrainingExamples(self.task, shares, seed=self.config.seed)
+
+    def loss(self, decoder: Decoder, batch: TaskBatch, step: int) -> Tensor:
+        loss_BT: Tensor = decoder(batch.tokens, targets_BT=batch.targets, scored_BT=batch.scored, step=step)
+        return loss_BT.sum() / batch.scored.sum() * batch.share
+
+    def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
+        batches = list(same_length_batches(self.validation, VALIDATION_TOKENS // world_size))
+        own = batches[rank::world_size]
+        if len(own) < len(batches[::world_size]):  # the first rank has one more
+            mark(decoder, batches[:1], device=device)
+        return mark(decoder, own, device=device).sums
+
+    def measured(self, sums: Tensor) -> Measured:
+        return Marks(sums).values()
+
+    def is_better(self, new: Measured, best: Measured) -> bool:
+        """More examples all right, or, where it is as many, a lower loss."""
+        new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
+        return new_rank > best_rank
+
+    def describe(self, measured: Measured) -> str:
+        return f"exact match {measured['exact_match']:.3f}, loss {measured['nats_per_token']:.4f}"
+
+    def remarks(self, curve: Sequence[Measured]) -> list[str]:
+        scores = {line["exact_match"] for line in curve}
+        left, bound = left_plateau(curve, self.plateau_bound), f"loss below {self.plateau_bound:.3f}"
+        found = [f"training left the loss plateau at step {left} ({bound})"]
+        if left is None:
+            found = [f"training never left the loss plateau ({bound}); it may need more steps or another optim.lr"]
+        if len(scores) == 1 and len(curve) > 1:
+            found.append(
+                f"exact match was {scores.pop():.3f} in all {len(curve)} measurements: the best checkpoint is that of "
+                "the lowest loss"
+            )
+        return found
+
+    def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """`plateau`: the first measured step below half of what an answer costs unread or guessed; inf without one."""
+        values = {name: value for name, value in best.items() if name != "step"}
+        scored = {"split": "validation", "examples": self.n_validated, "distinct": len(self.validation)}
+        scored["step"] = best["step"]
+        records = [{"metric": name, **scored, "value": value} for name, value in values.items()]
+        left = left_plateau(curve, self.plateau_bound)
+        plateau = math.inf if left is None else float(left)
+        headline = values if left is None else {**values, "plateau": plateau}
+        return [*records, {"metric": "plateau", "value": plateau}], headline
+
+
+def readable(perplexity: float) -> str:
+    """To three decimals; that of a diverged run, which can have hundreds of digits, to four digits."""
+    return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.4g}"
+
+
+def unread_loss(examples: Sequence[Example]) -> float:
+    """What a scored target costs who knows how often each token is one, and reads nothing: their entropy, nats."""
+    _, counts = np.unique(np.concatenate([example.targets[example.scored] for example in examples]), return_counts=True)
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
+    """What a scored target costs who guesses among the answers to an example, nats; inf where that is the right one."""
+    nats = sum(task.guessing_nats(example) for example in examples)
+    return nats / sum(int(example.scored.sum()) for example in examples) or math.inf
+
+
+def left_plateau(curve: Sequence[Measured], bound: float) -> int | None:
+    """The first measured step at which the loss is below the bound; None where it never is."""
+    return next((line["step"] for line in curve if line["nats_per_token"] < bound), None)

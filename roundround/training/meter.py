@@ -57,8 +57,8 @@ class Meter:
     """The numbers of the steps since the last record.
 
     flops_per_step: of the model, over all devices. peak: FLOP/s of one device, None where it is not known; or what
-    measures it, which is asked again while the run goes on, and of whose answers the highest counts. n_devices: how
-    many such devices there are; a fraction where processes share cores.
+    measures it, which is called again while the run goes on; the highest answer counts. n_devices: how many
+    such devices there are; a fraction where processes share cores.
     """
 
     def __init__(

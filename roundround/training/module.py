@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import torch
@@ -15,16 +14,14 @@ from roundround.model.shards import is_sharded
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+from roundround.training.sharding import MakeShare
 
 
 class LanguageModel(lightning.LightningModule):
     """A decoder and the loss of the material that it learns. `first_step` is where a resumed run continues.
 
     Where parameters are shared out, `decoder` is only the plan of it, on the meta device, until there are processes;
-    `shard` then makes this one's share.
+    `share` then makes this one's share.
     """
 
     def __init__(
@@ -36,18 +33,17 @@ class LanguageModel(lightning.LightningModule):
         schedule: Schedule,
         first_step: int,
         n_steps: int,
-        shard: Callable[[DeviceMesh], Decoder] | None = None,
+        share: MakeShare | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
-        self.shard = shard
+        self.share = share
         self.material = material
         self.optimizer = optimizer
         self.schedule = schedule
         self.first_step = first_step
         self.n_steps = n_steps
-        self.micro_losses: list[Tensor] = []  # of the step under way, for whoever records it
-        self.grad_norm = torch.zeros(())
+        self.grad_norm = torch.zeros(())  # of the last update, before clipping
         self.rate = 0.0  # of the last update
 
     @property
@@ -56,14 +52,14 @@ class LanguageModel(lightning.LightningModule):
         return self.first_step + int(self.trainer.global_step)
 
     def configure_model(self) -> None:
-        if self.shard is not None:
+        if self.share is not None:
             assert self.device_mesh is not None, "the strategy that shards has made one"
-            self.decoder = self.shard(self.device_mesh["data_parallel"])
+            self.decoder = self.share(self.device_mesh["data_parallel"])
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """The loss of a micro-batch; once more for the callback, since Lightning divides the one it trains with."""
         loss = self.material.loss(self.decoder, batch, self.step)
-        self.micro_losses.append(loss.detach())
-        return loss
+        return {"loss": loss, "micro_loss": loss.detach()}
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = self.optimizer.create(self.decoder)

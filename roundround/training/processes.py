@@ -1,4 +1,4 @@
-"""What Lightning is told about the processes of a run, and what it does when one of those that it started dies."""
+"""Lightning and the processes of a run: who starts them, what it is told about them, what it does when one dies."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch.strategies.launchers import subprocess_script
 
-from roundround.distributed.launcher import STARTED_BY, Launch, address
+from roundround.distributed.launcher import (
+    STARTED_BY,
+    Launch,
+    address,
+    in_shell_of_salloc,
+    launch,
+    launched_from_outside,
+    without_srun,
+)
 from roundround.distributed.peers import KILLED, SECONDS_TO_LEAVE, Peers
+from roundround.support.errors import UserError
 
 
 class Launched(ClusterEnvironment):
-    """The processes that torchrun or srun started, as `runs/launcher.py` reads them.
+    """The processes that torchrun or srun started, as `distributed/launcher.py` reads them.
 
     Lightning's own classes for them refuse `srun -n2`, which leaves the number of tasks on a machine unsaid, and put
     Slurm jobs back into the queue by themselves.
@@ -59,6 +69,34 @@ class Launched(ClusterEnvironment):
 
     def node_rank(self) -> int:
         return self.launch.machine
+
+
+def who_starts_processes() -> dict[str, Any]:
+    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one."""
+    launched = launched_from_outside()
+    if launched is not None:
+        return {"plugins": [Launched(launched)], "num_nodes": max(1, launched.n_processes // launched.n_on_machine)}
+    launched = launch()
+    if launched is not None and without_srun(launched) and launched.n_processes > 1:
+        raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
+    if in_shell_of_salloc() and (launched is None or launched.launcher == "Lightning"):
+        return {"plugins": [LightningEnvironment()]}  # it would ask for the rank of a task
+    return {}
+
+
+def check_processes(global_rank: int, n_devices: int) -> None:
+    """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
+    launched = launch()
+    if launched is None:
+        if global_rank != 0 or "LOCAL_RANK" in os.environ:
+            raise UserError(
+                "LOCAL_RANK or NODE_RANK is set and no launcher set the rest; unset it, or start with torchrun"
+            )
+    elif (launched.rank, launched.n_processes) != (global_rank, n_devices):
+        raise UserError(
+            f"{launched.launcher} started {launched.n_processes} processes and trainer.devices x trainer.num_nodes is "
+            f"{n_devices}; give trainer.devices={launched.n_on_machine}, or start as many processes as devices"
+        )
 
 
 class PatientObserver(_ChildProcessObserver):

@@ -1,4 +1,4 @@
-"""FSDP2: every process holds a share of each layer's parameters and gathers a layer when its turn comes.
+"""The decoder that is trained: whole in every process, or FSDP2, where each holds a share of every layer's parameters.
 
 `fully_shard` of torch.distributed.fsdp does it; here is where it is applied, and Lightning's strategy for it.
 """
@@ -14,10 +14,40 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from roundround.config.schema import TrainConfig
+from roundround.loading.models import build_decoder, planned
+from roundround.loading.start import Start
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
+from roundround.runs.checkpoints import Checkpoint
 
 MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # given what is done with each layer once it is made
+MakeShare = Callable[[DeviceMesh], Decoder]  # of one process, once the processes have met
+
+
+def decoder_of(
+    config: TrainConfig, n_vocab: int, start: Start, past: Checkpoint | None, *, sharded: bool
+) -> tuple[Decoder, MakeShare | None]:
+    """The decoder with its weights; where parameters are shared out, a plan of it, and what makes a process's share."""
+
+    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+        decoder = build_decoder(config.model, config.pe, config.softmax, n_vocab, shard_layer=shard_layer)
+        decoder.activation_checkpointing = config.activation_checkpointing
+        if str(config.trainer.precision).startswith("64"):  # before it is given weights; Lightning does it after that
+            decoder.double()
+        return decoder
+
+    def share(mesh: DeviceMesh) -> Decoder:
+        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
+        start.load_into(decoder, past)
+        return decoder
+
+    if sharded:
+        return planned(make), share
+    torch.manual_seed(config.seed)
+    decoder = make()
+    start.load_into(decoder, past)
+    return decoder, None
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
@@ -32,7 +62,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
-    """The decoder of one process, of which this one keeps its share: no process holds more than a layer whole.
+    """The decoder with this process's share of its parameters: no process ever holds more than one whole layer.
 
     Layers are made and drawn one after the other as one process does, so all weights are the same to the last bit. The
     embeddings, the last norm and what encodings learn are one more unit, which stays gathered until the backward pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from roundround.config.starting import config_of_run
 from roundround.distributed.device import describe_device, pick_device, without_denormals
 from roundround.distributed.peers import Peers
 from roundround.loading.models import count_parameters
-from roundround.loading.weights import check_optimizer, load_into
 from roundround.papers.max_retrieval.evaluation import bytes_of_one_set
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import TrainingSets, bytes_of_training
@@ -76,7 +74,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
                 train_all(run, config, seeds, model, optimizer.create(model), peers)
             else:
                 folder = checkpoints.find(source, "last")
-                load_into(model, share_of(checkpoints.load_weights(folder), mine), folder)
+                checkpoints.load_into(model, share_of(checkpoints.load_weights(folder), mine), folder)
             report_on(run, config, seeds[mine], model, softmaxes, peers)
         except Interrupted:
             if source is None:
@@ -162,36 +160,37 @@ def train_all(
         size_of_each_set=config.size_of_each_set,
     )
     softmax = softmax_of(config, "softmax")
-    books, last_logged = Bookkeeping(run, first_step=first_step, n_steps=n_steps), first_step
+    bookkeeping, last_logged = Bookkeeping(run, first_step=first_step, n_steps=n_steps), first_step
+    bookkeeping.start()
     try:
         for step, loss_S in train(model, softmax, optimizer, sets, first_step=first_step, n_steps=n_steps):
-            last, stop = step == n_steps, books.stop_signal.asked
+            last, stop = step == n_steps, bookkeeping.stop_signal.asked
             log = step % config.log_every == 0 or last
             save = step % config.checkpoint_every == 0 or last
             if log or save or (stop is not None and peers.n == 1):  # where several agree, that is now
                 found = peers.gather((loss_S.tolist(), stop))
                 stop = next((asked for _, asked in found if asked is not None), None)
                 losses = dict(zip(seeds, (loss for own, _ in found for loss in own), strict=True))
-                check_finite(losses, step, books)
+                check_finite(losses, step, bookkeeping)
                 save = save or stop is not None
             else:
                 stop = None
             if log:
-                speed, last_logged = (step - last_logged) / books.lap(), step
+                speed, last_logged = (step - last_logged) / bookkeeping.lap(), step
                 by_seed = {f"loss_{seed}": loss for seed, loss in losses.items()}
                 run.log(step, loss=float(np.mean(list(losses.values()))), **by_seed, steps_per_second=speed)
                 shown = " ".join(f"{loss:.3f}" for loss in losses.values())
-                books.display.metrics(step, f"loss {shown}  {speed:.0f} steps/s")
-            books.display.advance(step)
+                bookkeeping.display.metrics(step, f"loss {shown}  {speed:.0f} steps/s")
+            bookkeeping.display.advance(step)
             if save:
                 state = {"weights": model.state_dict(), "optimizer": optimizer.state_dict()}
                 whole = joined(peers.gather(state)) if peers.n > 1 else state
                 if run.writes:
-                    books.save(step, **whole, state={})
+                    bookkeeping.save(step, **whole, state={})
             if stop is not None:
                 raise Interrupted(stop)
     finally:
-        books.close()
+        bookkeeping.close()
 
 
 def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine: slice, peers: Peers) -> int:
@@ -200,17 +199,17 @@ def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine
     if newest is None:
         return 0
     whole = checkpoints.load(newest)
-    resumed = replace(whole, weights=share_of(whole.weights, mine), optimizer=share_of(whole.optimizer, mine))
-    load_into(model, resumed.weights, newest)
-    check_optimizer(resumed, optimizer)
-    optimizer.load_state_dict(resumed.optimizer)
-    first_step = int(resumed.state["step"])
+    checkpoints.load_into(model, share_of(whole.weights, mine), newest)
+    state = share_of(whole.optimizer, mine)
+    checkpoints.check_optimizer(state, optimizer, newest)
+    optimizer.load_state_dict(state)
+    first_step = int(whole.state["step"])
     print_status(f"resuming after step {first_step:,}")
     return first_step
 
 
-def check_finite(losses: dict[int, float], step: int, books: Bookkeeping) -> None:
+def check_finite(losses: dict[int, float], step: int, bookkeeping: Bookkeeping) -> None:
     """Raises NotFinite, which names the last good checkpoint, where a seed's loss is no number."""
     for seed, loss in losses.items():
         if not np.isfinite(loss):
-            raise books.not_finite(f"the loss of seed {seed} is not finite", step)
+            raise bookkeeping.not_finite(f"the loss of seed {seed} is not finite", step)

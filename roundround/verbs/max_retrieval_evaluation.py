@@ -30,7 +30,7 @@ from roundround.softmax.softmax import Softmax
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import UserError
 from roundround.support.files import usual_mode, write_atomically
-from roundround.training.display import Display
+from roundround.training.bookkeeping import Display
 
 Models = Mapping[int, MaxRetrieval | InBfloat16]  # by seed
 ROUNDED = {"true": "weights, items and every result in between", "factors": "the factors of matrix products"}
@@ -142,6 +142,7 @@ def measure(
     seeds = [seed for theirs in peers.gather(list(models)) for seed in theirs]
     measured = report.Measured(seeds, config.test_sizes)
     display = Display(sum(config.test_sizes) * len(models), 0, shown=run.writes, unit="evaluated")
+    display.start()
     plain = {report.BASELINE: softmaxes[report.BASELINE]}
     done = 0
     try:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roundround.distributed.interruption import interrupt, on_signals, put_back
-from roundround.distributed.stop_signal import StopSignal
+from roundround.distributed.interruption import StopSignal, interrupt, on_signals, put_back
 
 STOPPED = """
 import os, sys

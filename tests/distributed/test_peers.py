@@ -33,16 +33,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             thread.join(10)
 
 
-def processes(*said: dict[str, Any]) -> list[Peers]:
+def processes(*requests: dict[str, Any]) -> list[Peers]:
     """Processes that have not met."""
-    found = [Peers(words) for words in said]
+    found = [Peers(words) for words in requests]
     for rank, one in enumerate(found):
         one.rank, one.n = rank, len(found)
     MADE.extend(found)
     return found
 
 
-def met(*said: dict[str, Any]) -> list[Peers | Exception]:
+def met(*requests: dict[str, Any]) -> list[Peers | Exception]:
     """What becomes of processes that were asked for this, when they meet."""
     store = HashStore()
 
@@ -53,8 +53,8 @@ def met(*said: dict[str, Any]) -> list[Peers | Exception]:
             return error
         return one
 
-    with ThreadPoolExecutor(len(said)) as pool:
-        return list(pool.map(meet, processes(*said)))
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(meet, processes(*requests)))
 
 
 def test_all_get_the_answer_of_the_first() -> None:

@@ -16,8 +16,8 @@ import torch
 from helpers_kills import killed_before
 from torch import nn
 
-from roundround.loading.weights import check_optimizer, load_into
 from roundround.runs import checkpoints
+from roundround.runs.checkpoints import check_optimizer, check_weights, load_into
 from roundround.support.errors import UserError
 
 LOSSES = [3.0, 1.0, 2.0, 2.5, 0.5]  # the second is the best for three steps, in which two others are deleted
@@ -212,7 +212,7 @@ def test_a_step_that_is_a_link_is_no_checkpoint(tmp_path: Path) -> None:
         (lambda s: s.update(optimiser=None), "it lacks the optimizer's groups"),
         (lambda s: s.update(optimiser=[1]), "it lacks the optimizer's groups"),
         (lambda s: s.update(optimiser={"param_groups": []}), "it lacks the optimizer's groups"),
-        (lambda s: s.update(optimiser={"param_groups": [{}]}), "it lacks the optimizer's parameters"),
+        (lambda s: s.update(optimiser={"param_groups": [{}], "n_tensors": 0}), "it lacks the optimizer's parameters"),
         (lambda s: s.update(sha256=[]), "it lacks the hashes"),
         (lambda s: s.update(best=None), "its 'best' is no step with its loss"),
         (lambda s: s.update(best="x"), "its 'best' is no step with its loss"),
@@ -282,10 +282,10 @@ def test_optimizer_tensors_that_nobody_wrote_are_damaged(tmp_path: Path, names: 
 def test_the_optimizer_of_another_model_is_refused(tmp_path: Path, shapes: list[tuple[int, ...]]) -> None:
     save(tmp_path, 1)
     checkpoint = checkpoints.load(tmp_path / "step-00000001")
-    check_optimizer(checkpoint, torch.optim.Adam([nn.Parameter(torch.zeros(2, 3))]))
+    check_optimizer(checkpoint.optimizer, torch.optim.Adam([nn.Parameter(torch.zeros(2, 3))]), checkpoint.folder)
     other = torch.optim.Adam([nn.Parameter(torch.zeros(shape)) for shape in shapes])
     with pytest.raises(UserError, match=r"trainer.safetensors is damaged .it is that of another model"):
-        check_optimizer(checkpoint, other)
+        check_optimizer(checkpoint.optimizer, other, checkpoint.folder)
 
 
 def test_the_weights_of_another_model_are_refused_in_one_short_line(tmp_path: Path) -> None:
@@ -296,6 +296,30 @@ def test_the_weights_of_another_model_are_refused_in_one_short_line(tmp_path: Pa
         f"{tmp_path}/model.safetensors does not fit the model of the run: "
         "bias is missing there and of shape [2] in the model, and 1 more differ"
     )
+
+
+def test_weights_of_another_shape_or_name_are_named_before_they_are_loaded() -> None:
+    weights = nn.Linear(3, 2).state_dict()
+    for model, message in (
+        (nn.Linear(4, 2), r"weight is of shape \[2, 3\] there and of shape \[2, 4\] in the model"),
+        (nn.Linear(3, 2, bias=False), r"bias is of shape \[2\] there and missing in the model"),
+        (nn.Sequential(nn.Linear(3, 2)), r"0\.bias is missing there and .* in the model, and 3 more differ"),
+    ):
+        with pytest.raises(UserError, match=rf"^there/model.safetensors does not fit the model of the run: {message}"):
+            load_into(model, weights, Path("there"))
+
+
+def test_a_model_that_no_memory_holds_is_compared_all_the_same() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(10**9, 10**6)
+    with pytest.raises(UserError, match="does not fit"):
+        check_weights(model, nn.Linear(3, 2).state_dict(), Path("there"))
+
+
+def test_weights_that_fit_are_the_models() -> None:
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    load_into(model, other.state_dict(), Path("there"))
+    assert torch.equal(model.weight, other.weight)
 
 
 def test_weights_are_as_readable_as_the_users_own_files(tmp_path: Path) -> None:

@@ -220,11 +220,12 @@ def test_a_checkpoint_that_the_run_will_not_have_is_refused(here: Path, words: l
 def test_a_picture_that_cannot_be_read_takes_neither_the_results_nor_the_end_along(
     logged: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leave_a_broken_one(run: Any, *_: Any) -> None:
+    def leave_a_broken_one(run: Any, *_: Any) -> list[str]:
         (run.directory / "figures").mkdir()
         (run.directory / "figures" / "broken.png").write_text("no picture")
+        return []
 
-    monkeypatch.setattr("roundround.verbs.train.give_notes", leave_a_broken_one)
+    monkeypatch.setattr("roundround.verbs.train.about_settings", leave_a_broken_one)
     done = typed("train", *logged)
     assert done.code == 0
     assert "the figures could not be given to the logger" in done.err

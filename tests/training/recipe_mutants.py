@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEST = "tests/training/test_recipe.py"
 COPIED = ("roundround", "conf", "tests", "pyproject.toml")  # all tests: conftest.py takes plugins from their folders
 MODULE, OPTIM, SCHEDULES, TEXT = (
-    f"roundround/training/{name}.py" for name in ("module", "optim", "schedules", "text_material")
+    f"roundround/training/{name}.py" for name in ("module", "optim", "schedules", "material")
 )
 TRAINER, ADAMW, COSINE, WSD = (
     f"conf/{name}.yaml" for name in ("trainer/default", "optim/adamw", "schedule/cosine", "schedule/wsd")

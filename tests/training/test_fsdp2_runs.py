@@ -117,7 +117,7 @@ def test_a_signal_waits_for_the_checkpoint_that_is_being_written(
     whole = train().directory
     sound = LanguageModel.training_step
 
-    def step(self: LanguageModel, batch: torch.Tensor, index: int) -> torch.Tensor:
+    def step(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
         if self.step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return sound(self, batch, index)

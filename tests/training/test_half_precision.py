@@ -17,23 +17,24 @@ from conftest import Done
 from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
 
+from roundround.training import trainer
 from roundround.training.module import LanguageModel
-from roundround.verbs import train as task
+from roundround.verbs import train as verb
 
 
 @pytest.fixture
 def in_half(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """`in_half(init_scale=...)`: from now on runs train in 16-mixed, with torch's loss scaler set so."""
-    trainer_of = task.trainer_of
+    make_trainer = verb.make_trainer
 
     def switch_on(**scaler: Any) -> None:
         def in_16_bits(*args: Any) -> Any:
-            trainer = trainer_of(*args)
-            trainer.strategy.precision_plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", **scaler))
-            return trainer
+            made = make_trainer(*args)
+            made.strategy.precision_plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", **scaler))
+            return made
 
-        monkeypatch.setattr(task, "trainer_of", in_16_bits)
-        monkeypatch.setattr(task, "precision_before", lambda run: None)  # the config is that of a CPU
+        monkeypatch.setattr(verb, "make_trainer", in_16_bits)
+        monkeypatch.setattr(trainer, "precision_before", lambda run: None)  # the config is that of a CPU
 
     return switch_on
 
@@ -81,7 +82,7 @@ def test_a_first_step_that_overflows_changes_no_weight(
     before: dict[str, torch.Tensor] = {}
     step = LanguageModel.training_step
 
-    def noted(self: LanguageModel, *args: Any) -> torch.Tensor:
+    def noted(self: LanguageModel, *args: Any) -> dict[str, torch.Tensor]:
         before.update({name: p.detach().clone() for name, p in self.decoder.named_parameters()})
         return step(self, *args)
 
@@ -97,7 +98,11 @@ def test_a_run_whose_every_step_overflows_stops(
     train: Callable[..., Done], in_half: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = LanguageModel.training_step
-    monkeypatch.setattr(LanguageModel, "training_step", lambda self, *args: step(self, *args) * torch.nan)
+
+    def poisoned(self: LanguageModel, *args: Any) -> dict[str, torch.Tensor]:
+        return {name: loss * torch.nan for name, loss in step(self, *args).items()}
+
+    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
     in_half(init_scale=4.0)
     done = train("trainer.max_steps=12")
     assert done.code == 1

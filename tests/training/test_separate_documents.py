@@ -12,7 +12,7 @@ import torch
 from conftest import FAST, Done, assert_refused, held_out_stream, typed
 
 from roundround.loading.rebuilt import TrainedRun
-from roundround.runs import checkpoint_files
+from roundround.runs import checkpoints
 
 APART = "data.separate_documents=true"
 END = 256  # the token that ends a document, behind the 256 bytes
@@ -81,7 +81,7 @@ def test_a_resumed_run_keeps_its_documents_apart(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(APART, "trainer.max_steps=6", "optim.lr=0.02")
-    write, calls = checkpoint_files.write_tensors, []
+    write, calls = checkpoints.write_tensors, []
 
     class Killed(BaseException):
         pass
@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_its_documents_apart(
         write(path, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_files, "write_tensors", die_in_the_second_checkpoint)
+        patch.setattr(checkpoints, "write_tensors", die_in_the_second_checkpoint)
         with pytest.raises(Killed):
             train(APART, "trainer.max_steps=6", "optim.lr=0.02")
     done = roundround("train", f"resume={max(Path('outputs/train').glob('*/*'))}", "logger=none")

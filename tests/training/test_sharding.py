@@ -18,11 +18,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from roundround.loading.models import build_decoder
-from roundround.loading.weights import load_shards_into, load_shards_of_optimizer
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
-from roundround.runs.checkpoint_files import split_optimizer
-from roundround.runs.sharded_checkpoints import ShardedSaver
+from roundround.runs.checkpoints import split_optimizer
+from roundround.runs.sharded_checkpoints import ShardedSaver, load_shards_into, load_shards_of_optimizer
 from roundround.training.module import clip, whole
 from roundround.training.optim import Adam, AdamW
 from roundround.training.sharding import sharded_decoder

@@ -49,7 +49,7 @@ def test_a_signal_acts_at_the_next_agreement(
 ) -> None:
     step = LanguageModel.training_step
 
-    def asked(self: LanguageModel, *args: Any) -> torch.Tensor:
+    def asked(self: LanguageModel, *args: Any) -> dict[str, torch.Tensor]:
         if self.step == 16:
             os.kill(os.getpid(), signum)
         return step(self, *args)

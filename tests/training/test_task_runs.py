@@ -28,7 +28,7 @@ from roundround.model.decoder import Decoder
 from roundround.model.marks import Marks, mark
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
-from roundround.training.task_material import left_plateau, unread_loss
+from roundround.training.material import left_plateau, unread_loss
 from roundround.verbs.evaluate_task import TaskEvaluation, measure
 
 TINY = [

@@ -244,7 +244,7 @@ def signalled(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Ca
     sound = LanguageModel.training_step
 
     def run(signum: int) -> tuple[int, Path]:
-        def step(self: LanguageModel, batch: torch.Tensor, index: int) -> torch.Tensor:
+        def step(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
             if self.step == 15:
                 os.kill(os.getpid(), signum)
             return sound(self, batch, index)
@@ -333,10 +333,10 @@ def test_a_finished_run_without_its_loss_is_one_line(
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.runs import checkpoint_files, checkpoints
+    from roundround.runs import checkpoints
 
     whole = train("trainer.max_steps=6").directory
-    write, calls = checkpoint_files.write_tensors, []
+    write, calls = checkpoints.write_tensors, []
 
     class Killed(BaseException):
         pass
@@ -349,7 +349,7 @@ def test_a_run_killed_while_it_writes_a_checkpoint_goes_on(
         write(path, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_files, "write_tensors", die_halfway)
+        patch.setattr(checkpoints, "write_tensors", die_halfway)
         patch.setattr(checkpoints.shutil, "rmtree", lambda *args, **kwargs: None)  # nobody tidies up after kill -9
         with pytest.raises(Killed):
             train("trainer.max_steps=6")
@@ -454,16 +454,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
     sound = LanguageModel.training_step
 
-    def poisoned(self: LanguageModel, batch: torch.Tensor, index: int) -> torch.Tensor:
-        loss = sound(self, batch, index)
-        return loss * torch.nan if self.step == 4 else loss
+    def poisoned(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
+        return {name: loss * torch.nan if self.step == 4 else loss for name, loss in sound(self, batch, index).items()}
 
-    def noted(self: LanguageModel, batch: torch.Tensor, index: int) -> torch.Tensor:
-        loss = poisoned(self, batch, index)
-        self.micro_losses[-1] = loss.detach()
-        return loss
-
-    monkeypatch.setattr(LanguageModel, "training_step", noted)
+    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
     done = train("trainer.max_steps=10", "trainer.log_every_n_steps=7", "checkpoint_every=3")
     assert done.code == 1
     assert "the loss is nan" in done.err

@@ -16,7 +16,7 @@ import pytest
 from helpers_tasks import NAMES, after, between, build, drawn, spelled
 
 from roundround.data.tasks.base import Example, Task
-from roundround.training.task_material import guessing_loss, unread_loss
+from roundround.training.material import guessing_loss, unread_loss
 
 Guesser = Callable[[list[str]], list[str]]  # what stands before a target -> what it may be, as often as it is likely
 

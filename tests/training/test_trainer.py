@@ -1,48 +1,41 @@
-"""Every argument of Lightning's Trainer is honoured or refused by name."""
+"""Arguments of Lightning's Trainer are honoured or refused; what is installed on a machine prints nothing in a run."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+import logging
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
 from conftest import Done, assert_refused
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 from safetensors.torch import load_file
 
 from roundround.support.errors import UserError
-from roundround.training import trainer_options
-from roundround.training.trainer_options import HONOURED, OWNED, REFUSED, arguments, check_trainer, devices_that_divide
+from roundround.training import trainer
+from roundround.training.trainer import HONOURED, check_trainer, devices_that_divide, messages_in_log
 
 GIVEN = {"max_steps": 4, "log_every_n_steps": 1, "accumulate_grad_batches": 1, "gradient_clip_val": 1.0}
 
 
-def test_every_argument_of_the_trainer_has_its_decision() -> None:
-    assert sorted([*HONOURED, *REFUSED]) == sorted(arguments())
-    assert set(OWNED) <= set(REFUSED)
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_is_not_honoured_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UserError, match=rf"^trainer\.{name} is not supported: .*; leave it out$"):
+@pytest.mark.parametrize("name", ["fast_dev_run", "limit_train_batches", "callbacks", "default_root_dir", "acelerator"])
+def test_what_a_run_does_not_honour_is_answered_with_the_nearest_that_it_does(name: str) -> None:
+    with pytest.raises(UserError, match=rf"^a run has no trainer\.{name}") as caught:
         check_trainer({**GIVEN, name: 1})
+    assert "'accelerator'" in str(caught.value) or name != "acelerator"
+    assert "plugins" not in str(caught.value)
 
 
-def test_a_name_that_lightning_does_not_have_is_answered_with_those_that_are_honoured() -> None:
-    with pytest.raises(
-        UserError, match=r"^trainer has no parameter 'acelerator'; did you mean 'accelerator'"
-    ) as caught:
-        check_trainer({**GIVEN, "acelerator": "cpu"})
-    assert "callbacks" not in str(caught.value)
-
-
-def test_an_argument_that_a_later_lightning_brings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_options, "arguments", lambda: ["skip_every_other_step"])
-    with pytest.raises(UserError, match="skip_every_other_step is not supported"):
-        check_trainer({**GIVEN, "skip_every_other_step": True})
+def test_what_a_run_honours_lightning_has_but_for_the_peak() -> None:
+    assert HONOURED.keys() - inspect.signature(lightning.Trainer).parameters.keys() == {"peak_flops"}
 
 
 @pytest.mark.parametrize(
@@ -111,12 +104,11 @@ def test_clipping_by_value_needs_the_value() -> None:
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("+trainer.limit_train_batches=4", "trainer.limit_train_batches is not supported"),
-        ("+trainer.fast_dev_run=true", "trainer.fast_dev_run is not supported"),
+        ("+trainer.limit_train_batches=4", "a run has no trainer.limit_train_batches"),
         ("trainer.gradient_clip_val=nan", "trainer.gradient_clip_val=nan must be a finite number above 0"),
-        ("trainer.strategy=deepspeed", "(choices: auto, ddp"),
+        ("trainer.strategy=deepspeed", "must be one of auto, ddp"),
         ("trainer.precision=16-mixed", "needs a GPU"),
-        ("+trainer.plugins=[]", "trainer.plugins is not supported"),
+        ("+trainer.plugins=[]", "a run has no trainer.plugins"),
     ],
 )
 def test_a_refusal_leaves_one_line_and_no_run(train: Callable[..., Done], override: str, part: str) -> None:
@@ -140,9 +132,8 @@ def test_clipping_by_value_and_by_norm_are_two_different_things(train: Callable[
 def test_a_run_that_lightning_ends_early_has_failed(
     train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import roundround.verbs.train as task
-
-    monkeypatch.setitem(task.OWNED, "limit_train_batches", 3)
+    ending_early = functools.partial(lightning.Trainer, limit_train_batches=3)
+    monkeypatch.setattr(trainer, "target_class", lambda node, family: ending_early)
     done = train()
     assert done.code == 1
     assert "ended the run at step 3 of 4" in done.err
@@ -174,8 +165,8 @@ def test_the_report_of_a_profiler_lies_in_the_log_of_the_run(train: Callable[...
 def test_auto_takes_as_many_gpus_as_the_batch_can_be_divided_among(
     monkeypatch: pytest.MonkeyPatch, n_gpus: int, batch_size: int, n_micro: int, used: int | str
 ) -> None:
-    monkeypatch.setattr(trainer_options.CUDAAccelerator, "is_available", lambda: True)
-    monkeypatch.setattr(trainer_options.CUDAAccelerator, "auto_device_count", lambda: n_gpus)
+    monkeypatch.setattr(trainer.CUDAAccelerator, "is_available", lambda: True)
+    monkeypatch.setattr(trainer.CUDAAccelerator, "auto_device_count", lambda: n_gpus)
     settings = {**GIVEN, "accumulate_grad_batches": n_micro, "devices": "auto", "accelerator": "auto"}
     devices, message = devices_that_divide(settings, batch_size)
     assert devices == used
@@ -185,7 +176,62 @@ def test_auto_takes_as_many_gpus_as_the_batch_can_be_divided_among(
 
 
 def test_a_number_of_devices_that_is_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_options.CUDAAccelerator, "is_available", lambda: True)
-    monkeypatch.setattr(trainer_options.CUDAAccelerator, "auto_device_count", lambda: 3)
+    monkeypatch.setattr(trainer.CUDAAccelerator, "is_available", lambda: True)
+    monkeypatch.setattr(trainer.CUDAAccelerator, "auto_device_count", lambda: 3)
     assert devices_that_divide({**GIVEN, "devices": 3}, 8) == (3, None)
     assert devices_that_divide({**GIVEN, "devices": "auto", "accelerator": "cpu"}, 8) == ("auto", None)
+
+
+# -- what is printed
+
+
+def said(done: Done) -> str:
+    """All that a run printed, and all that it logged."""
+    assert done.code == 0, done.err
+    return done.out + done.err + (done.directory / "train.log").read_text()
+
+
+def test_slurm_on_the_path_changes_nothing(
+    train: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text("#!/bin/sh\nexit 1\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(srun.parent), prepend=":")
+    assert "`srun`" not in said(train())
+
+
+def test_many_cores_ask_for_no_more_workers(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    connector = "lightning.pytorch.trainer.connectors.data_connector"
+    monkeypatch.setattr(f"{connector}.suggested_max_num_workers", lambda n_devices: 64)
+    assert "workers" not in said(train())
+
+
+def test_a_gpu_that_the_run_leaves_alone_is_no_warning(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        @staticmethod
+        def is_available() -> bool:
+            return True
+
+    monkeypatch.setattr("lightning.pytorch.trainer.setup.MPSAccelerator", Installed)
+    log = said(train("trainer.accelerator=cpu"))
+    assert "GPU available: True (mps), used: False" in log  # a fact, which stays
+    assert "not used" not in log
+
+
+def test_a_run_is_not_told_to_install_anything(train: Callable[..., Done]) -> None:
+    log = said(train())
+    assert "Trainer.fit` stopped" in log  # what Lightning has to say of the run stays
+    assert "install" not in log
+
+
+def test_other_warnings_stay(caplog: pytest.LogCaptureFixture) -> None:
+    with messages_in_log():
+        with pytest.warns(PossibleUserWarning, match="does not fit"):
+            warnings.warn("the batch size does not fit", PossibleUserWarning, stacklevel=1)
+        with caplog.at_level(logging.INFO):
+            logging.getLogger("lightning.pytorch.utilities.rank_zero").info("the precision is 16")
+    assert "the precision is 16" in caplog.text

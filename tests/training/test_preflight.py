@@ -13,9 +13,8 @@ from roundround.config.options import load_option, named
 from roundround.loading.models import build_decoder
 from roundround.runs.run import Run
 from roundround.support.files import write_json
-from roundround.training.notes import about_warmup, trains_as_softmax
+from roundround.training.preflight import about_warmup, duplicate_job, trains_as_softmax
 from roundround.training.schedules import Schedule
-from roundround.verbs.train import twin_in_sweep
 
 NORMALISERS = [path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")]
 PLAIN_IN_TRAINING = {"softmax", "adaptive_temperature", "log_n"}  # the last acts beyond the training context
@@ -83,14 +82,14 @@ def test_a_sweep_that_repeats_a_training_says_so(train: Callable[..., Done]) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "twin"), [("done", "0"), ("running", "0"), ("failed: boom", None), ("interrupted", None)]
+    ("status", "duplicate"), [("done", "0"), ("running", "0"), ("failed: boom", None), ("interrupted", None)]
 )
 def test_only_a_job_that_leaves_a_model_is_named_as_the_same_training(
-    tmp_path: Path, status: str, twin: str | None
+    tmp_path: Path, status: str, duplicate: str | None
 ) -> None:
     (tmp_path / "0").mkdir()
     write_json(tmp_path / "0" / "run.json", a_manifest(status=status, trains_as_softmax=True))
     config = {**CONFIG, "softmax": {"_target_": "x.LogN"}}
     manifest = {"sweep": str(tmp_path), "trains_as_softmax": True, "config": config}
-    found = twin_in_sweep(Run(tmp_path / "1", manifest, writes=True))
-    assert (found.name if found else None) == twin
+    found = duplicate_job(Run(tmp_path / "1", manifest, writes=True))
+    assert (found.name if found else None) == duplicate

@@ -115,7 +115,7 @@ def messages(mesh: DeviceMesh, folders: list[Path]) -> list[str]:
     found = []
     for folder in folders:
         try:
-            check_together(folder, checkpoints.read_state(folder))
+            check_together(checkpoints.Checkpoint({}, {}, checkpoints.read_state(folder), folder))
             found.append("sound")
         except UserError as error:
             found.append(str(error))

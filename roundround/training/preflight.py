@@ -1,0 +1,169 @@
+"""Before the first step: whether the run fits into memory, and a line for settings that may not be what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roundround.config.schema import TrainConfig
+from roundround.distributed.launcher import launched_from_outside
+from roundround.loading.models import check_buildable
+from roundround.model.decoder import Decoder
+from roundround.runs.directories import jobs_of_sweep
+from roundround.runs.run import Run
+from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
+from roundround.softmax.softmax import Softmax
+from roundround.support.memory import check_fits
+from roundround.training.material import Material
+from roundround.training.schedules import Schedule
+from roundround.training.trainer import shards
+
+COPIES = 4  # the weights, their gradients, and the two moments of Adam
+
+
+# -- memory
+
+
+def device_of(trainer: Mapping[str, Any]) -> torch.device:
+    """The kind of device that the Trainer's settings choose."""
+    wanted = trainer["accelerator"]
+    gpu = torch.cuda.is_available() and wanted in ("gpu", "cuda", "auto")
+    return torch.device("cuda" if gpu else "cpu")
+
+
+def check_sizes(config: TrainConfig, n_vocab: int = 2) -> None:
+    """Raises UserError where the parts of the model do not fit each other, or the model the memory; costs no memory."""
+    check_model_fits(check_buildable(config.model, config.pe, config.softmax, n_vocab), config.trainer)
+
+
+def check_model_fits(n_parameters: int, trainer: Mapping[str, Any]) -> None:
+    """Raises UserError where weights, gradients and moments, or a process's share of them, are more than it has."""
+    in_64_bits, n_shares = str(trainer["precision"]).startswith("64"), memories(trainer) if shards(trainer) else 1
+    needed = -(-n_parameters // n_shares) * COPIES * (8 if in_64_bits else 4)
+    check_fits(
+        needed,
+        device_of(trainer),
+        f"training {n_parameters:,} parameters" + (f" in {n_shares} shares" if n_shares > 1 else ""),
+        "give a smaller model.d_model, model.n_layers or tokenizer.vocab_size",
+    )
+
+
+def memories(trainer: Mapping[str, Any]) -> int:
+    """Among how many memories processes are spread: those of their GPUs, or of their machines."""
+    n_nodes, devices = int(trainer.get("num_nodes", 1)), trainer["devices"]
+    launched = launched_from_outside()
+    if launched is not None:
+        n_nodes, devices = max(n_nodes, launched.n_processes // launched.n_on_machine), launched.n_on_machine
+    if device_of(trainer).type == "cpu":
+        return n_nodes
+    if devices in ("auto", -1, "-1"):
+        devices = torch.cuda.device_count()
+    if isinstance(devices, str):  # "0,2": which ones
+        devices = [name for name in devices.split(",") if name] if "," in devices else int(devices)
+    return n_nodes * (devices if isinstance(devices, int) else len(devices))
+
+
+def bytes_of_window(sizes: Mapping[str, Any]) -> int:
+    """What the backward pass of one window needs at the least; see `check_batch_fits`."""
+    of_mlp = sizes["d_model"] + 2 * sizes["d_mlp"] if sizes["d_mlp"] else 0
+    channels = sizes["n_layers"] * (sizes["d_model"] + of_mlp)
+    return int(sizes["train_length"] * (8 + 2 * channels))
+
+
+def check_window_fits(sizes: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
+    """`check_batch_fits` of one window, which can be known before a text is tokenised and an example is drawn."""
+    what = f"one window of {sizes['train_length']:,} tokens"
+    check_fits(bytes_of_window(sizes), device_of(trainer), what, "train on shorter ones")
+
+
+def check_batch_fits(batch_size: int, sizes: Mapping[str, Any], *, n_shares: int, device: torch.device) -> None:
+    """Raises UserError where what the backward pass needs of one share of the batch is more than the device holds.
+
+    Counted are the inputs of both halves of each layer and the two activations of its MLP, in 16 bits; without MLPs
+    the input of each layer alone. `sizes` are the decoder's. `n_shares`: processes times micro-batches.
+    """
+    needed = 8 * batch_size + batch_size // n_shares * bytes_of_window(sizes)
+    check_fits(
+        needed,
+        device,
+        f"batch_size={batch_size} of {sizes['train_length']:,} tokens",
+        "give a smaller one, or a larger trainer.accumulate_grad_batches",
+    )
+
+
+# -- settings
+
+
+def about_settings(
+    run: Run, config: TrainConfig, material: Material, decoder: Decoder, schedule: Schedule
+) -> list[str]:
+    """A line for each setting that may not be what was meant; the manifest gets whether this trains as the softmax."""
+    run.note(trains_as_softmax=trains_as_softmax(decoder))
+    notes = [about_warmup(schedule, config.trainer.max_steps), *material.notes(), about_softmax(run, decoder)]
+    return [note for note in notes if note is not None]
+
+
+def about_warmup(schedule: Schedule, n_steps: int) -> str | None:
+    """A line where the warm-up takes at least half of the run."""
+    warmup = schedule.warmup_steps
+    if 2 * warmup < n_steps:
+        return None
+    most = "the whole run" if warmup >= n_steps else f"{100 * warmup / n_steps:.0f}% of the run"
+    return f"the learning rate warms up during {most}: schedule.warmup_steps={warmup}, trainer.max_steps={n_steps}"
+
+
+def about_softmax(run: Run, decoder: Decoder) -> str | None:
+    """A line where the normaliser is the plain softmax in training, or where a job of the sweep has trained the same.
+
+    run: its manifest says whether the decoder `trains_as_softmax`.
+    """
+    name, as_softmax = run.manifest["choices"].get("softmax"), run.manifest["trains_as_softmax"]
+    at_inference = as_softmax and not isinstance(decoder.layers[0].self_attn.softmax, Softmax)
+    duplicate = duplicate_job(run)
+    if duplicate is not None:
+        same = f"the same training as job {duplicate.name} of this sweep"
+        return f"softmax={name}: {same}; to eval, give softmax= instead" if at_inference else same
+    if not at_inference:
+        return None
+    return f"softmax={name} acts at inference only: this training is that of softmax=softmax"
+
+
+def duplicate_job(run: Run) -> Path | None:
+    """A job of the same sweep whose training is this one: both train as the plain softmax, and nothing else differs.
+
+    Not a job that failed or was interrupted, which leaves no model to evaluate.
+    """
+    if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
+        return None
+    mine = {**run.manifest["config"], "softmax": None}
+    for directory, manifest in jobs_of_sweep(Path(run.manifest["sweep"])):
+        same = {**manifest["config"], "softmax": None} == mine and manifest["status"] in ("done", "running")
+        if same and directory != run.directory and manifest.get("trains_as_softmax"):
+            return directory
+    return None
+
+
+@torch.no_grad()
+def trains_as_softmax(decoder: Decoder) -> bool:
+    """Whether training this decoder is training it with the plain softmax: asked of rows of the training length."""
+    normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
+    return all(map(is_softmax_in_training, normalisers))
+
+
+def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
+    """Whether a normaliser without parameters gives the weights of the softmax, from even rows to sharp ones."""
+    narrows = softmax.window is not None and softmax.window < softmax.shape.train_length
+    if narrows or any(True for _ in softmax.parameters()):
+        return False
+    shape, generator = softmax.shape, torch.Generator().manual_seed(0)
+    n_visible_Q = torch.linspace(1, shape.train_length, n_rows).long()
+    visible_B1QK = (torch.arange(shape.train_length) < n_visible_Q[:, None])[None, None]
+    logits_BHQK = torch.randn(1, shape.n_heads, n_rows, shape.train_length, dtype=torch.float64, generator=generator)
+    logits_BHQK *= torch.linspace(0.1, 10, n_rows)[:, None].roll(5, 0)
+    x_BTD = torch.randn(1, n_rows, shape.d_model, generator=generator)
+    rows = {**softmax.row_parameters(x_BTD), "n_visible": n_visible_Q[None, None, :, None]}
+    weights_BHQK = softmax.train().weights(logits_BHQK, visible_B1QK, rows)
+    return torch.allclose(weights_BHQK, softmax_over_visible(logits_BHQK, visible_B1QK), rtol=1e-9, atol=0)

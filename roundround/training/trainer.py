@@ -1,0 +1,217 @@
+"""Lightning's Trainer: the arguments that a run honours, how it is made from them, what it prints."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from roundround.attention.precision import has_bfloat16
+from roundround.config.build import plain, target_class
+from roundround.config.schema import TrainConfig
+from roundround.distributed.launcher import launched_from_outside
+from roundround.runs.run import Run
+from roundround.support.console import print_status
+from roundround.support.errors import UserError, nearest, one_line
+from roundround.training.processes import check_processes, who_starts_processes
+from roundround.training.sharding import FullyShardedStrategy
+
+COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
+SHARDS = "fsdp2"
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", SHARDS)
+PRECISIONS_OF_SHARDS = (None, 32, "32", "32-true", "bf16", "bf16-mixed")
+DEVICES_OF_SHARDS = ("auto", "cpu", "gpu", "cuda")
+PRECISIONS = (None, 16, 32, 64, "16", "16-mixed", "bf16", "bf16-mixed", "32", "32-true", "64", "64-true")
+WEIGHTS_IN_16_BITS = ("16-true", "bf16-true", "transformer-engine", "transformer-engine-float16")
+
+
+def whole(value: Any) -> str | None:
+    sound = isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
+    return None if sound else "must be a whole number of at least 1, in 64 bits"
+
+
+def clipping_limit(value: Any) -> str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    sound = value is None or (number and math.isfinite(value) and value > 0)
+    return None if sound else "must be a finite number above 0; null turns clipping off"
+
+
+def positive(value: Any) -> str | None:
+    return None if value is None or clipping_limit(value) is None else "must be a finite number above 0, or null"
+
+
+def precision(value: Any) -> str | None:
+    if value in WEIGHTS_IN_16_BITS:
+        return (
+            "keeps the weights themselves in 16 bits or fewer, where updates smaller than a few thousandths of a "
+            "weight are rounded away; use trainer.precision=bf16-mixed"
+        )
+    return one_of(*PRECISIONS)(value)
+
+
+def one_of(*choices: Any) -> Callable[[Any], str | None]:
+    """A check that names the choices, as they are typed."""
+    names = ", ".join("null" if choice is None else str(choice).lower() for choice in choices)
+    return lambda value: None if any(value is c or value == c for c in choices) else f"must be one of {names}"
+
+
+def whatever_lightning_takes(value: Any) -> None:
+    """For arguments that Lightning itself checks when the Trainer is made."""
+
+
+# name: a check of its value, which says what is wrong with it
+HONOURED: dict[str, Callable[[Any], str | None]] = {
+    "accelerator": whatever_lightning_takes,
+    "devices": whatever_lightning_takes,
+    "num_nodes": whole,
+    "strategy": one_of(*STRATEGIES),
+    "precision": precision,
+    **dict.fromkeys(COUNTS, whole),
+    "gradient_clip_val": clipping_limit,
+    "gradient_clip_algorithm": one_of(None, "norm", "value"),
+    "deterministic": one_of(None, True, False, "warn"),
+    "benchmark": one_of(None, True, False),
+    "detect_anomaly": one_of(True, False),
+    "profiler": one_of(None, "simple", "advanced"),  # the report goes to the log of the run
+    "peak_flops": positive,  # for `meter.py`, which stands beside Lightning's arguments and is not handed to it
+}
+
+
+def check_trainer(settings: Mapping[str, Any]) -> None:
+    """Raises UserError for the first argument that a run would not honour."""
+    for name, value in {**dict.fromkeys(COUNTS), **settings}.items():
+        if name == "_target_":
+            continue
+        if name not in HONOURED:
+            raise UserError(f"a run has no trainer.{name}{nearest(name, HONOURED)}")
+        wrong = HONOURED[name](value)
+        if wrong:
+            raise UserError(f"trainer.{name}={'null' if value is None else value} {wrong}")
+    if settings.get("gradient_clip_algorithm") and settings.get("gradient_clip_val") is None:
+        raise UserError("trainer.gradient_clip_algorithm does nothing without trainer.gradient_clip_val; give both")
+    if settings.get("strategy") == SHARDS:
+        check_sharding(settings)
+
+
+def check_sharding(settings: Mapping[str, Any]) -> None:
+    """Raises UserError for what `trainer.strategy=fsdp2` cannot do."""
+    accelerator, precision = settings.get("accelerator", "auto"), settings.get("precision")
+    if accelerator not in DEVICES_OF_SHARDS:
+        raise UserError(
+            f"trainer.strategy={SHARDS} does not run on trainer.accelerator={accelerator}; "
+            "give trainer.accelerator=cpu or gpu, or trainer.strategy=auto"
+        )
+    if precision not in PRECISIONS_OF_SHARDS:
+        raise UserError(
+            f"trainer.strategy={SHARDS} does not go with trainer.precision={precision}, which needs whole "
+            "copies of the model; give 32-true or bf16-mixed, or trainer.strategy=ddp"
+        )
+
+
+def shards(settings: Mapping[str, Any]) -> bool:
+    """Whether each process holds a share of the parameters."""
+    return bool(settings.get("strategy") == SHARDS)
+
+
+def default_precision(gpu: bool) -> str:
+    """What `trainer.precision=null` means: half precision where the device computes in it, weights in float32."""
+    if not gpu:
+        return "32-true"
+    return "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed"
+
+
+def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[int | str | list[int], str | None]:
+    """What `devices` becomes, and a line about it: of `auto`, as many GPUs as the batch can be divided among."""
+    devices = settings.get("devices", "auto")
+    if devices != "auto" or settings.get("accelerator", "auto") not in ("auto", "gpu", "cuda"):
+        return devices, None
+    there = CUDAAccelerator.auto_device_count() if CUDAAccelerator.is_available() else 0
+    share, rest = divmod(batch_size, settings["accumulate_grad_batches"] * settings.get("num_nodes", 1))
+    if there < 2 or rest or share % there == 0:
+        return devices, None
+    used = max(n for n in range(1, there) if share % n == 0)
+    return used, f"training on {used} of {there} GPUs, because batch_size={batch_size} cannot be divided among {there}"
+
+
+def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Trainer:
+    """Lightning's Trainer for the steps that are left; UserError for what it refuses."""
+    settings = plain(config.trainer)
+    gpu = settings["accelerator"] in ("gpu", "cuda") or (
+        settings["accelerator"] == "auto" and torch.cuda.is_available()
+    )
+    settings["precision"] = settings["precision"] or precision_before(run) or default_precision(gpu)
+    if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
+        raise UserError(f"trainer.precision={settings['precision']} needs a GPU; use trainer.precision=bf16-mixed")
+    launched, processes = launched_from_outside(), who_starts_processes()
+    if launched is not None and settings["devices"] == "auto":
+        settings["devices"] = launched.n_on_machine
+    settings["devices"], message = devices_that_divide(settings, config.batch_size)
+    if message is not None and run.writes:
+        print_status(message)
+    if shards(settings):
+        check_sharding(settings)  # the precision is known now
+        settings["strategy"] = FullyShardedStrategy()
+    own = {name: value for name, value in settings.items() if name not in ("_target_", "max_steps", "peak_flops")}
+    try:
+        trainer: lightning.Trainer = target_class(config.trainer, lightning.Trainer)(
+            **(processes | own),
+            max_steps=n_steps,
+            max_epochs=1,
+            use_distributed_sampler=False,  # each batch follows from the seed, the step and the rank
+            logger=False,  # the run directory and logger= keep the record
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+    except (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError) as error:
+        raise UserError(f"trainer: {one_line(error)}") from error  # the last: torch_xla of a TPU
+    check_processes(trainer.global_rank, trainer.num_devices * trainer.num_nodes)
+    return trainer
+
+
+def precision_before(run: Run) -> str | None:
+    """The precision in which a resumed run was trained, perhaps on another kind of device."""
+    return run.manifest["processes"][-1]["precision"] if run.manifest.get("processes") else None
+
+
+# -- what it prints
+
+LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
+# Where messages for the first rank are logged, hence the tips about other products of its makers
+RANK_ZERO_LOGGERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
+# Beginnings of warnings that depend on what is installed, and that ask for what the run has decided: it may be started
+# without `srun`, `trainer.accelerator` names the device, batches come from a memory map and need no workers.
+HINTS = (
+    r"The `srun` command is available on your system but is not used",
+    r"[GT]PU available but not used",
+    r"The '\w+_dataloader' does not have many workers",
+    r"FSDP2-wrapped module \(FSDPDecoder\) returned a view tensor",  # its losses, which nothing changes in place
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # lightning 2.6 uses what torch 2.13 deprecates
+)
+
+
+@contextmanager
+def messages_in_log() -> Iterator[None]:
+    """Inside, Lightning prints nothing to the terminal and its hints reach not even the log."""
+    for name in LOGGERS:
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).propagate = True
+    for name in RANK_ZERO_LOGGERS:
+        logging.getLogger(name).addFilter(is_no_tip)
+    with warnings.catch_warnings():
+        for hint in HINTS:
+            warnings.filterwarnings("ignore", message=hint)
+        yield
+
+
+def is_no_tip(record: logging.LogRecord) -> bool:
+    """False for advice to install another package."""
+    return "Tip: " not in record.getMessage()
