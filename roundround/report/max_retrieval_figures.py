@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.max_retrieval.published import PAPER, SECOND_HAND
+from roundround.papers.max_retrieval import PAPER, SECOND_HAND
 from roundround.report.figures import BLUE, GREY, RED, SHADE, colour_map, save, subplots
 from roundround.report.max_retrieval_tables import ADAPTIVE, BASELINE, Array, Measured, shown_name
 from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature

@@ -16,7 +16,7 @@ from rich.table import Table
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
-from roundround.papers.max_retrieval.published import PAPER, SECOND_HAND
+from roundround.papers.max_retrieval import PAPER, SECOND_HAND
 from roundround.report.numbers import shown_p
 from roundround.support.markdown import markdown_table
 

@@ -16,9 +16,15 @@ from roundround.config.build import build
 from roundround.config.schema import MaxRetrievalConfig
 from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
-from roundround.papers.max_retrieval import fitting
-from roundround.papers.max_retrieval.bfloat16 import InBfloat16
-from roundround.papers.max_retrieval.evaluation import at_one_temperature, attention_by_priority, evaluate
+from roundround.papers.max_retrieval.evaluation import (
+    InBfloat16,
+    at_one_temperature,
+    attention_by_priority,
+    evaluate,
+    fit_points,
+    fit_quartic,
+    most_sets,
+)
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import FITTING, TEST, sets_of_size
 from roundround.report import max_retrieval_figures as figures
@@ -101,12 +107,12 @@ def fit_temperature(
     for n in config.fit_sizes:
         own = []
         for seed, model in models.items():
-            sets = sets_of_size(seed, n=n, n_sets=fitting.most_sets(n), n_classes=model.n_classes, stream=FITTING)
-            own.append(fitting.points(model, sets, n_inputs=config.fit_inputs))
+            sets = sets_of_size(seed, n=n, n_sets=most_sets(n), n_classes=model.n_classes, stream=FITTING)
+            own.append(fit_points(model, sets, n_inputs=config.fit_inputs))
         every += [points for theirs in peers.gather(own) for points in theirs]
     points = torch.cat(every)
     entropies = points[:, 0].numpy()
-    coefficients = [float(f"{c:.6g}") for c in fitting.fit(entropies, points[:, 1].numpy())]
+    coefficients = [float(f"{c:.6g}") for c in fit_quartic(entropies, points[:, 1].numpy())]
     found = {
         "coefficients": coefficients,
         "entropy_range": [float(f"{x:.6g}") for x in (entropies.min(), entropies.max())],
@@ -130,7 +136,7 @@ def fits_by_seed(points: Sequence[torch.Tensor], n_seeds: int) -> list[list[floa
     """The fit to each seed's own points, which come seed by seed for one size after the other; none where too few."""
     own = [torch.cat(list(points[seed::n_seeds])).numpy() for seed in range(n_seeds)]
     try:
-        return [fitting.fit(points_N2[:, 0], points_N2[:, 1]) for points_N2 in own]
+        return [fit_quartic(points_N2[:, 0], points_N2[:, 1]) for points_N2 in own]
     except ValueError:
         return []
 

@@ -9,9 +9,15 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn.functional import gelu, one_hot
 
-from roundround.papers.max_retrieval import fitting
-from roundround.papers.max_retrieval.bfloat16 import InBfloat16
-from roundround.papers.max_retrieval.evaluation import at_one_temperature, attention_by_priority, evaluate
+from roundround.papers.max_retrieval.evaluation import (
+    InBfloat16,
+    at_one_temperature,
+    attention_by_priority,
+    best_beta,
+    evaluate,
+    fit_points,
+    fit_quartic,
+)
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import TEST, Sets, sets_of_size
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
@@ -155,7 +161,7 @@ def test_the_best_temperature_is_scipys() -> None:
     rng = np.random.default_rng(0)
     e_BN = torch.from_numpy(rng.normal(size=(20, 30)) * 2)
     order = e_BN.argsort(-1)
-    found = fitting.best_beta(e_BN, order[:, -4])
+    found = best_beta(e_BN, order[:, -4])
     for e, k, beta in zip(e_BN.numpy(), order[:, -4].tolist(), found.tolist(), strict=True):
 
         def negative_log_weight(log_beta: float, e: np.ndarray = e, k: int = k) -> float:
@@ -168,31 +174,31 @@ def test_the_best_temperature_is_scipys() -> None:
 
 def test_there_is_no_best_temperature_for_the_largest_logit_or_one_below_the_mean() -> None:
     e_BN = torch.tensor([[1.0, 3.0, 2.0, 0.0]] * 3, dtype=torch.float64)
-    found = fitting.best_beta(e_BN, torch.tensor([1, 3, 2]))
+    found = best_beta(e_BN, torch.tensor([1, 3, 2]))
     assert found.isnan().tolist() == [True, True, False]
 
 
 def test_the_fit_finds_a_polynomial_that_is_known() -> None:
     known = [-0.152, 1.719, -6.686, 12.358, -5.319]
     entropies = np.random.default_rng(0).uniform(0.5, 5.5, 500)
-    assert fitting.fit(entropies, np.polyval(known, entropies)) == pytest.approx(known, rel=1e-6)
+    assert fit_quartic(entropies, np.polyval(known, entropies)) == pytest.approx(known, rel=1e-6)
 
 
 def test_a_fit_needs_more_than_a_few_inputs() -> None:
     with pytest.raises(ValueError, match=r"4 inputs .* are too few"):
-        fitting.fit(np.arange(4.0), np.arange(4.0))
+        fit_quartic(np.arange(4.0), np.arange(4.0))
 
 
 def test_points_come_from_misordered_inputs_alone(model: MaxRetrieval) -> None:
     parts = blocks(40, 400)
-    points = fitting.points(model, parts, n_inputs=10_000)
+    points = fit_points(model, parts, n_inputs=10_000)
     n = 0
     for block in parts:
         e_BN, k_B = model.attended(block)[0][0], block.largest_SB[0]
         e_k_B = e_BN.gather(-1, k_B[:, None])[:, 0]
         n += int(((e_k_B < e_BN.amax(-1)) & (e_k_B > e_BN.mean(-1))).sum())
     assert 0 < len(points) == n
-    assert len(fitting.points(model, parts, n_inputs=3)) == 3
+    assert len(fit_points(model, parts, n_inputs=3)) == 3
     assert ((points[:, 0] > 0) & (points[:, 0] < np.log(40))).all()
     assert (points[:, 1] > 0).all()
 
@@ -200,4 +206,4 @@ def test_points_come_from_misordered_inputs_alone(model: MaxRetrieval) -> None:
 def test_a_fit_needs_entropies_that_differ() -> None:
     entropies = np.concatenate([3.4657 + 1e-6 * np.arange(20), 4.1588 + 1e-6 * np.arange(20)])
     with pytest.raises(ValueError, match="are too alike for a polynomial"):
-        fitting.fit(entropies, np.linspace(1, 3, 40))
+        fit_quartic(entropies, np.linspace(1, 3, 40))

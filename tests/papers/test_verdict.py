@@ -22,7 +22,7 @@ from roundround.papers.figures import ledger, perplexity, synthetic, table2, ver
 from roundround.papers.figures.catalogue import ITEMS
 from roundround.papers.figures.item import Outcome
 from roundround.papers.figures.max_retrieval import compare
-from roundround.papers.max_retrieval.published import PAPER, P
+from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 
 

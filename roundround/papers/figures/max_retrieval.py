@@ -20,7 +20,7 @@ from roundround.analysis.intervals import error_from_p, error_widths, half_width
 from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
 from roundround.papers.figures import verdict
 from roundround.papers.figures.item import HeatMap, Item, Outcome, RunVerb, Subject
-from roundround.papers.max_retrieval.published import PAPER, SECOND_HAND, SEEDS, P
+from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SEEDS, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 
 MEASURE = ("max-retrieval", "evaluate=[softmax,adaptive_temperature]")
