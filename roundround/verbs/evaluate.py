@@ -5,8 +5,7 @@ The model is one trained here (`run=`) or a pretrained one (`model=`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
-from roundround.verbs.evaluate_task import check_lengths, evaluate_task, of_all
+from roundround.verbs.evaluate_task import check_lengths, choices_of, evaluate_task, of_all, write_results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +87,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         return
     if "examples" in overridden(invocation.overrides):
         raise UserError(f"examples= is for a task, and {source} was trained on text; give max_tokens=")
-    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
-    choices = {**trained.manifest.get("choices", {}), **replaced}
+    choices = choices_of(trained, invocation)
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
@@ -106,7 +104,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         seed=trained.config.seed,
         run=str(source),
     )
-    with opened_run(cfg, config, invocation, evaluated) as run:
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), known=known_of(evaluated)) as run:
         if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
             print_status(
                 "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
@@ -175,21 +173,25 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
             choices={"softmax": "its own", "pe": "its own", **given, "model": probed.name},
             train_length=probed.longest,
         )
-        with opened_run(cfg, config, invocation, evaluated) as run:
+        with opened(
+            invocation, config=as_dict(cfg), logger=build_logger(config.logger), known=known_of(evaluated)
+        ) as run:
             score_and_report(run, config, evaluated)
 
 
-@contextmanager
-def opened_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, evaluated: Evaluated) -> Iterator[Run]:
-    """The run directory, with what is known before the first number."""
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
-        reader, words = evaluated.reader, evaluated.first_words()
-        hashes = {"corpus_hash": reader.data.corpus_hash, "tokenizer_hash": reader.data.tokenizer_hash}
-        same = len(set(words.values())) == 1
-        first = next(iter(words.values())) if same else {str(length): word for length, word in words.items()}
-        facts = {"seed": evaluated.seed, "run": evaluated.run, "first_token": first, **reader.reading()}
-        run.note(choices=evaluated.choices, device=describe_device(reader.device), data=hashes, **facts)
-        yield run
+def known_of(evaluated: Evaluated) -> dict[str, Any]:
+    """What the manifest gets before the first number."""
+    reader, words = evaluated.reader, evaluated.first_words()
+    same = len(set(words.values())) == 1
+    return {
+        "choices": evaluated.choices,
+        "device": describe_device(reader.device),
+        "data": {"corpus_hash": reader.data.corpus_hash, "tokenizer_hash": reader.data.tokenizer_hash},
+        "seed": evaluated.seed,
+        "run": evaluated.run,
+        "first_token": next(iter(words.values())) if same else {str(length): word for length, word in words.items()},
+        **reader.reading(),
+    }
 
 
 def score_and_report(run: Run, config: EvalConfig, evaluated: Evaluated) -> None:
@@ -231,13 +233,9 @@ def report(
     train_length, title, words = evaluated.train_length, evaluated.title(), evaluated.first_words()
     n_bytes = {length: evaluated.reader.scored_bytes(first) for length, first in evaluated.first_tokens.items()}
     by_length = {length: evaluation.values(loss, n_bytes[length]) for length, loss in losses.items()}
-    for length, values in by_length.items():
-        run.log(length, length=length, **values)
     records = [*evaluation.records(losses, n_bytes, common), *more]
-    run.results(
-        [{**record, "first_token": words[record["length"]]} for record in records],
-        **{f"perplexity_{length}": values["perplexity"] for length, values in by_length.items()},
-    )
+    named = [{**record, "first_token": words[record["length"]]} for record in records]
+    write_results(run, named, by_length, headline="perplexity")
     if run.writes:
         curves = {length: loss.by_position for length, loss in losses.items()}
         write_json(run.directory / "loss_by_position.json", curves)

@@ -17,8 +17,8 @@ from roundround.data.tasks.examples import Examples, distinct
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.rebuilt import TrainedRun
+from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.model.marks import Marks, mark
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.report import answers, dispersion_tables
 from roundround.runs.loggers.several import build_logger
@@ -34,8 +34,8 @@ TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examinee:
-    """A decoder and what it is asked: `contexts` maps a length to the tokens of its longest example.
+class TaskEvaluation:
+    """A decoder and the task it is evaluated on: `contexts` maps a length to the tokens of its longest example.
 
     train_lengths: the shortest and the longest length in training. choices: as results name them.
     """
@@ -57,49 +57,49 @@ class Examinee:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Marks by length and by part of the task ("" where it has none), and dispersions by length where asked for.
+    """Scores by length and by part of the task ("" where it has none), and dispersions by length where asked for.
 
     n_shared: examples that may be in training too.
     """
 
-    by_part: dict[int, dict[str, Marks]]
+    by_part: dict[int, dict[str, AnswerScores]]
     dispersions: dict[int, Dispersion]
     n_shared: int
 
-    def marks(self) -> dict[int, Marks]:
+    def scores(self) -> dict[int, AnswerScores]:
         """All parts together, by length."""
         return {
-            length: Marks(torch.stack([marks.sums for marks in parts.values()]).sum(dim=0))
+            length: AnswerScores(torch.stack([scores.sums for scores in parts.values()]).sum(dim=0))
             for length, parts in self.by_part.items()
         }
 
-    def by_name(self) -> dict[str, dict[int, Marks]]:
+    def by_name(self) -> dict[str, dict[int, AnswerScores]]:
         """By the part's name, then by length; empty where the task is one."""
         names = sorted({name for parts in self.by_part.values() for name in parts} - {""})
         return {name: {n: parts[name] for n, parts in self.by_part.items() if name in parts} for name in names}
 
 
 def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, trained: TrainedRun, task: Task) -> None:
-    """Score test examples of each length under teacher forcing, which is greedy decoding; see `model/marks.py`."""
-    examinee = examinee_of(cfg, config, invocation, trained, task)
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
-        run.note(
-            choices=examinee.choices,
-            device=describe_device(examinee.device),
-            data={"corpus_hash": task.identity(), "tokenizer_hash": trained.manifest["data"]["tokenizer_hash"]},
-            seed=examinee.seed,
-            run=str(trained.directory),
-        )
+    """Score test examples of each length under teacher forcing, which is greedy decoding; see `model/answers.py`."""
+    evaluation = task_evaluation(cfg, config, invocation, trained, task)
+    known = {
+        "choices": evaluation.choices,
+        "device": describe_device(evaluation.device),
+        "data": {"corpus_hash": task.identity(), "tokenizer_hash": trained.manifest["data"]["tokenizer_hash"]},
+        "seed": evaluation.seed,
+        "run": str(trained.directory),
+    }
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), known=known) as run:
         with warnings_as_lines(RunsInBlocks):
-            found = measure(config, examinee, invocation.peers)
-        record(run, examinee, found)
+            found = measure(config, evaluation, invocation.peers)
+        record(run, evaluation, found)
         if run.writes:
-            show(run, config, examinee, found)
+            show(run, config, evaluation, found)
 
 
-def examinee_of(
+def task_evaluation(
     cfg: DictConfig, config: EvalConfig, invocation: Invocation, trained: TrainedRun, task: Task
-) -> Examinee:
+) -> TaskEvaluation:
     """The run's decoder, and the lengths that are asked of it. UserError for what it or the task does not take."""
     keys = overridden(invocation.overrides)
     refused = [key for key in OF_TEXT if key in keys]
@@ -112,15 +112,14 @@ def examinee_of(
     lengths = sorted(set(config.length))
     for length in lengths:
         task.check_length(length, "length")
-    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
-    choices = {**trained.manifest.get("choices", {}), **replaced}
+    choices = choices_of(trained, invocation)
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
     contexts = {length: task.context(length) for length in lengths}
     most = contexts[lengths[-1]]
     check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", choices)
     check_examples_fit(config, task, contexts, d_model=int(trained.config.model.d_model), device=device)
-    return Examinee(
+    return TaskEvaluation(
         decoder=decoder,
         task=task,
         contexts=contexts,
@@ -129,6 +128,12 @@ def examinee_of(
         choices=choices,
         device=device,
     )
+
+
+def choices_of(trained: TrainedRun, invocation: Invocation) -> dict[str, str]:
+    """The option of each config group: the run's, and those that the command line gives instead."""
+    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
+    return {**trained.manifest["choices"], **replaced}
 
 
 def check_examples_fit(
@@ -153,19 +158,21 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str,
         )
 
 
-def measure(config: EvalConfig, examinee: Examinee, peers: Peers) -> Measured:
+def measure(config: EvalConfig, evaluation: TaskEvaluation, peers: Peers) -> Measured:
     """Ask all lengths, each of every part that tests it; each process draws all examples and asks a share of them."""
-    by_part: dict[int, dict[str, Marks]] = {}
+    by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared = {}, 0
-    for length, context in examinee.contexts.items():
+    for length, context in evaluation.contexts.items():
         by_part[length] = {}
-        with watched(examinee.decoder, context) if config.dispersion else nullcontext() as seen:
-            for name, part in parts_of(examinee.task, length).items():
-                test = Examples(part, seed=examinee.seed, split="test", length=length)
+        with watched(evaluation.decoder, context) if config.dispersion else nullcontext() as seen:
+            for name, part in parts_of(evaluation.task, length).items():
+                test = Examples(part, seed=evaluation.seed, split="test", length=length)
                 n = config.examples if test.n is None else min(config.examples, test.n)
                 share = distinct(test[i] for i in range(n))[peers.rank :: peers.n]
-                own = mark(examinee.decoder, same_length_batches(share, config.batch_tokens), device=examinee.device)
-                by_part[length][name] = Marks(torch.stack(peers.gather(own.sums)).sum(dim=0))
+                own = score_answers(
+                    evaluation.decoder, same_length_batches(share, config.batch_tokens), device=evaluation.device
+                )
+                by_part[length][name] = AnswerScores(torch.stack(peers.gather(own.sums)).sum(dim=0))
                 n_shared += test.n_shared
         if seen is not None:
             dispersions[length] = of_all(seen, peers)
@@ -190,26 +197,33 @@ def parts_of(task: Task, length: int) -> dict[str, Task]:
     return parts or groups  # a length that no test has is asked of all
 
 
-def record(run: Run, examinee: Examinee, found: Measured) -> None:
+def record(run: Run, evaluation: TaskEvaluation, found: Measured) -> None:
     """Write the results: of all parts together, and of each where there are several."""
-    choices, contexts, marks = examinee.choices, examinee.contexts, found.marks()
-    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": examinee.seed}
-    records = answers.records(marks, contexts, common)
+    choices, contexts, scores = evaluation.choices, evaluation.contexts, found.scores()
+    common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": evaluation.seed}
+    records = answers.records(scores, contexts, common)
     records += dispersion_tables.records(found.dispersions, common, contexts)
     for name, of_part in found.by_name().items():
         records += answers.records(of_part, contexts, {**common, "task": name})
-    by_length = {length: answers.values(one) for length, one in marks.items()}
+    by_length = {length: answers.values(one) for length, one in scores.items()}
+    write_results(run, records, by_length, headline="exact_match")
+
+
+def write_results(
+    run: Run, records: list[dict[str, Any]], by_length: dict[int, dict[str, float]], *, headline: str
+) -> None:
+    """Write the records, and a line of metrics for each length; the manifest shows one number of each."""
     for length, values in by_length.items():
         run.log(length, length=length, **values)
-    run.results(records, **{f"exact_match_{length}": values["exact_match"] for length, values in by_length.items()})
+    run.results(records, **{f"{headline}_{length}": values[headline] for length, values in by_length.items()})
 
 
-def show(run: Run, config: EvalConfig, examinee: Examinee, found: Measured) -> None:
+def show(run: Run, config: EvalConfig, evaluation: TaskEvaluation, found: Measured) -> None:
     """Draw the figures, print the tables, and say over what the numbers were taken."""
-    marks, contexts, title = found.marks(), examinee.contexts, examinee.title()
-    trained, on_output = examinee.train_lengths, config.table == "stdout"
-    answers.draw(marks, train_lengths=trained, title=title, folder=run.directory / "figures")
-    print_table(answers.table(marks, contexts, trained, title=title), on_output=on_output)
+    scores, contexts, title = found.scores(), evaluation.contexts, evaluation.title()
+    trained, on_output = evaluation.train_lengths, config.table == "stdout"
+    answers.draw(scores, train_lengths=trained, title=title, folder=run.directory / "figures")
+    print_table(answers.table(scores, contexts, trained, title=title), on_output=on_output)
     by_name = found.by_name()
     if by_name:
         print_table(answers.table_of_parts(by_name, sorted(contexts), title=title), on_output=on_output)
@@ -218,7 +232,7 @@ def show(run: Run, config: EvalConfig, examinee: Examinee, found: Measured) -> N
         f"{config.examples:,} test examples{each} at each length; intervals of 95 %, in which those that are the same "
     )
     line += f"count once; checkpoint {config.checkpoint}"
-    if examinee.decoder.encoding.draws_positions:
+    if evaluation.decoder.encoding.draws_positions:
         line += "; each example is the mean of five draws of its positions"
     line += f"; training had lengths {trained[0]} to {trained[1]}"
     if found.n_shared:
