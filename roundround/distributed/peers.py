@@ -16,11 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundround.distributed.interruption import signals_ignored
 from roundround.distributed.launcher import address, first_is_gone, together
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store  # of torch.distributed, which takes seconds to import
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
@@ -32,21 +35,11 @@ RANK = "rank"
 KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone"}
 
 
-class Store(Protocol):
-    """What is used of the key-value stores of torch.distributed, which takes seconds to import."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-
 class Peers:
     """This process among those of its run; alone until `join`, and then every method does what one process needs.
 
     request: what this process was asked to do, by name, which must be the same everywhere. give_up: ends the process
-    from another thread, with this line, where the first one waits inside a library for somebody who is gone.
+    from another thread, with this line, where the main thread waits inside a library for a process that is gone.
     """
 
     def __init__(
@@ -165,7 +158,7 @@ class Peers:
 
         assert self.store is not None, "they have met"
         if not distributed.is_initialized():
-            store = PrefixStore("group", self.store)  # type: ignore[arg-type]  # it is one of theirs
+            store = PrefixStore("group", self.store)
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
         found: list[Any] = [None] * self.n
         distributed.all_gather_object(found, value)

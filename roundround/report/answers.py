@@ -9,19 +9,19 @@ from typing import Any
 from rich.table import Table
 
 from roundround.analysis.intervals import error_widths, wilson
-from roundround.model.marks import Marks
+from roundround.model.answers import AnswerScores
 from roundround.report.figures import BLUE, RED, SHADE, save, set_title, subplots
 
 Interval = tuple[float, float]
 
 
-def values(marks: Marks) -> dict[str, float]:
+def values(marks: AnswerScores) -> dict[str, float]:
     """The numbers of a measurement by name, and the share of scored targets that are wrong."""
     found = marks.values()
     return {**found, "error_rate": 1 - found["token_accuracy"]}
 
 
-def intervals(marks: Marks) -> dict[str, Interval]:
+def intervals(marks: AnswerScores) -> dict[str, Interval]:
     """95 %, Wilson's: of whole examples, and of as many tokens as tell as much as these, which go right together."""
     low, high = token_interval(marks)
     found, n = marks.values(), independent_examples(marks)
@@ -30,7 +30,7 @@ def intervals(marks: Marks) -> dict[str, Interval]:
     return {**wholes, "token_accuracy": (low, high), "error_rate": (1 - high, 1 - low)}
 
 
-def independent_examples(marks: Marks) -> float:
+def independent_examples(marks: AnswerScores) -> float:
     """As many as tell as much as those that were drawn: all where none was drawn twice, never more than differ.
 
     Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 / sum of their squares.
@@ -38,7 +38,7 @@ def independent_examples(marks: Marks) -> float:
     return marks["examples"] ** 2 / marks["times_squared"]
 
 
-def token_interval(marks: Marks) -> Interval:
+def token_interval(marks: AnswerScores) -> Interval:
     """Of the share of right targets: Wilson's, with as many independent ones as would vary as this ratio does.
 
     How a ratio over different examples varies: Cochran 1977, Sampling Techniques, section 2.11. Few examples tell
@@ -56,7 +56,7 @@ def token_interval(marks: Marks) -> Interval:
 
 
 def records(
-    by_length: Mapping[int, Marks], contexts: Mapping[int, int], common: Mapping[str, Any]
+    by_length: Mapping[int, AnswerScores], contexts: Mapping[int, int], common: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """A record for each number and length, with its interval where it is a share; `context` counts tokens."""
     found = []
@@ -70,7 +70,9 @@ def records(
     return found
 
 
-def table(by_length: Mapping[int, Marks], contexts: Mapping[int, int], trained: Interval, *, title: str) -> Table:
+def table(
+    by_length: Mapping[int, AnswerScores], contexts: Mapping[int, int], trained: Interval, *, title: str
+) -> Table:
     """A row for each length; those in training have a star. Examples are counted that differ."""
     names = ["exact_match", "token_accuracy"]
     if any("output_match" in values(marks) for marks in by_length.values()):
@@ -86,7 +88,7 @@ def table(by_length: Mapping[int, Marks], contexts: Mapping[int, int], trained: 
     return shown
 
 
-def table_of_parts(by_part: Mapping[str, Mapping[int, Marks]], lengths: Sequence[int], *, title: str) -> Table:
+def table_of_parts(by_part: Mapping[str, Mapping[int, AnswerScores]], lengths: Sequence[int], *, title: str) -> Table:
     """The exact match of each part of a task, such as an algorithm, at each length that it has."""
     shown = Table("exact match", *map(str, lengths), title=title)
     for name, by_length in by_part.items():
@@ -95,7 +97,7 @@ def table_of_parts(by_part: Mapping[str, Mapping[int, Marks]], lengths: Sequence
     return shown
 
 
-def draw(by_length: Mapping[int, Marks], *, train_lengths: Interval, title: str, folder: Path) -> list[Path]:
+def draw(by_length: Mapping[int, AnswerScores], *, train_lengths: Interval, title: str, folder: Path) -> list[Path]:
     """Save `folder/accuracy` as svg, pdf and png: both shares against the length, the lengths in training shaded."""
     lengths = sorted(by_length)
     figure, axis = subplots(figsize=(5.6, 3.6))

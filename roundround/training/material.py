@@ -23,8 +23,8 @@ from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples,
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.start import Start
+from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.model.marks import Marks, mark
 from roundround.model.scoring import perplexity, score
 
 VALIDATION_TOKENS = 8192  # measured at once
@@ -265,11 +265,11 @@ class TaskMaterial(Material):
         batches = list(same_length_batches(self.validation, VALIDATION_TOKENS // world_size))
         own = batches[rank::world_size]
         if len(own) < len(batches[::world_size]):  # the first rank has one more
-            mark(decoder, batches[:1], device=device)
-        return mark(decoder, own, device=device).sums
+            score_answers(decoder, batches[:1], device=device)
+        return score_answers(decoder, own, device=device).sums
 
     def measured(self, sums: Tensor) -> Measured:
-        return Marks(sums).values()
+        return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
         """More examples all right, or, where it is as many, a lower loss."""

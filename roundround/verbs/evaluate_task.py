@@ -16,8 +16,8 @@ from roundround.data.tasks.batches import same_length_batches
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.rebuilt import TrainedRun
+from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.model.marks import Marks, mark
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.report import answers, dispersion_tables
 from roundround.runs.loggers.several import build_logger
@@ -34,7 +34,7 @@ TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEvaluation:
-    """A decoder and what it is asked: `contexts` maps a length to the tokens of its longest example.
+    """A decoder and the task it is evaluated on: `contexts` maps a length to the tokens of its longest example.
 
     train_lengths: the shortest and the longest length in training. choices: as results name them.
     """
@@ -56,30 +56,30 @@ class TaskEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Marks by length and by part of the task ("" where it has none), and dispersions by length where evaluation for.
+    """Scores by length and by part of the task ("" where it has none), and dispersions by length where evaluation for.
 
     n_shared: examples that may be in training too.
     """
 
-    by_part: dict[int, dict[str, Marks]]
+    by_part: dict[int, dict[str, AnswerScores]]
     dispersions: dict[int, Dispersion]
     n_shared: int
 
-    def marks(self) -> dict[int, Marks]:
+    def scores(self) -> dict[int, AnswerScores]:
         """All parts together, by length."""
         return {
-            length: Marks(torch.stack([marks.sums for marks in parts.values()]).sum(dim=0))
+            length: AnswerScores(torch.stack([scores.sums for scores in parts.values()]).sum(dim=0))
             for length, parts in self.by_part.items()
         }
 
-    def by_name(self) -> dict[str, dict[int, Marks]]:
+    def by_name(self) -> dict[str, dict[int, AnswerScores]]:
         """By the part's name, then by length; empty where the task is one."""
         names = sorted({name for parts in self.by_part.values() for name in parts} - {""})
         return {name: {n: parts[name] for n, parts in self.by_part.items() if name in parts} for name in names}
 
 
 def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, trained: TrainedRun, task: Task) -> None:
-    """Score test examples of each length under teacher forcing, which is greedy decoding; see `model/marks.py`."""
+    """Score test examples of each length under teacher forcing, which is greedy decoding; see `model/answers.py`."""
     evaluation = task_evaluation(cfg, config, invocation, trained, task)
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
         run.note(
@@ -161,7 +161,7 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str,
 
 def measure(config: EvalConfig, evaluation: TaskEvaluation, peers: Peers) -> Measured:
     """Ask all lengths, each of every part that tests it; each process draws all examples and asks a share of them."""
-    by_part: dict[int, dict[str, Marks]] = {}
+    by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared = {}, 0
     for length, context in evaluation.contexts.items():
         by_part[length] = {}
@@ -170,10 +170,10 @@ def measure(config: EvalConfig, evaluation: TaskEvaluation, peers: Peers) -> Mea
                 test = Examples(part, seed=evaluation.seed, split="test", length=length)
                 n = config.examples if test.n is None else min(config.examples, test.n)
                 share = distinct(test[i] for i in range(n))[peers.rank :: peers.n]
-                own = mark(
+                own = score_answers(
                     evaluation.decoder, same_length_batches(share, config.batch_tokens), device=evaluation.device
                 )
-                by_part[length][name] = Marks(torch.stack(peers.gather(own.sums)).sum(dim=0))
+                by_part[length][name] = AnswerScores(torch.stack(peers.gather(own.sums)).sum(dim=0))
                 n_shared += test.n_shared
         if seen is not None:
             dispersions[length] = of_all(seen, peers)
@@ -200,13 +200,13 @@ def parts_of(task: Task, length: int) -> dict[str, Task]:
 
 def record(run: Run, evaluation: TaskEvaluation, found: Measured) -> None:
     """Write the results: of all parts together, and of each where there are several."""
-    choices, contexts, marks = evaluation.choices, evaluation.contexts, found.marks()
+    choices, contexts, scores = evaluation.choices, evaluation.contexts, found.scores()
     common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": evaluation.seed}
-    records = answers.records(marks, contexts, common)
+    records = answers.records(scores, contexts, common)
     records += dispersion_tables.records(found.dispersions, common, contexts)
     for name, of_part in found.by_name().items():
         records += answers.records(of_part, contexts, {**common, "task": name})
-    by_length = {length: answers.values(one) for length, one in marks.items()}
+    by_length = {length: answers.values(one) for length, one in scores.items()}
     for length, values in by_length.items():
         run.log(length, length=length, **values)
     run.results(records, **{f"exact_match_{length}": values["exact_match"] for length, values in by_length.items()})
@@ -214,10 +214,10 @@ def record(run: Run, evaluation: TaskEvaluation, found: Measured) -> None:
 
 def show(run: Run, config: EvalConfig, evaluation: TaskEvaluation, found: Measured) -> None:
     """Draw the figures, print the tables, and say over what the numbers were taken."""
-    marks, contexts, title = found.marks(), evaluation.contexts, evaluation.title()
+    scores, contexts, title = found.scores(), evaluation.contexts, evaluation.title()
     trained, on_output = evaluation.train_lengths, config.table == "stdout"
-    answers.draw(marks, train_lengths=trained, title=title, folder=run.directory / "figures")
-    print_table(answers.table(marks, contexts, trained, title=title), on_output=on_output)
+    answers.draw(scores, train_lengths=trained, title=title, folder=run.directory / "figures")
+    print_table(answers.table(scores, contexts, trained, title=title), on_output=on_output)
     by_name = found.by_name()
     if by_name:
         print_table(answers.table_of_parts(by_name, sorted(contexts), title=title), on_output=on_output)

@@ -14,8 +14,8 @@ from conftest import Done, assert_refused, typed
 from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.loading.rebuilt import TrainedRun
+from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.model.marks import Marks, mark
 from roundround.report.answers import values
 
 CPU = torch.device("cpu")
@@ -77,18 +77,20 @@ def test_an_example_counts_as_the_mean_of_what_greedy_decoding_writes_at_its_fiv
                 written.append(token)
             right.append(written == tokens.tolist())
         shares.append(np.mean(right))
-        one = mark(decoder, same_length_batches([(example, 1)], 64), device=CPU)
+        one = score_answers(decoder, same_length_batches([(example, 1)], 64), device=CPU)
         assert one["exact"] == pytest.approx(shares[-1])
     assert any(0 < share < 1 for share in shares), "some are right at some of their draws"
 
 
 def test_neither_batches_nor_shares_change_what_is_measured(decoder: Decoder, learnt: Path) -> None:
     examples = asked(learnt, 60)
-    small, large = (mark(decoder, same_length_batches(examples, n), device=CPU) for n in (8, 4096))
+    small, large = (score_answers(decoder, same_length_batches(examples, n), device=CPU) for n in (8, 4096))
     assert values(small) == pytest.approx(values(large), rel=1e-5)
-    halves = [mark(decoder, same_length_batches(part, 64), device=CPU) for part in (examples[::2], examples[1::2])]
-    assert values(Marks(halves[0].sums + halves[1].sums)) == pytest.approx(values(large), rel=1e-5)
-    turned = mark(decoder, same_length_batches(examples[::-1], 64), device=CPU)
+    halves = [
+        score_answers(decoder, same_length_batches(part, 64), device=CPU) for part in (examples[::2], examples[1::2])
+    ]
+    assert values(AnswerScores(halves[0].sums + halves[1].sums)) == pytest.approx(values(large), rel=1e-5)
+    turned = score_answers(decoder, same_length_batches(examples[::-1], 64), device=CPU)
     assert values(turned) == pytest.approx(values(large), rel=1e-5)
 
 
@@ -130,7 +132,7 @@ def test_eval_and_validation_draw_and_consecutive_positions_are_another_number(l
     assert abs(consecutive.value("nats_per_token", length=3) - drawn.value("nats_per_token", length=3)) > 1e-4
     records = {r["metric"]: r["value"] for r in json.loads((learnt / "results.json").read_text())}
     best = TrainedRun(learnt, trust=False).decoder("best")
-    measured = mark(best, same_length_batches(asked(learnt, 64, "validation"), 512), device=CPU).values()
+    measured = score_answers(best, same_length_batches(asked(learnt, 64, "validation"), 512), device=CPU).values()
     assert measured["nats_per_token"] == pytest.approx(records["nats_per_token"], rel=1e-5)
 
 

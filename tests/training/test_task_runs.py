@@ -24,8 +24,8 @@ from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, 
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
 from roundround.loading.rebuilt import TrainedRun
+from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
-from roundround.model.marks import Marks, mark
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.training.material import left_plateau, unread_loss
@@ -122,10 +122,10 @@ def test_padding_changes_nothing(decoder: Decoder, learnt: Path) -> None:
     ]
     torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
     times = distinct(examples)
-    alone = mark(decoder, same_length_batches(times, 64), device=torch.device("cpu"))
+    alone = score_answers(decoder, same_length_batches(times, 64), device=torch.device("cpu"))
     whole = padded([example for example, _ in times], width=40)
     asked = AskedBatch(*whole[:3], torch.zeros_like(whole.scored), torch.tensor([n for _, n in times]))
-    together = mark(decoder, [asked], device=torch.device("cpu"))
+    together = score_answers(decoder, [asked], device=torch.device("cpu"))
     assert alone["exact"] == together["exact"]
     assert alone["nats"] == pytest.approx(together["nats"], rel=1e-5)
 
@@ -154,7 +154,7 @@ def test_one_forward_pass_tells_what_greedy_decoding_would_write(run: str, reque
         for token, is_answer in zip(tokens.tolist(), scored, strict=True):
             written.append(int(decoder(torch.tensor([written]))[0, -1].argmax()) if is_answer else token)
         right.append(written == tokens.tolist())
-        one = mark(decoder, same_length_batches([(example, 1)], 64), device=torch.device("cpu"))
+        one = score_answers(decoder, same_length_batches([(example, 1)], 64), device=torch.device("cpu"))
         assert one["exact"] == right[-1]
     assert 0 < sum(right) < len(right)  # both kinds have been seen
 
@@ -165,9 +165,9 @@ def test_intervals_are_those_of_scipy() -> None:
         assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def marks_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> Marks:
-    marks, hits_B, none_B = Marks(), torch.from_numpy(hits), torch.zeros(len(hits))
-    marks.add(
+def scores_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) -> AnswerScores:
+    scores, hits_B, none_B = AnswerScores(), torch.from_numpy(hits), torch.zeros(len(hits))
+    scores.add(
         torch.ones(len(hits)) if times is None else torch.from_numpy(times),
         exact=hits_B == n_targets,
         output=none_B,
@@ -176,7 +176,7 @@ def marks_of(hits: np.ndarray, n_targets: int, times: np.ndarray | None = None) 
         hits=hits_B,
         nats=none_B,
     )
-    return marks
+    return scores
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_interval_of_tokens_covers_the_rate_whether_those_of_an_example_go_t
     covered, widths = [], []
     for _ in range(400):  # of 1,024 examples of six tokens
         hits = 6 * (rng.random(1024) < rate) if together else (rng.random((1024, 6)) < rate).sum(1)
-        low, high = intervals(marks_of(hits, 6))["token_accuracy"]
+        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
         covered.append(low <= rate <= high)
         widths.append(high - low)
     assert np.mean(covered) > 0.92
@@ -201,19 +201,19 @@ def test_one_wrong_token_of_independent_ones_has_wilsons_interval() -> None:
     hits = np.full(1024, 6)
     hits[0] = 5
     expected = stats.binomtest(1, 6144).proportion_ci(method="wilson")
-    assert intervals(marks_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
+    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
     hits[0] = 0  # the whole example: one of 1,024
     expected = stats.binomtest(1, 1024).proportion_ci(method="wilson")
-    assert intervals(marks_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
+    assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
 
 
-def test_marks_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
+def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     examples = distinct(drawn(learnt, "test", 30))
     whole, *halves = (
-        mark(decoder, same_length_batches(part, 64), device=torch.device("cpu"))
+        score_answers(decoder, same_length_batches(part, 64), device=torch.device("cpu"))
         for part in (examples, examples[::2], examples[1::2])
     )
-    summed = Marks(halves[0].sums + halves[1].sums)
+    summed = AnswerScores(halves[0].sums + halves[1].sums)
     assert values(summed) == pytest.approx(values(whole))
     assert (summed.n_examples, summed.n_distinct) == (30, len(examples))
     for name, between in intervals(whole).items():
@@ -230,22 +230,22 @@ def test_who_is_right_on_half_of_all_strings_is_told_so_however_often_each_is_dr
         assert (times.sum(), len(found)) == (400, len({e.tokens.tobytes() for e, _ in found}))
         rng, inside = np.random.default_rng(0), []
         for _ in range(400):  # models at chance: each is right on half of all strings, drawn anew
-            marks = marks_of((rng.random(len(found)) < 0.5).astype(np.int64), 1, times)
-            assert marks.n_examples == 400
-            low, high = intervals(marks)["exact_match"]
+            scores = scores_of((rng.random(len(found)) < 0.5).astype(np.int64), 1, times)
+            assert scores.n_examples == 400
+            low, high = intervals(scores)["exact_match"]
             inside.append(low <= 0.5 <= high)
         covered[length] = np.mean(inside)
     assert min(covered.values()) > 0.9, covered
 
 
 def test_an_example_that_is_drawn_often_weighs_as_much_and_is_one_observation() -> None:
-    once = marks_of(np.array([6, 6, 6, 2, 6]), 6)
-    often = marks_of(np.array([6, 2, 6]), 6, times=np.array([3, 1, 1]))
+    once = scores_of(np.array([6, 6, 6, 2, 6]), 6)
+    often = scores_of(np.array([6, 2, 6]), 6, times=np.array([3, 1, 1]))
     assert values(often) == pytest.approx(values(once))
     assert (often.n_examples, often.n_distinct) == (5, 3)
     for name in ("exact_match", "token_accuracy"):
         assert intervals(often)[name][0] < intervals(once)[name][0]
-    one = marks_of(np.array([6]), 6, times=np.array([1000]))
+    one = scores_of(np.array([6]), 6, times=np.array([1000]))
     assert intervals(one)["exact_match"] == pytest.approx(wilson(1, 1))
 
 
@@ -253,7 +253,7 @@ def test_few_examples_do_not_make_their_tokens_many() -> None:
     rng, inside = np.random.default_rng(0), []
     for _ in range(1000):  # five examples of six tokens that go together more or less
         hits = rng.binomial(6, rng.beta(2.1, 0.9, size=5))
-        low, high = intervals(marks_of(hits, 6))["token_accuracy"]
+        low, high = intervals(scores_of(hits, 6))["token_accuracy"]
         inside.append(low <= 0.7 <= high)
     assert np.mean(inside) > 0.92
 
@@ -301,16 +301,16 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
     lengths = {length: task.context(length) for length in (1, 2)}
     common: dict[str, Any] = {"train_lengths": (1, 2), "seed": 0, "choices": {}, "device": torch.device("cpu")}
-    examinee = TaskEvaluation(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
+    evaluation = TaskEvaluation(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
 
     def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
         peers = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        return {length: marks.sums for length, marks in measure(config, examinee, peers).marks().items()}  # type: ignore[arg-type]
+        return {length: scores.sums for length, scores in measure(config, evaluation, peers).scores().items()}  # type: ignore[arg-type]
 
     whole, first, second = sums(0, 1), sums(0, 2), sums(1, 2)
     for length in lengths:
         torch.testing.assert_close(first[length] + second[length], whole[length], rtol=1e-6, atol=1e-9)
-        assert Marks(whole[length]).n_distinct < 40
+        assert AnswerScores(whole[length]).n_distinct < 40
 
 
 def test_the_lengths_in_training_are_those_of_the_run_and_not_of_a_task_in_its_place(learnt: Path, here: Path) -> None:

@@ -61,7 +61,7 @@ class TaskBatch(NamedTuple):
 
 
 class AskedBatch(NamedTuple):
-    """Different examples of one length, as `model/marks.py` asks them: tokens, targets, scored as in `TaskBatch`.
+    """Different examples of one length, as `model/answers.py` asks them: tokens, targets, scored as in `TaskBatch`.
 
     output: [B, T], which scored targets are the output; none where the answer is nothing else. times: [B], how often
     each example was drawn.

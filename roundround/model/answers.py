@@ -26,7 +26,7 @@ COUNTED = (
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored, output [B, T], times [B]
 
 
-class Marks:
+class AnswerScores:
     """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
 
     An example that was drawn several times is one observation with so much weight.
@@ -69,11 +69,11 @@ class Marks:
 
 
 @torch.no_grad()
-def mark(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) -> Marks:
+def score_answers(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
     """What the decoder answers to examples, all of whose tokens before a target are the right ones."""
     was_training = decoder.training
     decoder.eval()
-    marks = Marks()
+    scores = AnswerScores()
     n_rows = max(1, LOGITS_AT_ONCE // 8 // decoder.embed_tokens.num_embeddings)
     for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
         inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
@@ -92,6 +92,6 @@ def mark(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) ->
             found["hits"].append(right_BT.sum(-1))
             found["nats"].append(nats_BT.cpu().double().sum(-1))
         means = {name: torch.stack(draws).cpu().double().mean(0) for name, draws in found.items()}
-        marks.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
+        scores.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
     decoder.train(was_training)
-    return marks
+    return scores
