@@ -56,7 +56,7 @@ class TaskEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Scores by length and by part of the task ("" where it has none), and dispersions by length where evaluation for.
+    """Scores by length and by part of the task ("" where it has none), and dispersions by length where asked for.
 
     n_shared: examples that may be in training too.
     """
