@@ -280,10 +280,7 @@ def config_of_prepared(
     cfg: DictConfig, overrides: list[str], choices: dict[str, str | None]
 ) -> tuple[DictConfig, dict[str, str | None]]:
     """The config with the tokenizer that the corpus brings, unless the command line names one, and the choices."""
-    nodes = [
-        cfg.data,
-        *(cfg.data.sources.values() if "sources" in cfg.data else []),
-    ]  # of a mixture one may be prepared
+    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # those of a mixture too
     brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
     if not brings_one or any(key.partition(".")[0] == "tokenizer" for key in overridden(overrides)):
         return cfg, choices

@@ -17,7 +17,6 @@ from roundround.data.corpora import Corpus
 from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary
-from roundround.data.tokens import TokenData
 from roundround.distributed.peers import Peers
 from roundround.loading.models import give_default_data, opened_pretrained
 from roundround.loading.reading import Reader, Windowed, joined
