@@ -42,8 +42,8 @@ FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", "device", "normaliser
 
 def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
     """Train, unless `run` names models that are trained; then evaluate, tabulate and draw."""
-    # The penalty drives the query's encoder, which carries nothing, to 1e-40, where a CPU is 7 times slower: what is below
-    # 1.2e-38 counts as zero. Threads inherit that from the one that starts them, so it comes before any operation.
+    # The penalty drives the query's encoder, which carries nothing, to 1e-40, where a CPU is 7 times slower: so numbers
+    # below 1.2e-38 count as zero. Threads inherit that from the one that starts them: it comes before any operation.
     torch.set_flush_denormal(True)
     try:
         prepare_and_run(cfg, invocation)
