@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -41,16 +39,3 @@ def describe_device(device: torch.device) -> str:
         else []
     )
     return f"{device.type}: {names[0] if names else 'unknown'}, {torch.get_num_threads()} threads"
-
-
-@contextmanager
-def without_denormals() -> Iterator[None]:
-    """Takes numbers below 1.2e-38 for zero, on which a CPU spends up to a hundred times as long.
-
-    Threads inherit it from the one that starts them, so it comes before the first parallel operation.
-    """
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)

@@ -90,7 +90,7 @@ class TrainedRun:
 
     @property
     def separate_documents(self) -> bool:
-        """Whether no document saw another in training; runs from before one could say so have no such key."""
+        """Whether no document saw another in training; False of a task."""
         return bool(self.manifest["data"].get("separate_documents", False))
 
     def task(self) -> Task | None:

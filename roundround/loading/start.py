@@ -165,8 +165,9 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
     choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
     if cfg.resume is not None:
         return resumed(cfg, invocation)
-    task = task_of(cfg.data)
-    if task is not None:
+    task = None
+    if issubclass(target_class(cfg.data, Source), Task):
+        task = build(cfg.data, Task)  # type: ignore[type-abstract]
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
     cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
@@ -196,7 +197,7 @@ def fresh_or_from_checkpoint(
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
     """`starting_point` of a run that continues in its own directory."""
     directory = invocation.directory
-    if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job goes on in its own
+    if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
         raise UserError("resume= continues one run; leave out -m")
     manifest = read_manifest(directory)
     if cfg.init is not None:
@@ -233,13 +234,6 @@ def with_rows(data: Data, n_vocab: int, origin: str) -> Data:
 
 
 # -- what the data decide beside the tokens: tokenizer and context
-
-
-def task_of(node: DictConfig) -> Task | None:
-    """The task that the node `data` describes; None where it describes text."""
-    if not issubclass(target_class(node, Source), Task):
-        return None
-    return build(node, Task)  # type: ignore[type-abstract]
 
 
 def config_of_task(
@@ -282,17 +276,13 @@ def with_context(cfg: DictConfig, task: Task, overrides: list[str]) -> DictConfi
     return cfg
 
 
-def brings_tokenizer(node: DictConfig) -> bool:
-    """Whether the node `data` is a prepared corpus, or a mixture with one in it."""
-    nodes = [node, *(node.sources.values() if "sources" in node else [])]
-    return any(issubclass(target_class(part, Source), Prepared) for part in nodes)
-
-
 def config_of_prepared(
     cfg: DictConfig, overrides: list[str], choices: dict[str, str | None]
 ) -> tuple[DictConfig, dict[str, str | None]]:
     """The config with the tokenizer that the corpus brings, unless the command line names one, and the choices."""
-    if not brings_tokenizer(cfg.data) or any(key.partition(".")[0] == "tokenizer" for key in overridden(overrides)):
+    nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # those of a mixture too
+    brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
+    if not brings_one or any(key.partition(".")[0] == "tokenizer" for key in overridden(overrides)):
         return cfg, choices
     with open_dict(cfg):
         OmegaConf.update(cfg, "tokenizer", load_option("tokenizer", "prepared"), merge=False)

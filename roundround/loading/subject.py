@@ -17,7 +17,6 @@ from roundround.data.corpora import Corpus
 from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary
-from roundround.data.tokens import TokenData
 from roundround.distributed.peers import Peers
 from roundround.loading.models import give_default_data, opened_pretrained
 from roundround.loading.reading import Reader, Windowed, joined
@@ -108,7 +107,10 @@ def windows_for(
     length, most = config.length or probed.longest, config.max_tokens
     if trained is not None and own:
         data, separate = trained.held_out_text(), trained.separate_documents
-        most = first_of(most, end_of_documents(data, config.max_documents))
+        if config.max_documents is not None and config.max_documents <= data.n_held_out_documents:
+            ends = np.flatnonzero(np.asarray(data.held_out) == data.end_of_document)
+            end = int(ends[config.max_documents - 1])
+            most = end if most is None else min(most, end)
     else:
         if trained is not None and trained.separate_documents:
             raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
@@ -135,18 +137,6 @@ def vocabulary_of_model(probed: ProbedModel, trained: TrainedRun | None) -> Voca
 
     assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
     return probed.vocabulary()
-
-
-def first_of(*numbers: int | None) -> int | None:
-    """The smallest of those that are not None."""
-    return min((number for number in numbers if number is not None), default=None)
-
-
-def end_of_documents(data: TokenData, n: int | None) -> int | None:
-    """The place where the first n held-out documents end; None for all."""
-    if n is None or n > data.n_held_out_documents:
-        return None
-    return int(np.flatnonzero(np.asarray(data.held_out) == data.end_of_document)[n - 1])
 
 
 def texts_for(

@@ -23,7 +23,7 @@ class OptimizerFactory:
         if not 0 <= weight_decay < math.inf:
             raise ValueError(f"weight_decay={weight_decay} must be a finite number, at least 0")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
-        self.decay_biases = decay_biases  # its default is for runs that were kept before there was a choice
+        self.decay_biases = decay_biases
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the module's parameters."""

@@ -34,7 +34,7 @@ TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEvaluation:
-    """A decoder and what it is asked: `contexts` maps a length to the tokens of its longest example.
+    """A decoder and the task it is evaluated on: `contexts` maps a length to the tokens of its longest example.
 
     train_lengths: the shortest and the longest length in training. choices: as results name them.
     """
@@ -56,7 +56,7 @@ class TaskEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Scores by length and by part of the task ("" where it has none), and dispersions by length where evaluation for.
+    """Scores by length and by part of the task ("" where it has none), and dispersions by length where asked for.
 
     n_shared: examples that may be in training too.
     """

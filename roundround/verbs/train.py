@@ -15,7 +15,6 @@ from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
-from roundround.distributed.peers import Peers
 from roundround.loading.exportable import export_best
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
@@ -55,7 +54,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     known = {"choices": start.choices, "data": material.facts(), **start.facts}
     with opened(invocation, config=as_dict(cfg), logger=logger, known=known) as run:
         with messages_in_log():
-            fit(run, config, material, optimizer, schedule, start, invocation.peers)
+            fit(run, config, material, optimizer, schedule, start, invocation)
         if run.writes:
             report(run, config, material)
             if shards(config.trainer):
@@ -69,7 +68,7 @@ def fit(
     optimizer: OptimizerFactory,
     schedule: Schedule,
     start: Start,
-    peers: Peers,
+    invocation: Invocation,
 ) -> None:
     """Train the decoder from where the run starts to its last step."""
     n_steps, sharded = config.trainer.max_steps, shards(config.trainer)
@@ -99,7 +98,7 @@ def fit(
         decoder.compile()
     try:
         if first_step < n_steps:
-            with warnings_as_lines(RunsInBlocks), processes_of_lightning(peers):
+            with warnings_as_lines(RunsInBlocks), processes_of_lightning(invocation.peers):
                 trainer.fit(module, DataLoader(batches, batch_size=None))
             if module.step != n_steps:
                 raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")

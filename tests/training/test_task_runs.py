@@ -207,7 +207,7 @@ def test_one_wrong_token_of_independent_ones_has_wilsons_interval() -> None:
     assert intervals(scores_of(hits, 6))["error_rate"] == pytest.approx((expected.low, expected.high), rel=0.02)
 
 
-def test_marks_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
+def test_scores_add_up_over_processes(decoder: Decoder, learnt: Path) -> None:
     examples = distinct(drawn(learnt, "test", 30))
     whole, *halves = (
         score_answers(decoder, same_length_batches(part, 64), device=torch.device("cpu"))
