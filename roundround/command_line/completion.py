@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from roundround import papers as theory
 from roundround.analysis.filters import STATUSES
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.flags import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE
@@ -14,7 +13,7 @@ from roundround.command_line.sugar import BARE_WORDS, SHORT_NORMALISERS
 from roundround.command_line.sweeps import is_sweep
 from roundround.config.composition import compose, config_loader
 from roundround.config.options import options_of
-from roundround.papers import figures as reproduction
+from roundround.papers import figure_names, statement_names
 
 RECORDING = ("train", "eval", "probe", "theory", "reproduce", "export", "max-retrieval")  # verbs that leave runs
 OWN_FLAGS = {"max-retrieval": ["--temp"], "reproduce": ["--write-docs"]}
@@ -22,7 +21,7 @@ OWN_FLAGS = {"max-retrieval": ["--temp"], "reproduce": ["--write-docs"]}
 
 def names(verb: str) -> list[str]:
     """What words without a key may name."""
-    return theory.names() if verb == "theory" else [*reproduction.names(), "all"]
+    return statement_names() if verb == "theory" else [*figure_names(), "all"]
 
 
 def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]:

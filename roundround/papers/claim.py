@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from roundround.papers import names
+from roundround.papers import statement_names
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.errors import UserError, nearest
 
@@ -189,7 +189,7 @@ class Answer:
 
 def claim_of(name: str) -> Claim:
     """The statement of this name. UserError where there is none."""
-    known = names()
+    known = statement_names()
     if name not in known:
         raise UserError(f"no claim '{name}'{nearest(name, known)}")
     module = importlib.import_module(f"roundround.papers.{name}")

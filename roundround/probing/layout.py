@@ -2,7 +2,7 @@
 
 The same tokens go through the model twice, the second time SHIFT positions later. RoPE depends on distances alone, so
 every layer gets the same input, and its queries differ by exactly the rotation of SHIFT positions.
-Shapes: B batch, T tokens, H heads, C head channels, P channel pairs.
+Shapes: B batch, T tokens, H heads, C head channels, P channel pairs, D model width.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
+from roundround.pe.rotary import RotaryEncoding, apply_rotation, rotation
+from roundround.support.errors import UserError
 
 SHIFT = 31  # positions: enough to distinguish one base from another, and within every model's context
 PAIRINGS = ("half-split", "interleaved")
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}  # mean relative error of a pair
 MARGIN = 0.6  # in half precision rounding adds up over the layers: the best layout must beat all others by this factor
+N_ROWS = 3
+N_TOKENS = 16
+LEAK = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the output, relative to its size; half precision: 0.05
+LENGTHS = 4  # times the training length: an encoding that follows the length shows it there
 
 
 @dataclass(frozen=True)
@@ -124,3 +131,67 @@ def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
     wrong_P = (after - rotated(before, angles_P)).square().sum((0, 1, 3)).sqrt()
     right_P = before.square().sum((0, 1, 3)).sqrt()
     return float((wrong_P / right_P.clamp(min=1e-30)).mean())
+
+
+class SelfTest:
+    """Three short rows that are added to the first batch of a probe, and what follows from the model's answers to them.
+
+    Row 0 is a text, row 1 the same text SHIFT positions later, row 2 the same with other tokens in its second half.
+    Rows 0 and 1 show how each layer rotates its channels. Rows 0 and 2 must not differ before the change: else the
+    model is not causal.
+    """
+
+    def __init__(self, tokens: Sequence[int], tables: Sequence[Tensor], name: str) -> None:
+        """`tokens`: ids to take the rows from, at least two different ones; `tables`: see `read_layout`."""
+        different = list(dict.fromkeys(tokens))
+        if len(different) < 2:
+            raise UserError("the texts hold a single token again and again; a probe needs at least two different ones")
+        own = [different[i % len(different)] for i in range(N_TOKENS)]
+        self.changed_from = N_TOKENS // 2
+        changed = own[: self.changed_from] + [
+            different[(i + 1) % len(different)] for i in range(N_TOKENS // 2, N_TOKENS)
+        ]
+        self.rows = [(own, 0), (own, SHIFT), (changed, 0)]  # tokens, and the position of the first
+        self.tables, self.name = tables, name
+
+    def layout(self, layer: int, q_BHTC: Tensor) -> Layout:
+        """The layout of a layer from its queries of a batch that begins with the rows. UserError for an unknown one."""
+        layout = read_layout(q_BHTC[0, :, :N_TOKENS], q_BHTC[1, :, :N_TOKENS], self.tables)
+        if layout is None:
+            raise UserError(
+                f"layer {layer} of {self.name} rotates its channels in a way that roundround does not know "
+                "(neither half-split nor interleaved RoPE at the model's own frequencies)"
+            )
+        return layout
+
+    def check_causality(self, hidden_BTD: Tensor) -> None:
+        """UserError where the model's output of a batch that begins with the rows depends on later tokens."""
+        before, after = (at_least_float32(hidden_BTD[row, :N_TOKENS]) for row in (0, 2))
+        leak = (before - after)[: self.changed_from].norm() / before[: self.changed_from].norm()
+        if not float(leak) <= LEAK.get(hidden_BTD.dtype, 0.05):
+            raise UserError(f"{self.name} is not causal: a later token changes earlier outputs; probes need a decoder")
+        if not bool((before - after)[self.changed_from :].any()):
+            raise UserError(f"{self.name} ignores its input: other tokens give the same output")
+
+
+@torch.no_grad()
+def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
+    """Whether plain rotation at `frequencies()` is all that the encoding does to queries and keys at inference.
+
+    Seen on a few vectors, because a class may define any hook anew: YaRN's attention factor or xPos's decay there would
+    be lost by whoever reads the frequencies alone.
+    """
+    shape, generator = encoding.shape, torch.Generator().manual_seed(0)
+    device = next((parameter.device for parameter in encoding.parameters()), torch.device("cpu"))
+    q = torch.randn(1, shape.n_heads, 3, shape.head_dim, generator=generator).to(device)
+    k = torch.randn(1, shape.n_key_heads, 3, shape.head_dim, generator=generator).to(device)
+    x_BTD = torch.randn(1, 3, shape.d_model, generator=generator).to(device)
+    last = (encoding.longest() or LENGTHS * shape.train_length) - 1
+    pos_BT = torch.tensor([[0, min(1, last), last]], device=device)
+    cos, sin = rotation(pos_BT, encoding.frequencies(device=device))
+    prepared = encoding.prepare(encoding.positions(pos_BT, None), q.dtype)
+    prepared = encoding.prepare_layer(x_BTD, prepared, Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT))
+    turned = [(encoding.rotate_queries(q, prepared), q), (encoding.rotate_keys(k, prepared), k)]
+    plain = all(torch.allclose(own, apply_rotation(x, cos, sin), atol=1e-3) for own, x in turned)
+    adds = encoding.bias(q, k, prepared) is not None or not torch.equal(encoding.embed(x_BTD, pos_BT), x_BTD)
+    return plain and not adds

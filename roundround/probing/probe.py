@@ -14,13 +14,12 @@ from torch import Tensor
 
 from roundround.attention.keys import Keys
 from roundround.probing.dispersion import fused_entropies
-from roundround.probing.layout import Layout
+from roundround.probing.layout import N_ROWS, Layout, SelfTest
 from roundround.probing.norms import KINDS, PairNorms, stacked
 from roundround.probing.places import FIRST_ROW
 from roundround.probing.probed_model import ProbedModel, watching
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
 from roundround.probing.rows import BANDS, RowStatistics
-from roundround.probing.selftest import N_ROWS, SelfTest
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
-from roundround.probing.rotation import is_said_by_frequencies
+from roundround.probing.layout import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 

@@ -14,10 +14,20 @@ from rich.table import Table
 from roundround import __version__
 from roundround.config.options import conf_dir
 from roundround.papers.claim import Comparison, Picture
-from roundround.papers.figures import ledger, verdict
-from roundround.papers.figures.item import HeatMap, Item
-from roundround.papers.figures.ledger import Entry
-from roundround.papers.figures.of_models import GEMMA_3
+from roundround.papers.figures.figure import (
+    DIFFERS,
+    ENTRIES,
+    NOT_RUN,
+    RULE,
+    Entry,
+    Figure,
+    HeatMap,
+    count_verdicts,
+    newest_of,
+    read_entries,
+    verdict_of,
+    write_entries,
+)
 from roundround.report.figures import colour_map, save, set_title, subplots
 from roundround.report.theory import interval, number, plot
 from roundround.support.console import print_status, print_table
@@ -39,7 +49,7 @@ cache of the Hugging Face hub, or of another model (`model=`), and then says so.
 """
 
 
-def needs(item: Item) -> str:
+def needs(item: Figure) -> str:
     """What it takes to make an item, in a few words."""
     if item.needs:
         return item.needs
@@ -50,29 +60,29 @@ def needs(item: Item) -> str:
     return f"{item.minutes:.0f} minutes of CPU" if item.minutes < 90 else f"{item.minutes / 60:.1f} hours of CPU"
 
 
-def show_all(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> None:
+def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]]) -> None:
     """Every item with what was found last of it."""
     columns = ("item", "shows", "command", "needs", "published", "ours", "verdict")
     table = Table(*columns, title="figures and tables of the papers")
     entries = {name: found[name][0] for name in items if name in found}
     for name, item in items.items():
-        table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(entries.get(name)))
+        table.add_row(name, item.shows, item.command, needs(item), item.published, *last_of(item, entries.get(name)))
     table.caption = "roundround reproduce NAME makes one, roundround reproduce all what this machine can"
     print_table(table)
     print_status(summary(items, entries))
 
 
-def last_of(entry: Entry | None) -> tuple[str, str]:
+def last_of(item: Figure, entry: Entry | None) -> tuple[str, str]:
     """What was found last of an item, and its verdict; of another Gemma where one was measured, and no better model."""
     if entry is None:
-        return "", verdict.NOT_RUN
-    relative = GEMMA_3.get(entry.name) if entry.model == STAND_IN else None
-    return (told(entry) if relative is None else f"{relative} (of Gemma 3 270M)"), entry.verdict
+        return "", NOT_RUN
+    ours = f"{item.relative} (of Gemma 3 270M)" if entry.model == STAND_IN and item.relative else told(entry)
+    return ours, entry.verdict
 
 
-def summary(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
+def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
     """The counts by verdict, and how many of the figures of a pretrained model were made of the paper's own."""
-    counted = verdict.counts(last_of(entries.get(name))[1] for name in items)
+    counted = count_verdicts(last_of(item, entries.get(name))[1] for name, item in items.items())
     of_models = [entries.get(name) for name, item in items.items() if item.model is not None]
     own = sum(entry is not None and entry.is_the_papers for entry in of_models)
     return (
@@ -81,16 +91,16 @@ def summary(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
     )
 
 
-def show(items: Mapping[str, Item], entries: Sequence[Entry]) -> None:
+def show(items: Mapping[str, Figure], entries: Sequence[Entry]) -> None:
     """What was made now, with every number that differs."""
     table = Table("item", "published", "ours", "numbers", "verdict", title="reproduced")
     for entry in entries:
-        numbers = verdict.counts(verdict.of_number(c) for c in entry.comparisons if c.is_judged)
+        numbers = count_verdicts(verdict_of(c) for c in entry.comparisons if c.is_judged)
         table.add_row(entry.name, items[entry.name].published, told(entry), numbers, entry.verdict)
     print_table(table)
     for entry in entries:
         for c in entry.comparisons:
-            if c.is_judged and verdict.of_number(c) == verdict.DIFFERS:
+            if c.is_judged and verdict_of(c) == DIFFERS:
                 print_status(f"{entry.name}: {c.what}: {with_error(c)} ({interval(c)})")
 
 
@@ -111,11 +121,11 @@ def row_of(comparison: Comparison) -> tuple[str, str, str, str, str]:
     """What it is, ours, the paper's, where it would agree, and the verdict; a number that is only shown has none."""
     c = comparison
     paper = "" if c.published is None else number(c.published)
-    judged = (interval(c), verdict.of_number(c)) if c.is_judged else ("", "shown")
+    judged = (interval(c), verdict_of(c)) if c.is_judged else ("", "shown")
     return c.what, with_error(c), paper, *judged
 
 
-def tell_plan(items: Mapping[str, Item], missing: Mapping[str, str]) -> None:
+def tell_plan(items: Mapping[str, Figure], missing: Mapping[str, str]) -> None:
     """How long it may take, and what is left out."""
     here = {name: item for name, item in items.items() if name not in missing}
     commands = {item.command or name: item.minutes for name, item in here.items()}  # one run may serve several
@@ -147,7 +157,7 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 # -- the figure
 
 
-def draw(entry: Entry, item: Item, panels: Mapping[str, HeatMap | Picture], folder: Path) -> None:
+def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Picture], folder: Path) -> None:
     """All panels side by side; legible without colour."""
     if not panels:
         return
@@ -187,7 +197,7 @@ def docs_folder() -> Path:
     return folder
 
 
-def write_docs(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]]) -> Path:
+def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]]) -> Path:
     """The page of all items and its figures; returns its path.
 
     The outcomes lie beside the figures: what this machine has not made again stays on the page as it was found before.
@@ -195,7 +205,7 @@ def write_docs(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]
     docs = docs_folder()
     folder = docs / "reproduction"
     folder.mkdir(exist_ok=True)
-    every = ledger.newest_of([*((entry, folder) for entry in kept_in(folder)), *found.values()])
+    every = newest_of([*((entry, folder) for entry in kept_in(folder)), *found.values()])
     every = {name: every[name] for name in items if name in every}
     for entry, figures in every.values():
         if entry.figure is not None and figures != folder:
@@ -204,7 +214,7 @@ def write_docs(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]
         if path.stem not in {entry.figure for entry, _ in every.values()}:
             path.unlink()
     entries = {name: replace(entry, runs=[]) for name, (entry, _) in every.items()}  # of this machine
-    ledger.write(list(entries.values()), folder)
+    write_entries(list(entries.values()), folder)
     path = docs / "reproduction.md"
     write_atomically(path, page_of(items, entries))
     return path
@@ -212,15 +222,15 @@ def write_docs(items: Mapping[str, Item], found: Mapping[str, tuple[Entry, Path]
 
 def kept_in(folder: Path) -> list[Entry]:
     """What the page shows now. Raises UserError for a damaged file, which would forget it."""
-    kept = ledger.read(folder)
-    if not kept and (folder / ledger.FILE).exists():
-        raise UserError(f"{folder / ledger.FILE} is damaged; take it from git again, or delete it to forget the page")
+    kept = read_entries(folder)
+    if not kept and (folder / ENTRIES).exists():
+        raise UserError(f"{folder / ENTRIES} is damaged; take it from git again, or delete it to forget the page")
     return kept
 
 
-def page_of(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
+def page_of(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
     """The page of all items, in Markdown."""
-    parts = [HEAD, f"\n**{summary(items, entries)}**\n\n", verdict.RULE, f"\nWritten by version {__version__}.\n"]
+    parts = [HEAD, f"\n**{summary(items, entries)}**\n\n", RULE, f"\nWritten by version {__version__}.\n"]
     for paper, title in PAPERS.items():
         of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
         parts += [f"\n## {title}\n\n", overview(of_paper, entries)]
@@ -228,23 +238,23 @@ def page_of(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
     return "".join(parts)
 
 
-def overview(items: Mapping[str, Item], entries: Mapping[str, Entry]) -> str:
+def overview(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
     """The table at the top of a paper's half."""
     rows = []
     for name, item in items.items():
-        rows.append((f"`{name}`", item.shows, needs(item), item.published, *last_of(entries.get(name))))
+        rows.append((f"`{name}`", item.shows, needs(item), item.published, *last_of(item, entries.get(name))))
     return markdown_table(("item", "shows", "needs", "published", "ours", "verdict"), rows)
 
 
-def section(name: str, item: Item, entry: Entry | None) -> str:
+def section(name: str, item: Figure, entry: Entry | None) -> str:
     """One item: command, remark, numbers, figure."""
     if entry is None:
-        return f"\n### {name}: {verdict.NOT_RUN}\n\n{item.shows[0].upper()}{item.shows[1:]}. It needs {needs(item)}.\n"
+        return f"\n### {name}: {NOT_RUN}\n\n{item.shows[0].upper()}{item.shows[1:]}. It needs {needs(item)}.\n"
     parts = [f"\n### {name}: {entry.verdict}\n\n{item.shows[0].upper()}{item.shows[1:]}.\n"]
     if entry.untested:
         parts.append(f"\nNot tested: {entry.untested}.\n")
-    if entry.model == STAND_IN and name in GEMMA_3:
-        parts.append(f"\nIn Gemma 3 270M, a relative ([gemma3.md](gemma3.md)): {GEMMA_3[name]}.\n")
+    if entry.model == STAND_IN and item.relative:
+        parts.append(f"\nIn Gemma 3 270M, a relative ([gemma3.md](gemma3.md)): {item.relative}.\n")
     if entry.remark:
         parts.append(f"\n{entry.remark}\n")
     command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from roundround.analysis.planned import has_same_numbers, planned_config
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.options import load_option
@@ -15,67 +18,99 @@ from roundround.config.recorded import as_dict
 from roundround.config.schema import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.device import pick_device
-from roundround.papers.figures import ledger, verdict
-from roundround.papers.figures.catalogue import chosen, in_order
-from roundround.papers.figures.item import Item, Outcome, Subject
-from roundround.papers.figures.runner import Runner
+from roundround.papers import figure_names
+from roundround.papers.figures import logits, max_retrieval, norms, single_heads, statements, synthetic, table2
+from roundround.papers.figures.figure import (
+    AGREES,
+    DIFFERS,
+    Entry,
+    Figure,
+    Made,
+    Outcome,
+    Subject,
+    newest_entries,
+    write_entries,
+)
 from roundround.report import reproduction as report
-from roundround.runs.child import VerbFailed
+from roundround.runs.child import VerbFailed, start
+from roundround.runs.directories import all_runs, runs_of
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import now, opened
-from roundround.runs.run import Invocation, Run
+from roundround.runs.run import Invocation
 from roundround.support.console import print_result, print_status
-from roundround.support.errors import Refuted, UserError
+from roundround.support.errors import Refuted, UserError, nearest
+
+DEFINED_IN = (logits, max_retrieval, norms, single_heads, statements, synthetic, table2)
+FIGURES: dict[str, Figure] = {
+    name: module.FIGURES[name] for name in figure_names() for module in DEFINED_IN if name in module.FIGURES
+}
+RESUMABLE = {"train", "max-retrieval"}
 
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
-    """List the items, or make some; write the page where it is asked for. Refuted where one differs."""
+    """List the figures, or make some; write the page where it is asked for. Refuted where one differs."""
     config = checked(ReproduceConfig, cfg)
     if config.write_docs:
         report.docs_folder()  # said before hours
-    differing = make(cfg, config, invocation) if config.item else []
-    found = ledger.newest(config.outputs)
+    differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
+    found = newest_entries(config.outputs)
     if config.write_docs:
-        print_result(str(report.write_docs(in_order(), found)))
+        print_result(str(report.write_docs(FIGURES, found)))
     elif not config.item:
-        report.show_all(in_order(), found)
+        report.show_all(FIGURES, found)
     if differing:
         raise Refuted(f"{len(differing)} differ from the paper: {', '.join(differing)}")
 
 
-def make(cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
-    """Make the items that are asked for; the names of those that differ from the paper."""
-    items = chosen(config.item)
-    check_used(config, items)
-    subjects = {name: subject_of(item, cfg, invocation) for name, item in items.items()}
+def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
+    """The figures of these names, all of them for `all`. UserError for a name that does not exist."""
+    for name in wanted:
+        if name not in (*FIGURES, "all"):
+            raise UserError(f"no item '{name}'{nearest(name, [*FIGURES, 'all'])}")
+    return {name: FIGURES[name] for name in dict.fromkeys(FIGURES if "all" in wanted else wanted)}
+
+
+def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:
+    """Make the figures that are asked for; the names of those that differ from the paper.
+
+    What one model cannot do does not end a run of all figures. A later one may take hours: so what there is is
+    recorded after each.
+    """
+    check_used(config, figures)
+    subjects = {name: subject_of(figure, cfg, invocation) for name, figure in figures.items()}
     everything = "all" in config.item
-    missing = {name: why for name, item in items.items() if (why := why_not(item, subjects[name], everything))}
+    missing = {name: why for name, figure in figures.items() if (why := why_not(figure, subjects[name], everything))}
     if missing and not everything:
         name, why = next(iter(missing.items()))
         raise UserError(f"{name} {why}")
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
-        report.tell_plan(items, missing)
-        entries: list[ledger.Entry] = []
-        data = given(invocation, "data")
-        for name, item in items.items():
-            if name not in missing:
-                runner = Runner(config.outputs, invocation.config_dir, config.device, config.trust, data)
-                entries.append(entry_of(name, item, subjects[name], runner, run, go_on=everything))
-                conclude(run, entries)
-        report.show(items, entries)
-        return [entry.name for entry in entries if entry.verdict == verdict.DIFFERS]
+        report.tell_plan(figures, missing)
+        entries: list[Entry] = []
+        for name, figure in figures.items():
+            if name in missing:
+                continue
+            began = time.monotonic()
+            runner = Runner(config, invocation)
+            try:
+                outcome = figure.make(runner, subjects[name])
+            except (VerbFailed, UserError) as error:
+                if not everything:
+                    raise
+                outcome = Outcome(ours="none", remark=f"{error}.")
+            entries.append(entry_of(name, outcome, subjects[name], runner.made, time.monotonic() - began))
+            verdicts = [entry.verdict for entry in entries]
+            run.results(report.records(entries), agree=verdicts.count(AGREES), differ=verdicts.count(DIFFERS))
+            if run.writes:
+                report.draw(entries[-1], figure, outcome.panels, run.directory / "figures")
+                print_status(report.line(entries[-1]))
+                write_entries(entries, run.directory)
+        report.show(figures, entries)
+        return [entry.name for entry in entries if entry.verdict == DIFFERS]
 
 
-def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run: Run, *, go_on: bool) -> ledger.Entry:
-    """Make one item, and draw it. What one model cannot do does not end a run of all items (`go_on`)."""
-    began = time.monotonic()
-    try:
-        outcome = item.make(runner, subject)
-    except (VerbFailed, UserError) as error:
-        if not go_on:
-            raise
-        outcome = Outcome(ours="none", remark=f"{error}.")
-    entry = ledger.Entry(
+def entry_of(name: str, outcome: Outcome, subject: Subject | None, made: Sequence[Made], seconds: float) -> Entry:
+    """What is kept of it."""
+    return Entry(
         name=name,
         verdict=outcome.verdict,
         ours=outcome.ours,
@@ -84,50 +119,74 @@ def entry_of(name: str, item: Item, subject: Subject | None, runner: Runner, run
         untested=outcome.untested,
         model=None if subject is None else subject.name,
         is_the_papers=subject is None or subject.is_the_papers,
-        runs=runner.made,
+        runs=made,
         figure=name if outcome.panels else None,
-        seconds=time.monotonic() - began,
+        seconds=seconds,
         ended=now(),
     )
-    if run.writes:
-        report.draw(entry, item, outcome.panels, run.directory / "figures")
-        print_status(report.line(entry))
-    return entry
 
 
-def conclude(run: Run, entries: list[ledger.Entry]) -> None:
-    """Record what there is so far: a later item may take hours."""
-    verdicts = [entry.verdict for entry in entries]
-    run.results(report.records(entries), agree=verdicts.count(verdict.AGREES), differ=verdicts.count(verdict.DIFFERS))
-    if run.writes:
-        ledger.write(entries, run.directory)
+@dataclass
+class Runner:
+    """Runs the verbs that one figure needs, each in a process of its own, and keeps what it ran.
+
+    A finished run of the same numbers is taken, and a stopped one resumed where its verb can be.
+    """
+
+    config: ReproduceConfig
+    invocation: Invocation
+    made: list[Made] = field(default_factory=list)
+
+    def __call__(self, verb: str, *overrides: str) -> Path:
+        outputs, config_dir = self.config.outputs, self.invocation.config_dir
+        command = shlex.join(["roundround", verb, *overrides])
+        own = given(self.invocation, "data") if verb == "train" else (f"device={self.config.device}",)
+        words = [*overrides, "logger=none", f"trust={str(self.config.trust).lower()}", *own]
+        planned = planned_config(verb, words, outputs, config_dir)
+        same = [
+            (path, manifest["status"])
+            for path, manifest in all_runs(runs_of(outputs, verb), verb, done=False)
+            if has_same_numbers(manifest, planned)
+        ]
+        done = [path for path, status in same if status == "done"]
+        begun = [path for path, _ in same] if verb in RESUMABLE else []
+        if done:
+            print_status(f"{command}: takes {done[-1]}")
+            directory = done[-1]
+        else:
+            print_status(command if not begun else f"{command}: resumes {begun[-1]}")
+            again = [verb, f"resume={begun[-1]}", "logger=none"] if begun else [verb, *words]
+            own_folder = [] if config_dir is None else ["--config-dir", config_dir]
+            directory = start([*again, f"outputs={outputs}", *own_folder])
+        self.made.append(Made(command, directory, taken=bool(done)))
+        return directory
 
 
-def subject_of(item: Item, cfg: DictConfig, invocation: Invocation) -> Subject | None:
+def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subject | None:
     """The model to take: the one that is given, else the paper's own; None for an item without one."""
-    if item.model is None:
+    if figure.model is None:
         return None
     words = given(invocation, "model")
     if not words:
-        return Subject(item.model, (f"model={item.model}",), is_the_papers=True)
+        return Subject(figure.model, (f"model={figure.model}",), is_the_papers=True)
     name = invocation.choices["model"]
     assert name is not None
     elsewhere = any(word.startswith("model.path=") for word in words)  # another model under the option's name
     shown = Path(str(cfg.model.path)).name if elsewhere else name
-    return Subject(shown, words, is_the_papers=name == item.model and not elsewhere)
+    return Subject(shown, words, is_the_papers=name == figure.model and not elsewhere)
 
 
-def check_used(config: ReproduceConfig, items: Mapping[str, Item]) -> None:
+def check_used(config: ReproduceConfig, figures: Mapping[str, Figure]) -> None:
     """Raises UserError for what is given and none of the items would read."""
     pick_device(config.device)
     if config.model is not None:
-        if all(item.model is None for item in items.values()):
-            raise UserError(f"model= is for figures of a pretrained model, which {', '.join(items)} is not")
+        if all(figure.model is None for figure in figures.values()):
+            raise UserError(f"model= is for figures of a pretrained model, which {', '.join(figures)} is not")
         from roundround.loading.load import Pretrained  # transformers takes seconds, and the list needs none of it
 
         build(config.model, Pretrained).check_there()
-    if config.data is not None and not any(item.trains for item in items.values()):
-        raise UserError(f"data= is for rope.table2, which trains; {', '.join(items)} reads no text of yours")
+    if config.data is not None and not any(figure.trains for figure in figures.values()):
+        raise UserError(f"data= is for rope.table2, which trains; {', '.join(figures)} reads no text of yours")
 
 
 def given(invocation: Invocation, group: str) -> tuple[str, ...]:
@@ -136,10 +195,10 @@ def given(invocation: Invocation, group: str) -> tuple[str, ...]:
     return tuple(word for word, key in keys.items() if key == group)
 
 
-def why_not(item: Item, subject: Subject | None, for_all: bool) -> str | None:
+def why_not(figure: Figure, subject: Subject | None, for_all: bool) -> str | None:
     """Why an item cannot be made here; None where it can. `all` downloads nothing."""
-    if item.needs:
-        return f"needs {item.needs}"
+    if figure.needs:
+        return f"needs {figure.needs}"
     if subject is None or not subject.is_the_papers:
         return None
     path = str(load_option("model", subject.name).path)

@@ -9,7 +9,7 @@ from roundround.config.recorded import as_dict, give_theta
 from roundround.config.schema import TheoryConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.subject import probed_model_of, settle_model_and_data, texts_for, windows_for
-from roundround.papers import names
+from roundround.papers import statement_names
 from roundround.papers.claim import Answer, Claim, Trained, claim_of
 from roundround.report import theory as report
 from roundround.runs.loggers.several import build_logger
@@ -26,7 +26,7 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
     """Check one statement, or all; Refuted where one does not hold."""
     choices = settle_model_and_data(cfg, invocation)
     config = checked(TheoryConfig, cfg)
-    claims = {name: claim_of(name) for name in config.claim or names()}
+    claims = {name: claim_of(name) for name in config.claim or statement_names()}
     device = pick_device(config.device)
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
         run.note(choices=choices, device=describe_device(device))

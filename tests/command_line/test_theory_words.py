@@ -6,7 +6,7 @@ import pytest
 
 from roundround.command_line.completion import complete_override
 from roundround.command_line.sugar import expand_sugar
-from roundround.papers import names
+from roundround.papers import statement_names
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_tab_completes_them() -> None:
     assert complete_override("theory", [], "rope.l") == ["rope.lemma_a_1", "rope.lemma_a_2", "rope.lemma_a_3"]
     assert complete_override("theory", [], "claim=softmax.le") == ["claim=softmax.lemma_2_1"]
     assert complete_override("theory", ["claim", "="], "softmax.le") == ["softmax.lemma_2_1"]
-    assert complete_override("theory", ["rope.lemma_a_1"], "") == names()
+    assert complete_override("theory", ["rope.lemma_a_1"], "") == statement_names()
     assert "model=stories260k" in complete_override("theory", [], "model=st")

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from roundround.loading.patching.attention import installed
 from roundround.loading.probed_model import ProbedHuggingFaceModel
-from roundround.papers.real_heads import calls
+from roundround.papers.trained import calls
 
 TOKENS = some_tokens(30).tolist()
 

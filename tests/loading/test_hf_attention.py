@@ -25,7 +25,7 @@ from roundround.loading.patching.attention import INPUT, attention, configs_of, 
 from roundround.loading.patching.frequencies import frequency_tables
 from roundround.loading.patching.mask import mask
 from roundround.loading.probed_model import ProbedHuggingFaceModel
-from roundround.papers.real_heads import calls
+from roundround.papers.trained import calls
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
 from roundround.softmax.base import AttentionSoftmax

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from roundround.papers.figures.alignment import ITEMS as TABLES
-from roundround.papers.figures.alignment import Alignment
-from roundround.papers.figures.named_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
-from roundround.papers.figures.probed import Array
-from roundround.papers.figures.published import heat_map
+from roundround.papers.figures.logits import FIGURES, Alignment
+from roundround.papers.figures.probed import Array, heat_map
+from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.probing.places import PLACES
 
 Arrays = dict[str, Array]
@@ -54,8 +52,7 @@ def gemma_prompt() -> Arrays:
     arrays["weights"][0, APOSTROPHE.head] = softmax(heat_map("Fig12_L1H10_logits")[:N_TOKENS, :N_TOKENS])
     arrays["logits"][0, APOSTROPHE.head] = heat_map("Fig12_L1H10_logits")[:N_TOKENS, :N_TOKENS]
     arrays["weights"][0, SEMANTIC.head] = 1 / N_TOKENS
-    for table in TABLES.values():
-        assert isinstance(table, Alignment)
+    for table in (figure for figure in FIGURES.values() if isinstance(figure, Alignment)):
         place, shift = (table.named.layers[0], table.named.head), int(table.named is PREVIOUS)
         arrays["weights"][place] = np.eye(N_TOKENS, k=-shift)
         n = len(table.bound)
@@ -116,13 +113,12 @@ def uneven() -> tuple[Arrays, Arrays]:
     return norms, prompt
 
 
-def write(directory: Path, norms: Arrays, prompt: Arrays | None = None, words: list[str] | None = WORDS) -> Path:
+def write(directory: Path, norms: Arrays, prompt: Arrays | None = None, words: list[str] = WORDS) -> Path:
     """The files that a probe leaves."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, arrays in (("probe", norms), ("prompt", prompt or {})):
         tensors = {key: torch.tensor(value.copy(), dtype=torch.float32) for key, value in arrays.items()}
-        about = {"words": json.dumps(words)} if words is not None else None
-        save_file(tensors, directory / f"{name}.safetensors", metadata=about)
+        save_file(tensors, directory / f"{name}.safetensors", metadata={"words": json.dumps(words)})
     return directory
 
 

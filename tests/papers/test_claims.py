@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mutations import MUTATIONS
 
-from roundround.papers import names
+from roundround.papers import statement_names
 from roundround.papers.claim import claim_of
 
 SEEN_BY = {  # checks that each mutation must fail; together they are all
@@ -37,7 +37,7 @@ SEEN_BY = {  # checks that each mutation must fail; together they are all
 }
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", statement_names())
 def test_a_claim_holds_with_its_words_and_a_figure(name: str) -> None:
     claim = claim_of(name)
     finding = claim.check()
@@ -49,7 +49,7 @@ def test_a_claim_holds_with_its_words_and_a_figure(name: str) -> None:
 
 
 def test_every_claim_sees_some_mutation_of_the_program() -> None:
-    assert {name for found in SEEN_BY.values() for name in found} == set(names())
+    assert {name for found in SEEN_BY.values() for name in found} == set(statement_names())
     assert SEEN_BY.keys() == MUTATIONS.keys()
 
 

@@ -15,17 +15,18 @@ import pytest
 from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
-from roundround.papers.figures.item import HeatMap, Outcome, Subject
-from roundround.papers.figures.of_models import ITEMS
+from roundround.papers.figures.figure import HeatMap, Outcome, Subject
 from roundround.papers.figures.probed import probed
 from roundround.probing.maximum import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
 from roundround.verbs import probe as task
+from roundround.verbs.reproduce import FIGURES
 
 STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)
 UNEVEN = Subject("an uneven model", ("model=hf", "model.path=DIR"), is_the_papers=False)
-OF_PROBES = [name for name in ITEMS if name != "softmax.fig3"]
+OF_MODELS = [name for name, figure in FIGURES.items() if figure.model is not None]
+OF_PROBES = [name for name in OF_MODELS if name != "softmax.fig3"]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,9 @@ def numbers_of(outcome: Outcome, what: str) -> float:
     return found
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", OF_MODELS)
 def test_stories260k_takes_the_place_of_the_papers_model(name: str, run: Callable[..., Path]) -> None:
-    outcome = ITEMS[name].make(run, STORIES)
+    outcome = FIGURES[name].make(run, STORIES)
     assert outcome.verdict == "not tested"
     assert outcome.untested.startswith("made of stories260k, not of ")
     assert outcome.comparisons
@@ -79,7 +80,7 @@ def test_a_probe_reads_what_the_paper_read(name: str, asked: list[str], tmp_path
         calls.append((verb, *overrides))
         return directory
 
-    ITEMS[name].make(run, UNEVEN)
+    FIGURES[name].make(run, UNEVEN)
     assert calls == [("probe", *UNEVEN.overrides, text) for text in asked]
 
 
@@ -90,7 +91,7 @@ def test_the_share_told_is_the_one_that_the_probe_says(run: Callable[..., Path])
         for r in json.loads((directory / "results.json").read_text())
         if r["metric"] == "share_of_slowest_quarter" and r["kind"] == "query" and r["first_token"]
     ]
-    told = numbers_of(ITEMS["rope.fig3"].make(run, STORIES), "queries: share of the slowest quarter")
+    told = numbers_of(FIGURES["rope.fig3"].make(run, STORIES), "queries: share of the slowest quarter")
     assert told == pytest.approx(np.mean(shares), abs=0.05)  # there of mean squares by head, here of the map
 
 
@@ -109,13 +110,13 @@ def test_alignment_is_the_one_that_the_probe_writes(run: Callable[..., Path]) ->
 def test_the_head_shown_is_the_one_with_most_of_the_pattern(run: Callable[..., Path]) -> None:
     (first, *_) = json.loads((probed(run, STORIES).directory / "alignment.json").read_text())
     assert first["label"] == "previous"
-    outcome = ITEMS["rope.fig16"].make(run, STORIES)
+    outcome = FIGURES["rope.fig16"].make(run, STORIES)
     assert any(f"layer {first['layer']}, head {first['head']}: previous" in title for title in outcome.panels)
 
 
 @pytest.mark.parametrize("name", OF_PROBES)
 def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp_path: Path) -> None:
-    outcome = ITEMS[name].make(always(write(tmp_path, *uneven())), UNEVEN)
+    outcome = FIGURES[name].make(always(write(tmp_path, *uneven())), UNEVEN)
     assert all(math.isfinite(c.ours) for c in outcome.comparisons)
     assert "nan" not in outcome.ours + outcome.remark
     for title, panel in outcome.panels.items():
@@ -123,7 +124,7 @@ def test_layers_of_several_sizes_and_without_rope_are_no_obstacle(name: str, tmp
 
 
 def test_layers_that_differ_are_told(tmp_path: Path) -> None:
-    remark = ITEMS["rope.fig3"].make(always(write(tmp_path, *uneven())), UNEVEN).remark
+    remark = FIGURES["rope.fig3"].make(always(write(tmp_path, *uneven())), UNEVEN).remark
     assert "1 of 3 layers have no RoPE" in remark
     assert "2 different sets of frequencies" in remark
     assert "of 2 layers" in remark  # whose low frequencies can dominate
@@ -134,21 +135,21 @@ def test_pairs_that_are_alike_have_an_even_share(slow: float, said: str, tmp_pat
     norms, prompt = uneven()
     norms["query_norm"] = np.where(np.isnan(norms["query_norm"]), np.nan, 1.0)
     norms["query_norm"][0, :, -1] = norms["query_norm"][1, :, 3] = slow
-    remark = ITEMS["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
+    remark = FIGURES["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
     assert remark.startswith(f"Low frequencies {said}")
 
 
 def test_pairs_that_do_not_rotate_are_told(tmp_path: Path) -> None:
     norms, prompt = uneven()
     norms["frequencies"][0, 4:] = 0
-    assert "2 pairs do not rotate" in ITEMS["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
+    assert "2 pairs do not rotate" in FIGURES["rope.fig3"].make(always(write(tmp_path, norms, prompt)), UNEVEN).remark
 
 
 def test_logits_outside_a_window_are_left_out(tmp_path: Path) -> None:
     norms, prompt = uneven()
     rows = np.arange(len(WORDS))
     prompt["logits"][:, :, rows[:, None] - rows >= 5] = np.nan
-    outcome = ITEMS["rope.fig12"].make(always(write(tmp_path, norms, prompt)), UNEVEN)
+    outcome = FIGURES["rope.fig12"].make(always(write(tmp_path, norms, prompt)), UNEVEN)
     assert all(math.isfinite(c.ours) for c in outcome.comparisons)
 
 
@@ -168,5 +169,5 @@ def test_what_fills_up_a_layer_counts_for_nothing(tmp_path: Path) -> None:
 def test_a_tokenizer_without_an_apostrophe_alone_is_refused_in_a_line(name: str, tmp_path: Path) -> None:
     words = ["I", "'m", *["not"] * (len(WORDS) - 2)]
     with pytest.raises(UserError, match="joins the apostrophe") as refused:
-        ITEMS[name].make(always(write(tmp_path, *uneven(), words=words)), UNEVEN)
+        FIGURES[name].make(always(write(tmp_path, *uneven(), words=words)), UNEVEN)
     assert "\n" not in str(refused.value)

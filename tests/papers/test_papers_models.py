@@ -18,10 +18,10 @@ from probe_directories import (
     write,
 )
 
-from roundround.papers.figures.item import Outcome, Subject
-from roundround.papers.figures.named_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
-from roundround.papers.figures.of_models import ITEMS
+from roundround.papers.figures.figure import Outcome, Subject
+from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.support.errors import UserError
+from roundround.verbs.reproduce import FIGURES
 
 GEMMA = Subject("gemma-7b", ("model=gemma-7b",), is_the_papers=True)
 LLAMA = Subject("llama-3.1-8b", ("model=llama-3.1-8b",), is_the_papers=True)
@@ -36,7 +36,7 @@ OF_GEMMA = ["rope.fig3", "rope.fig4", "rope.fig13", *OF_HEADS, "rope.table3", "r
 
 
 def made(name: str, tmp_path: Path, norms: Arrays, prompt: Arrays | None = None, subject: Subject = GEMMA) -> Outcome:
-    return ITEMS[name].make(always(write(tmp_path / name, norms, prompt)), subject)
+    return FIGURES[name].make(always(write(tmp_path / name, norms, prompt)), subject)
 
 
 def failures(outcome: Outcome) -> list[str]:
@@ -60,7 +60,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", OF_GEMMA)
 def test_gemmas_published_numbers_agree(name: str, gemma: Path) -> None:
-    outcome = ITEMS[name].make(always(gemma), GEMMA)
+    outcome = FIGURES[name].make(always(gemma), GEMMA)
     assert failures(outcome) == []
     assert outcome.verdict == best(name)
 
@@ -74,7 +74,7 @@ def test_llamas_published_numbers_agree(name: str, tmp_path: Path) -> None:
 
 def test_the_published_maps_of_other_texts_agree(tmp_path: Path) -> None:
     runs = {text: write(tmp_path / text, gemma_norms(name)) for text, name in DOMAINS.items()}
-    outcome = ITEMS["rope.fig19"].make(lambda verb, *overrides: runs[overrides[-1]], GEMMA)
+    outcome = FIGURES["rope.fig19"].make(lambda verb, *overrides: runs[overrides[-1]], GEMMA)
     assert failures(outcome) == []
     assert outcome.verdict == "agrees"
 
@@ -82,12 +82,12 @@ def test_the_published_maps_of_other_texts_agree(tmp_path: Path) -> None:
 def test_the_layer_that_the_paper_does_not_show_is_found(gemma: Path) -> None:
     assert (
         "Of queries fits best: with first tokens, without layer 27."
-        in ITEMS["rope.fig3"].make(always(gemma), GEMMA).remark
+        in FIGURES["rope.fig3"].make(always(gemma), GEMMA).remark
     )
 
 
 def test_the_layer_called_27_is_the_one_whose_head_is_diagonal(gemma: Path) -> None:
-    outcome = ITEMS["rope.table4"].make(always(gemma), GEMMA)
+    outcome = FIGURES["rope.table4"].make(always(gemma), GEMMA)
     assert "fits best as index 26, counted from 0: diagonal 0.90 at 26 and 0.14 at 27" in outcome.remark
 
 
@@ -135,7 +135,7 @@ def test_texts_on_which_the_queries_differ_fail(tmp_path: Path) -> None:
     runs = {text: write(tmp_path / text, gemma_norms(name)) for text, name in DOMAINS.items()}
     norms = gemma_norms(DOMAINS["texts=sums"])
     runs["texts=sums"] = write(tmp_path / "texts=sums", WRONG_NORMS["pairs from the slowest"](norms))
-    assert ITEMS["rope.fig19"].make(lambda verb, *overrides: runs[overrides[-1]], GEMMA).verdict == "differs"
+    assert FIGURES["rope.fig19"].make(lambda verb, *overrides: runs[overrides[-1]], GEMMA).verdict == "differs"
 
 
 @pytest.mark.parametrize("name", OF_HEADS)
@@ -194,7 +194,7 @@ def entropies(tmp_path: Path, gain: float) -> Path:
 @pytest.mark.parametrize(("gain", "verdict"), [(0.01, "sign agrees"), (-0.001, "differs")])
 def test_entropy_has_to_grow_with_the_list(gain: float, verdict: str, tmp_path: Path) -> None:
     subject = Subject("gemma-2b", ("model=gemma-2b",), is_the_papers=True)
-    assert ITEMS["softmax.fig3"].make(always(entropies(tmp_path, gain)), subject).verdict == verdict
+    assert FIGURES["softmax.fig3"].make(always(entropies(tmp_path, gain)), subject).verdict == verdict
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.0, "agrees"), (2.0, "differs"), (1 / 16, "differs")])
@@ -213,16 +213,10 @@ def test_gemma_7b_is_not_taken_for_2b_by_its_spreads(end: float, tmp_path: Path)
 
 
 def test_the_verdict_line_says_of_how_many_readings_the_best_was_taken(gemma: Path) -> None:
-    assert "the best of 56 readings, norms within 35%" in ITEMS["rope.fig3"].make(always(gemma), GEMMA).ours
+    assert "the best of 56 readings, norms within 35%" in FIGURES["rope.fig3"].make(always(gemma), GEMMA).ours
 
 
 @pytest.mark.parametrize("name", ["rope.fig3", "rope.fig4", "rope.fig6"])
 def test_another_model_under_the_papers_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the paper's model"):
         made(name, tmp_path, {k: x[:20, :8] for k, x in llama_norms().items()}, gemma_prompt())
-
-
-def test_a_probe_that_does_not_say_its_words_is_refused(tmp_path: Path) -> None:
-    run = write(tmp_path, gemma_norms(), gemma_prompt(), words=None)
-    with pytest.raises(UserError, match="earlier version"):
-        ITEMS["rope.fig7"].make(always(run), GEMMA)

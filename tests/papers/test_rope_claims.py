@@ -18,12 +18,11 @@ from roundround.loading.patching.attention import installed
 from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.papers.claim import Trained, claim_of
-from roundround.papers.heads import frequencies, ladder_by_formula, turned
-from roundround.papers.real_heads import before_rotation, stories260k
+from roundround.papers.constructions import frequencies, ladder_by_formula, turned, weights
 from roundround.papers.rope import p_rope_listing, table_1, thm_5_3, thm_6_1
 from roundround.papers.rope.lemma_a_2 import angles
 from roundround.papers.rope.thm_6_1 import Channel, channels_of
-from roundround.papers.rows import weights
+from roundround.papers.trained import before_rotation, stories260k
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE

@@ -14,14 +14,17 @@ from conftest import ROOT
 from rounding import rounding
 
 from roundround.attention.keys import AttentionShape, Keys
-from roundround.papers import rows as theory_rows
+from roundround.papers import constructions
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.derived import decisive_item, gemma_deltas
 from roundround.papers.softmax import lemma_2_1, polynomial, prop_3_1, prop_3_2, streaming_entropy, swapped_in, thm_2_2
+from roundround.papers.trained import inverse_temperature_of, rows_of_model, sampled
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
+from roundround.softmax.softmax import Softmax
 from roundround.softmax.sparsemax import Sparsemax
 from roundround.softmax.ssmax import SSMax
+from roundround.softmax.temperature import Temperature
 
 ASKED = {  # of a model, and the verdict: an identity is shown, a comparison with the paper's listing holds
     "softmax.lemma_2_1": "shown",
@@ -44,7 +47,7 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
         "softmax.lemma_2_1", lemma_2_1, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
     ),
     "a temperature that multiplies": (
-        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: theory_rows.weights_at(1 / theta, logits)
+        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: constructions.weights_at(1 / theta, logits)
     ),
     "a bound on delta without its factor of two": (
         "softmax.prop_3_1", prop_3_1, "bound", lambda *made: SPECTRAL(*made) / 2
@@ -145,7 +148,7 @@ def test_the_stored_differences_are_those_of_the_page() -> None:
 
 
 def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:
-    for rows in theory_rows.rows_of_model(random_model.probed, random_model.texts):
+    for rows in rows_of_model(random_model.probed, random_model.texts):
         by_hand = torch.einsum("hrc,hkc->hrk", rows.q_HRC, rows.k_HKC)
         expected = by_hand.masked_fill(~rows.visible_RK, -torch.inf).softmax(-1)
         allowed = rounding(rows.q_HRC.shape[-1], float(by_hand.abs().max()))
@@ -156,26 +159,26 @@ def test_rows_of_a_model_are_its_own_weights(random_model: Trained) -> None:
 def test_a_row_scale_counts_into_the_logits_and_another_normaliser_does_not() -> None:
     logits = torch.tensor([[[[0.0, 1.0, 2.0]]]], dtype=torch.float64)
     seen, n = torch.ones(1, 1, 1, 3, dtype=torch.bool), torch.tensor([[[[3]]]])
-    cold = theory_rows.Temperature(theory_rows.SHAPE, temperature=0.5)
-    assert theory_rows.inverse_temperature_of(cold, logits, seen, n) == (2.0, cold)
-    beta, normaliser = theory_rows.inverse_temperature_of(Sparsemax(theory_rows.SHAPE), logits, seen, n)
+    cold = Temperature(constructions.SHAPE, temperature=0.5)
+    assert inverse_temperature_of(cold, logits, seen, n) == (2.0, cold)
+    beta, normaliser = inverse_temperature_of(Sparsemax(constructions.SHAPE), logits, seen, n)
     assert beta == 1.0
-    assert isinstance(normaliser, theory_rows.Softmax)
+    assert isinstance(normaliser, Softmax)
 
 
 def test_keys_that_are_alike_may_be_taken_as_one() -> None:
     row = torch.tensor([[3.0] + [0.0] * 40], dtype=torch.float64)
-    assert theory_rows.lone_weight(3.0, 41) == pytest.approx(
+    assert constructions.lone_weight(3.0, 41) == pytest.approx(
         float(row.softmax(-1)[0, 0]), abs=rounding(41, dtype=torch.float64)
     )
     p = row.softmax(-1)
     allowed = rounding(41, 3.0, torch.float64)
-    assert theory_rows.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=allowed)
+    assert constructions.lone_entropy(3.0, 41) == pytest.approx(-float((p * p.log()).sum()), abs=allowed)
 
 
 def test_the_first_length_is_the_first() -> None:
-    assert theory_rows.first_length(lambda n: n >= 1000, 10**6) == 1000
-    assert theory_rows.first_length(lambda n: n >= 1000, 999) == math.inf
+    assert constructions.first_length(lambda n: n >= 1000, 10**6) == 1000
+    assert constructions.first_length(lambda n: n >= 1000, 999) == math.inf
 
 
 def test_rows_of_a_windowed_layer_see_their_window() -> None:
@@ -184,7 +187,7 @@ def test_rows_of_a_windowed_layer_see_their_window() -> None:
     places = torch.arange(6)[None]
     keys = Keys(q_pos_BQ=places, k_pos_BK=places, window=3)
     options = {"scale": 0.5, "keys": keys, "bias": None, "rows": {}}
-    rows = theory_rows.sampled(theory_rows.Softmax(theory_rows.SHAPE), q, k, torch.tensor([1, 5]), options)
+    rows = sampled(Softmax(constructions.SHAPE), q, k, torch.tensor([1, 5]), options)
     assert rows.visible_RK.tolist() == [
         [True, True, False, False, False, False],
         [False, False, False, True, True, True],

@@ -21,9 +21,8 @@ from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.layout import N_TOKENS, is_said_by_frequencies
 from roundround.probing.probe import check
-from roundround.probing.rotation import is_said_by_frequencies
-from roundround.probing.selftest import N_TOKENS
 from roundround.support.errors import UserError
 
 MakeEncoding = Callable[[AttentionShape], PositionalEncoding]

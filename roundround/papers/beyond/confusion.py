@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, near
-from roundround.papers.heads import logits, rotated, shape
+from roundround.papers.constructions import logits, rotated, shape
 from roundround.pe.p_rope import PRoPE
 
 HEAD_DIM = 128  # that of Llama

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.rows import SHAPE, first_length, lone_weight, slope, weights
+from roundround.papers.constructions import SHAPE, first_length, lone_weight, slope, weights
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
 from roundround.softmax.log_n import LogN
 from roundround.softmax.row_scale import RowScale

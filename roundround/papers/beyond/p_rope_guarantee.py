@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.heads import HEAD_DIM, THETA, frequencies, ladder_by_formula, logits, random_vector, shape
-from roundround.papers.rows import weights
+from roundround.papers.constructions import (
+    HEAD_DIM,
+    THETA,
+    frequencies,
+    ladder_by_formula,
+    logits,
+    random_vector,
+    shape,
+    weights,
+)
 from roundround.pe.p_rope import PRoPE
 
 FRACTIONS = (0.25, 0.5, 0.75)

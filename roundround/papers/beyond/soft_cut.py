@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_most, near
-from roundround.papers.heads import HEAD_DIM, THETA, logits, shape
+from roundround.papers.constructions import HEAD_DIM, THETA, logits, shape
 from roundround.pe.p_rope import PRoPE
 
 P = 0.75  # pairs that p-RoPE keeps

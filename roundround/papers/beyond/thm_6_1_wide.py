@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
-from roundround.papers.heads import frequencies, ladder_by_formula, logits
-from roundround.papers.rows import weights
+from roundround.papers.constructions import frequencies, ladder_by_formula, logits, weights
 
 TARGET, OTHER = 64.0, 8.0  # q . k at zero angle, split evenly over the pairs: as in the check of the theorem itself
 BANDS = {"110 to 120": (110, 120), "115 alone": (115, 115), "100 to 128": (100, 128), "1 to 128": (1, 128)}  # k, from 1

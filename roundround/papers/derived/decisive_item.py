@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundround.attention.keys import Keys
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.rows import SHAPE, first_length, lone_weight, weights
+from roundround.papers.constructions import SHAPE, first_length, lone_weight, weights
 from roundround.softmax.softmax import Softmax
 
 LEAD = 5.69  # nats: the mean spread of Gemma 2B's logits, all of it the decisive item's

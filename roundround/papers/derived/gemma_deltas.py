@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.papers.rows import first_length, lone_weight, rows_of_model, weights
+from roundround.papers.constructions import first_length, lone_weight, weights
+from roundround.papers.trained import rows_of_model
 
 DELTAS = {"2B, least": 2.28, "2B, mean": 5.69, "7B, mean": 5.82, "2B, most": 14.78, "7B, most": 32.74}
 LEVELS, CONTEXT, LONGEST = (0.5, 0.1), 8192, 10**17

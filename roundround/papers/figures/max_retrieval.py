@@ -18,8 +18,7 @@ from safetensors.numpy import load_file
 
 from roundround.analysis.intervals import error_from_p, error_widths, half_width, p_of_mean, welch_width
 from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
-from roundround.papers.figures import verdict
-from roundround.papers.figures.item import HeatMap, Item, Outcome, RunVerb, Subject
+from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject, count_verdicts, verdict_of
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SEEDS, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 
@@ -64,7 +63,7 @@ def table(directory: Path, softmax: str) -> dict[int, NDArray[np.float64]]:
 
 
 @final
-class Accuracy(Item):
+class Accuracy(Figure):
     """Table 1: accuracy of the plain softmax and gain of the adaptive temperature, at eleven sizes."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -81,7 +80,7 @@ class Accuracy(Item):
             Curve("softmax, paper", sizes, [PAPER[n][0] for n in sizes], points=True),
             Curve("adaptive temperature, paper", sizes, [PAPER[n][1] for n in sizes], points=True),
         ]
-        found = [verdict.counts(map(verdict.of_number, comparisons[part::3])) for part in (0, 1)]
+        found = [count_verdicts(map(verdict_of, comparisons[part::3])) for part in (0, 1)]
         return Outcome(
             ours=f"{plain[1024].mean():.1f} and {adaptive[1024].mean():.1f} % at 1,024; accuracies: {found[0]}; "
             f"gains: {found[1]}",
@@ -116,7 +115,7 @@ def compare(n: int, plain: tuple[float, float], gain: tuple[float, float], n_see
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class HeatMaps(Item):
+class HeatMaps(Figure):
     """Figures 2 and 6: the head's weights on the 16 items of highest priority in 32 sets, the highest on the right."""
 
     softmax: str
@@ -151,7 +150,7 @@ class HeatMaps(Item):
 
 
 @final
-class Fit(Item):
+class Fit(Figure):
     """Figure 5: the polynomial that gives the best inverse temperature for the entropy of a row."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -160,7 +159,7 @@ class Fit(Item):
         fit = json.loads((directory / "run.json").read_text(encoding="utf-8"))["fit"]
         ours = fit["coefficients"]
         grid = np.linspace(0.5, 3.5, 301)
-        by_seed = fit.get("by_seed", [])  # a run of an earlier version has none
+        by_seed = fit["by_seed"]  # none where a seed had too few points
         comparisons = compare_fit(ours, by_seed)
         over = f"the interval is over the fits to each of {len(by_seed)} seeds" if by_seed else "it has no interval"
         taken = " of {:.2f} to {:.2f} nats".format(*fit["entropy_range"]) if by_seed else ""
@@ -200,7 +199,7 @@ def begins(coefficients: Sequence[float]) -> float:
 
 
 @final
-class AlgorithmicReasoning(Item):
+class AlgorithmicReasoning(Figure):
     """Figure 7: Gemma 2B fine-tuned on CLRS-Text, with and without the adaptive temperature."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -210,7 +209,7 @@ class AlgorithmicReasoning(Item):
         )
 
 
-ITEMS: dict[str, Item] = {
+FIGURES: dict[str, Figure] = {
     "softmax.fig2": HeatMaps(
         softmax="softmax",
         shows="a head trained on up to 16 items disperses on more",

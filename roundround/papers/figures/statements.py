@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, final
 
 from roundround.papers.claim import Comparison, Curve, Picture
-from roundround.papers.figures.item import Item, Outcome, RunVerb, Subject
+from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Statements(Item):
+class Statements(Figure):
     """Judged by every number of these statements. claims: what each stands for, by its name.
 
     drawn: whether the paper has a sketch or a listing, made again of the same formula.
@@ -61,7 +61,7 @@ def pictures_of(directory: Path) -> dict[str, Picture]:
     }
 
 
-ITEMS: dict[str, Item] = {
+FIGURES: dict[str, Figure] = {
     "rope.table1": Statements(
         shows="what NoPE, RoPE and p-RoPE can do: patterns of position, of meaning",
         published="NoPE no, yes; RoPE yes, no; p-RoPE yes, yes",

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from roundround.analysis.intervals import half_width
 from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
-from roundround.papers.figures.item import HeatMap, Item, Outcome, RunVerb, Subject
-from roundround.papers.heads import frequencies, logits, random_vector, rotated, turned
-from roundround.papers.rows import weights
+from roundround.papers.constructions import frequencies, logits, random_vector, rotated, turned, weights
+from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
 from roundround.pe.rope_random import drawn_positions
 
 DISTANCES = torch.arange(5001, dtype=torch.float64)
@@ -99,7 +98,7 @@ def band(curves_DN: Tensor) -> list[Curve]:
 
 
 @final
-class PreviousToken(Item):
+class PreviousToken(Figure):
     """Figure 1: five tokens, one frequency; the first row rests on itself, every other on the token before it."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -124,7 +123,7 @@ class PreviousToken(Item):
 
 
 @final
-class Decay(Item):
+class Decay(Figure):
     """Figure 2: the logit of aligned vectors decays with the distance, that of Gaussian ones does not."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -160,7 +159,7 @@ class Decay(Item):
 
 
 @final
-class RandomPositions(Item):
+class RandomPositions(Figure):
     """Figure 8: over randomly spaced positions aligned vectors decay faster, Gaussian ones as little as before."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -190,7 +189,7 @@ class RandomPositions(Item):
 
 
 @final
-class OneQueryOneKey(Item):
+class OneQueryOneKey(Figure):
     """Figure 9: one Gaussian query and one Gaussian key, moved apart, do not decay either."""
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
@@ -228,7 +227,7 @@ def distance_from(read_off: dict[int, float], ours: Sequence[float]) -> float:
     return math.sqrt(sum((a - b) ** 2 for a, b in zip(ours, read_off.values(), strict=True)) / len(read_off))
 
 
-ITEMS: dict[str, Item] = {
+FIGURES: dict[str, Figure] = {
     "rope.fig1": PreviousToken(
         shows="one frequency suffices to attend to the token before", published="row i on token i - 1"
     ),

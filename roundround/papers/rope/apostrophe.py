@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, as_printed, near
-from roundround.papers.heads import frequencies, ladder_by_formula, logits, on_pair
+from roundround.papers.constructions import frequencies, ladder_by_formula, logits, on_pair
 
 PAIR = 118  # g_119, pairs from 0
 QUERY = (-4.1, 11.3)

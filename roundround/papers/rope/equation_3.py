@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_most
-from roundround.papers.heads import HEAD_DIM, THETA, frequencies, ladder_by_formula, random_vector, rotated
-from roundround.papers.real_heads import before_rotation, calls, layouts, stories260k
+from roundround.papers.constructions import HEAD_DIM, THETA, frequencies, ladder_by_formula, random_vector, rotated
+from roundround.papers.trained import before_rotation, calls, layouts, stories260k
 from roundround.probing.layout import Layout
 from roundround.probing.probe import run
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_least, at_most, near, shown
-from roundround.papers.heads import HEAD_DIM, frequencies, logits, rotated
+from roundround.papers.constructions import HEAD_DIM, causal_weights, frequencies, logits, rotated, weights
 from roundround.papers.rope.thm_5_3 import equal_norms, needed, needed_by_formula, shares, shares_by_formula
-from roundround.papers.rows import causal_weights, weights
 
 CONTEXT, EVERY_ROW = 8192, 1024  # Gemma's, looked at from its last token; and tokens of which every row is
 FASTEST, SLOWEST = range(8), range(HEAD_DIM // 2 - 8, HEAD_DIM // 2)

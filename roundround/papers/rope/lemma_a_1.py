@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_least, near
-from roundround.papers.heads import frequencies
+from roundround.papers.constructions import frequencies
 from roundround.pe.rotary import rotation
 
 LONGEST = 8192

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_most, near
-from roundround.papers.heads import frequencies
+from roundround.papers.constructions import frequencies
 from roundround.pe.rotary import rotation
 
 PIGEONHOLES = {0: 100, 32: 100, 64: 1000}  # pair, from 0: into how many parts the circle is cut; g = 1, 0.1 and 0.01

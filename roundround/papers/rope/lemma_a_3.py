@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.rows import weights
+from roundround.papers.constructions import weights
 
 LENGTHS, SPREADS, ROWS = (2, 3, 10, 100, 1000), (0.1, 1.0, 10.0, 100.0), 200
 ROUNDING = 1e-12

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, near
-from roundround.papers.heads import THETA, random_vector, shape
+from roundround.papers.constructions import THETA, random_vector, shape
 from roundround.pe.p_rope import PRoPE
 
 HEAD_DIMS, FRACTIONS = (64, 128, 256), (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.heads import HEAD_DIM, frequencies, ladder_by_formula, logits, random_vector, turned
+from roundround.papers.constructions import HEAD_DIM, frequencies, ladder_by_formula, logits, random_vector, turned
 
 CHOSEN, LONGEST = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; distances looked at
 DRAWN, BLOCK = (0, 3000), 16  # of these in the figure; tokens to a point, or the lines would cover each other

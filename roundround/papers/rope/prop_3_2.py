@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, near
-from roundround.papers.heads import HEAD_DIM, frequencies, rotated
+from roundround.papers.constructions import HEAD_DIM, frequencies, rotated
 
 DISTANCES = (0, 1, 10, 100, 1000, 5000)
 SAMPLES = 20_000

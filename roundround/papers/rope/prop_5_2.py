@@ -11,7 +11,7 @@ from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.model.attention import Attention
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_least, at_most
-from roundround.papers.heads import THETA, shape
+from roundround.papers.constructions import THETA, shape
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE

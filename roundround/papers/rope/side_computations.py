@@ -6,7 +6,7 @@ import math
 from typing import ClassVar, final
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, as_printed, near
-from roundround.papers.heads import HEAD_DIM, THETA, frequencies
+from roundround.papers.constructions import HEAD_DIM, THETA, frequencies
 
 LLAMA_HEAD_DIM, LLAMA_THETA = 128, 500_000.0
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
-from roundround.papers.heads import HEAD_DIM, THETA, on_pair, shape
+from roundround.papers.constructions import HEAD_DIM, THETA, causal_weights, on_pair, shape, weights
 from roundround.papers.rope.thm_5_3 import equal_norms
-from roundround.papers.rows import causal_weights, weights
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE

@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near, shown
-from roundround.papers.heads import HEAD_DIM, frequencies, ladder_by_formula, logits, rotated, turned
-from roundround.papers.rows import causal_weights, weights
+from roundround.papers.constructions import (
+    HEAD_DIM,
+    causal_weights,
+    frequencies,
+    ladder_by_formula,
+    logits,
+    rotated,
+    turned,
+    weights,
+)
 from roundround.probing.probe import Probe, observe
 
 WEIGHT = 0.99

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_least, near, shown
-from roundround.papers.heads import logits
-from roundround.papers.heads import rotated as rotated_keys
-from roundround.papers.real_heads import calls, layouts
-from roundround.papers.rows import weights
+from roundround.papers.constructions import logits, weights
+from roundround.papers.constructions import rotated as rotated_keys
+from roundround.papers.trained import calls, layouts
 from roundround.pe.rotary import apply_rotation, rotation
 from roundround.probing.layout import Layout, rotated
 

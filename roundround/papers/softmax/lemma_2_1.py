@@ -11,7 +11,8 @@ from torch import Tensor
 
 from roundround.attention.row_measures import entropy_bound, entropy_of_weights, largest_weight_bound
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.papers.rows import FEWEST, rows_of_model, weights_at
+from roundround.papers.constructions import weights_at
+from roundround.papers.trained import FEWEST, rows_of_model
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
 ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys

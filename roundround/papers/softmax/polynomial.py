@@ -11,7 +11,8 @@ from torch import Tensor
 
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, as_printed, at_least, at_most, near
-from roundround.papers.rows import SHAPE, rows_of_model, weights
+from roundround.papers.constructions import SHAPE, weights
+from roundround.papers.trained import rows_of_model
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 
 FIGURE_4 = (-0.037, 0.481, -2.3, 4.917, -1.791)  # the paper's listing, highest power first

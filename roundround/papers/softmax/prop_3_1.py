@@ -12,8 +12,8 @@ from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import extreme_logits
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.papers.heads import random_vector
-from roundround.papers.rows import ModelRows, rows_of_model
+from roundround.papers.constructions import random_vector
+from roundround.papers.trained import ModelRows, rows_of_model
 
 DRAWS, WIDTH, ITEMS = 500, 16, 32
 ROUNDING = 1e-9  # relative, float64

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_most, near
-from roundround.papers.heads import random_vector
-from roundround.papers.rows import weights_at
+from roundround.papers.constructions import random_vector, weights_at
 
 BETAS, STEP, KEYS = (0.3, 1.0, 2.5), 1e-4, 64
 GRID = np.linspace(0.05, 6, 120)  # of beta

@@ -15,7 +15,8 @@ from roundround.attention.blocks import logits_of_rows, query_blocks, rows_betwe
 from roundround.attention.row_measures import extreme_logits
 from roundround.model.decoder import Decoder
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_most, near, shown
-from roundround.papers.rows import ModelRows, rows_of_model, slope
+from roundround.papers.constructions import slope
+from roundround.papers.trained import ModelRows, rows_of_model
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax

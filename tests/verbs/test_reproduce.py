@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,21 +19,25 @@ from conftest import ROOT, Done, assert_refused
 from roundround.command_line.completion import complete_override
 from roundround.command_line.sugar import expand_sugar
 from roundround.config.composition import compose
+from roundround.config.schema import ReproduceConfig
+from roundround.distributed.interruption import interrupt, on_signals, put_back
+from roundround.papers import figure_names
 from roundround.papers.claim import at_least
-from roundround.papers.figures import ledger, names
-from roundround.papers.figures.catalogue import ITEMS, chosen, in_order
-from roundround.papers.figures.item import Outcome, Subject
-from roundround.papers.figures.of_models import GEMMA_3
-from roundround.papers.figures.published import FOLDER, heat_map
+from roundround.papers.figures.figure import Outcome, Subject, newest_entries, read_entries
+from roundround.papers.figures.probed import FOLDER, heat_map
 from roundround.report import reproduction as report
+from roundround.runs.child import start
 from roundround.runs.run import Invocation
-from roundround.support.errors import UserError
-from roundround.verbs.reproduce import subject_of
+from roundround.support.errors import AlreadySaid, Interrupted, UserError
+from roundround.verbs import reproduce
+from roundround.verbs.reproduce import FIGURES, Runner, chosen, subject_of
+
+QUICK = ["seeds=2", "max_steps=3", "test_sizes=[4,8]", "test_sets=8", "checkpoint_every=1", "model.width=8"]
 
 
 def test_every_figure_and_table_of_both_papers_has_its_item() -> None:
-    assert list(in_order()) == names() == sorted(ITEMS, key=names().index)
-    assert len(names()) == 19 + 5 + 7 + 2
+    assert list(FIGURES) == figure_names()
+    assert len(figure_names()) == 19 + 5 + 7 + 2
 
 
 @pytest.mark.pictures
@@ -57,10 +65,10 @@ def test_an_item_is_made_listed_and_written_down(
 
 def test_what_was_recorded_is_read_again(roundround: Callable[..., Done]) -> None:
     done = roundround("reproduce", "rope.fig1")
-    (entry,) = ledger.read(done.directory)
+    (entry,) = read_entries(done.directory)
     assert entry.verdict == "drawn"
     assert {(c.low, c.high) for c in entry.comparisons} == {(0.99, np.inf)}
-    assert ledger.newest("outputs")["rope.fig1"] == (entry, done.directory / "figures")
+    assert newest_entries("outputs")["rope.fig1"] == (entry, done.directory / "figures")
 
 
 DAMAGED = ["", "[1]", '{"a": 1}', '[{"name": "rope.fig1"}]', "[" * 9999]
@@ -69,7 +77,7 @@ DAMAGED = ["", "[1]", '{"a": 1}', '[{"name": "rope.fig1"}]', "[" * 9999]
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_record_is_passed_over(tmp_path: Path, text: str) -> None:
     (tmp_path / "outcomes.json").write_text(text)
-    assert ledger.read(tmp_path) == []
+    assert read_entries(tmp_path) == []
 
 
 def test_the_papers_own_model_comes_before_another_one(roundround: Callable[..., Done]) -> None:
@@ -77,7 +85,7 @@ def test_the_papers_own_model_comes_before_another_one(roundround: Callable[...,
     (recorded,) = json.loads((done.directory / "outcomes.json").read_text())
     other = roundround("reproduce", "rope.fig1")
     (other.directory / "outcomes.json").write_text(json.dumps([{**recorded, "is_the_papers": False}]))
-    assert ledger.newest("outputs")["rope.fig1"][1] == done.directory / "figures"
+    assert newest_entries("outputs")["rope.fig1"][1] == done.directory / "figures"
 
 
 def test_what_this_machine_has_not_made_stays_on_the_page(
@@ -106,7 +114,7 @@ def test_what_this_machine_has_not_made_stays_on_the_page(
 def test_an_item_that_differs_is_named_and_the_exit_code_is_1(
     roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(ITEMS["rope.fig1"]), "make", lambda *_: Outcome("0.5", [at_least("weight", 0.5, 0.9)]))
+    monkeypatch.setattr(type(FIGURES["rope.fig1"]), "make", lambda *_: Outcome("0.5", [at_least("weight", 0.5, 0.9)]))
     done = roundround("reproduce", "rope.fig1")
     assert done.code == 1
     assert "1 differ from the paper: rope.fig1" in done.err.splitlines()[-1]
@@ -124,7 +132,7 @@ def test_wrong_words_get_one_line(roundround: Callable[..., Done], monkeypatch: 
 
 
 def test_all_stands_for_every_item() -> None:
-    assert list(chosen(["all", "rope.fig2"])) == names()
+    assert list(chosen(["all", "rope.fig2"])) == figure_names()
     assert list(chosen(["rope.fig2", "rope.fig1", "rope.fig2"])) == ["rope.fig2", "rope.fig1"]
     with pytest.raises(UserError):
         chosen(["rope.fig"])
@@ -149,30 +157,32 @@ def test_the_published_maps_have_the_paper_s_shape() -> None:
 
 
 def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
-    entries = {entry.name: entry for entry in ledger.read(ROOT / "docs" / "reproduction")}
+    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "reproduction")}
     assert entries
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    assert page == report.page_of(in_order(), entries), "roundround reproduce --write-docs writes it"
+    assert page == report.page_of(FIGURES, entries), "roundround reproduce --write-docs writes it"
 
 
 def test_the_readme_says_the_counts_of_the_page() -> None:
-    entries = {entry.name: entry for entry in ledger.read(ROOT / "docs" / "reproduction")}
+    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "reproduction")}
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"**Reproduce.** {report.summary(in_order(), entries)}" in readme
+    assert f"**Reproduce.** {report.summary(FIGURES, entries)}" in readme
 
 
 def test_what_is_said_of_gemma_3_stands_on_its_page() -> None:
     page = (ROOT / "docs" / "gemma3.md").read_text(encoding="utf-8")
-    assert {item for item in GEMMA_3 if ITEMS[item].model is None} == set()
-    for name, text in GEMMA_3.items():
+    relatives = {name: figure.relative for name, figure in FIGURES.items() if figure.relative}
+    assert len(relatives) == 11
+    for name, text in relatives.items():
+        assert FIGURES[name].model is not None
         assert [n for n in re.findall(r"\d+\.\d+", text) if n not in page] == [], name
 
 
 def test_the_page_says_how_many_were_made_of_the_papers_own_models() -> None:
-    (entry,) = [e for e in ledger.read(ROOT / "docs" / "reproduction") if e.name == "rope.fig3"]
-    assert report.summary(in_order(), {"rope.fig3": entry}).endswith("measured on the paper's own model: none.")
+    (entry,) = [e for e in read_entries(ROOT / "docs" / "reproduction") if e.name == "rope.fig3"]
+    assert report.summary(FIGURES, {"rope.fig3": entry}).endswith("measured on the paper's own model: none.")
     own = replace(entry, is_the_papers=True)
-    assert report.summary(in_order(), {"rope.fig3": own}).endswith("measured on the paper's own model: 1.")
+    assert report.summary(FIGURES, {"rope.fig3": own}).endswith("measured on the paper's own model: 1.")
 
 
 def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(here: Path) -> None:
@@ -181,7 +191,7 @@ def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(her
         invocation = Invocation(
             verb="reproduce", directory=here, overrides=list(overrides), choices={"model": overrides[0].split("=")[1]}
         )
-        subject = subject_of(ITEMS["rope.fig3"], cfg, invocation)
+        subject = subject_of(FIGURES["rope.fig3"], cfg, invocation)
         assert subject is not None
         return subject
 
@@ -189,3 +199,57 @@ def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(her
     assert not of("model=gemma-7b", "model.path=/somewhere/else").is_the_papers
     assert of("model=hf", "model.path=/models/mine").name == "mine"
     assert not of("model=stories260k").is_the_papers
+
+
+# -- what a figure is made from
+
+
+def runner(directory: Path) -> Runner:
+    config = ReproduceConfig(device="cpu", trust=False, outputs="outputs")
+    return Runner(config, Invocation(verb="reproduce", directory=directory, overrides=[], choices={}))
+
+
+def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
+    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = roundround("max-retrieval", *QUICK, "device=cpu")
+    started: list[list[str]] = []
+    monkeypatch.setattr(reproduce, "start", lambda words: started.append(words) or Path("new"))
+    ours = runner(done.directory)
+    assert ours("max-retrieval", *QUICK) == done.directory
+    assert ours("max-retrieval", *QUICK, "seed=7") == Path("new")
+    (done.directory / "run.json").write_text(json.dumps({**done.manifest, "status": "interrupted"}))
+    assert ours("max-retrieval", *QUICK) == Path("new")
+    assert [made.taken for made in ours.made] == [True, False, False]
+    assert started == [
+        ["max-retrieval", *QUICK, "seed=7", "logger=none", "trust=false", "device=cpu", "outputs=outputs"],
+        ["max-retrieval", f"resume={done.directory}", "logger=none", "outputs=outputs"],
+    ]
+
+
+def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
+    directory = runner(here)("theory", "claim=[rope.lemma_a_3]")
+    assert json.loads((directory / "run.json").read_text())["status"] == "done"
+
+
+def test_a_verb_that_is_refused_says_so(here: Path) -> None:
+    with pytest.raises(AlreadySaid, match="was refused"):
+        start(["train", "pe=pope"])
+
+
+def test_a_signal_reaches_the_verb_before_it_is_obeyed(here: Path) -> None:
+    def signal_once_it_runs() -> None:
+        deadline = time.monotonic() + 60
+        while not list(here.glob("outputs/*/*/*/metrics.jsonl")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handlers = on_signals(interrupt)  # what would end the tests ends the test
+    threading.Thread(target=signal_once_it_runs).start()
+    try:
+        with pytest.raises(Interrupted):
+            start(["max-retrieval", "seeds=2", "model.width=8", "max_steps=5000", "logger=none", "device=cpu"])
+    finally:
+        put_back(handlers)
+    (manifest,) = Path("outputs").glob("max-retrieval/*/*/run.json")
+    assert json.loads(manifest.read_text())["status"] == "interrupted"

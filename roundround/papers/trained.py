@@ -1,91 +1,110 @@
-"""Rows of attention for the statements about softmax: of logits that are given, of keys that are alike, of a model.
+"""Trained models for the statements that can be asked of one: queries, keys and rows of attention, seen in their calls.
 
-All weights come from this program's own normalisers. Shapes: H heads, R rows, K keys, C head channels.
+Shapes: B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.kernels import repeated
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.attention.row_measures import entropy_of_logits, extreme_logits, shannon_entropy
-from roundround.probing.probe import run
-from roundround.probing.probed_model import ProbedModel, watching
+from roundround.attention.keys import AttentionShape
+from roundround.attention.row_measures import entropy_of_logits, extreme_logits
+from roundround.model.decoder import Decoder
+from roundround.papers.claim import Trained
+from roundround.pe.rope import RoPE
+from roundround.probing.layout import PAIRINGS, Layout
+from roundround.probing.probe import observe, run
+from roundround.probing.probed_model import ProbedDecoder, ProbedModel, watching
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
-from roundround.softmax.temperature import Temperature
+from roundround.support.packaged import packaged_models
 
-SHAPE = AttentionShape(n_heads=1, n_key_heads=1, head_dim=16, d_model=16, layer=0, train_length=2048)
 FEWEST = 8  # keys of a row that is held against a bound
 MOST_TEXTS, MOST_ROWS = 8, 64  # of a model's texts, and rows of each, spread evenly
+FIRST_TOKEN = 1  # of stories260k: <s>
 
 
-def weights(logits_RK: Tensor, softmax: AttentionSoftmax | None = None) -> Tensor:
-    """Weights of rows that see all their keys, by the plain softmax where no other is given: [R, K]."""
-    visible_RK = torch.ones_like(logits_RK, dtype=torch.bool)
-    n_visible = visible_RK.sum(-1)[None, None, :, None]
-    softmax = Softmax(SHAPE) if softmax is None else softmax
-    return softmax.weights(logits_RK[None, None], visible_RK, {"n_visible": n_visible})[0, 0].detach()
+@dataclass(frozen=True)
+class Call:
+    """One layer's call of attention: rotated queries and keys, both for every head, and what multiplies q . k.
 
-
-def causal_weights(q_NC: Tensor, k_NC: Tensor) -> Tensor:
-    """Weights of a causal head with these queries and keys, rotated already, logits q . k: [N, N]."""
-    pos_1N = torch.arange(len(q_NC))[None]
-    keys = Keys(q_pos_BQ=pos_1N, k_pos_BK=pos_1N)
-    logits, visible = logits_of_rows(q_NC[None, None], k_NC[None, None], 1.0, keys, None, 0, len(q_NC))
-    return Softmax(SHAPE).weights(logits, visible, rows_between({}, visible, 0, len(q_NC)))[0, 0]
-
-
-def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
-    """The same at a fixed temperature."""
-    return weights(logits_RK, Temperature(SHAPE, temperature=temperature))
-
-
-def lone_weight(lead: float, n: float, softmax: RowScale | None = None) -> float:
-    """Weight of one key that leads n - 1 keys, all alike, by `lead`; any n: those are one key with ln(n - 1) more.
-
-    A row scale multiplies the lead, at the entropy that the row has without it.
+    window: keys of this text that a query sees at most, itself included; None for all.
     """
-    if softmax is not None:
-        one_11 = torch.ones(1, 1, 1, 1, dtype=torch.float64)
-        beta = softmax.beta(n * one_11, lambda: lone_entropy(lead, n) * one_11)
-        lead = lead if beta is None else lead * float(torch.as_tensor(beta).flatten()[0])
-    return float(weights(torch.tensor([[lead, math.log(n - 1)]], dtype=torch.float64))[0, 0])
+
+    q_BHTC: Tensor
+    k_BHTC: Tensor
+    scale: float
+    window: int | None
 
 
-def lone_entropy(lead: float, n: float) -> float:
-    """Entropy in nats of that row under the plain softmax: of one against the rest, and within the rest."""
-    share = lone_weight(lead, n)
-    of_two = shannon_entropy(torch.tensor([share, 1 - share], dtype=torch.float64))
-    return float(of_two) + (1 - share) * math.log(n - 1)
+def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> list[Call]:
+    """What every layer is called with for rows of (tokens, position of the first); float32 at least, on the CPU."""
+    found: dict[int, Call] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        q, k = (x if x.dtype == torch.float64 else x.float() for x in (part.cpu() for part in qkv[:2]))
+        k_of_heads = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        found[softmax.shape.layer] = Call(q, k_of_heads, options["scale"], options["keys"].window)
+
+    with torch.no_grad(), watching(probed.normalisers, take_in):
+        run(probed, rows)
+    return [found[layer] for layer in sorted(found)]
 
 
-def first_length(is_reached: Any, longest: float) -> float:
-    """Smallest whole n from 2 to `longest` at which `is_reached(n)`, which stays so once it is; infinite where none."""
-    low, high = 1, int(longest)
-    if not is_reached(high):
-        return math.inf
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_reached(middle) else (middle, high)
-    return float(high)
+def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    """Queries and keys of every layer before they are rotated, [H, T, C] each.
+
+    Nothing rotates at position 0, and a shift of all positions changes no layer's input: so each token in turn is put
+    there, in a row of its own.
+    """
+    at_zero = torch.arange(len(tokens))
+    rows = [(tokens, -place) for place in range(len(tokens))]
+    return [
+        (call.q_BHTC[at_zero, :, at_zero].transpose(0, 1), call.k_BHTC[at_zero, :, at_zero].transpose(0, 1))
+        for call in calls(probed, rows)
+    ]
 
 
-def slope(x: Sequence[float], y: Sequence[float] | Tensor) -> float:
-    """Of the straight line through the points, by least squares, in log-log."""
-    x_N = torch.tensor(x, dtype=torch.float64).log()
-    y_N = torch.as_tensor(y, dtype=torch.float64).log()
-    x_N = x_N - x_N.mean()
-    return float((x_N * (y_N - y_N.mean())).sum() / x_N.square().sum())
+def layouts(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> list[Layout]:
+    """How each layer pairs its channels: half-split in a decoder of this program, measured in any other model."""
+    if not isinstance(probed, ProbedDecoder):
+        return observe(probed, texts[:1], rows=False, entropy=False).layouts
+    tables, head_dim, found = probed.tables(), probed.normalisers[0].shape.head_dim, []
+    for layer in range(len(probed.normalisers)):
+        table = tables[layer % len(tables)]  # one for all layers, or one a layer
+        frequencies = torch.zeros(head_dim // 2, dtype=torch.float64)
+        frequencies[: len(table)] = table
+        found.append(Layout(frequencies, PAIRINGS[0], 2 * len(table)))
+    return found
+
+
+def stories260k() -> Trained:
+    """The trained model of the package in this program's own decoder, in float64, with one of its stories."""
+    from roundround.loading.llama_checkpoint import read_checkpoint  # transformers takes a second to import
+
+    checkpoint = read_checkpoint("stories260k")
+    nodes = checkpoint.nodes
+
+    def encoding(shape: AttentionShape) -> RoPE:
+        return RoPE(shape, theta=nodes.pe["theta"])
+
+    sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
+    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, make_encoding=encoding, make_softmax=Softmax)
+    checkpoint.load_into(decoder)
+    folder = packaged_models()["stories260k"]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    probed = ProbedDecoder("stories260k", decoder.double().eval(), tokenizer, FIRST_TOKEN)
+    story = (folder / "stories.txt").read_text(encoding="utf-8")[:1500]
+    return Trained(probed, [probed.tokens(story)[:256]])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +17,25 @@ from scipy import stats
 
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
 from roundround.papers.claim import Comparison, at_least, at_most, near, shown
-from roundround.papers.figures import ledger, perplexity, synthetic, table2, verdict
-from roundround.papers.figures.catalogue import ITEMS
-from roundround.papers.figures.item import Outcome
+from roundround.papers.figures import synthetic, table2
+from roundround.papers.figures.figure import (
+    JUDGED,
+    LEARNED,
+    NOT_TESTED,
+    Entry,
+    Outcome,
+    read_entries,
+    verdict_of,
+    write_entries,
+)
 from roundround.papers.figures.max_retrieval import compare
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
+from roundround.verbs.reproduce import FIGURES
 
 
 def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, signed: bool = True) -> str:
-    return verdict.of_number(replace(near("x", ours, published, margin, published, error), signed=signed))
+    return verdict_of(replace(near("x", ours, published, margin, published, error), signed=signed))
 
 
 def test_a_number_agrees_with_its_whole_interval_alone() -> None:
@@ -48,13 +56,13 @@ def test_a_number_differs_where_its_whole_interval_is_outside() -> None:
 @pytest.mark.parametrize("error", [math.inf, math.nan])
 def test_a_number_without_an_interval_tells_nothing(error: float) -> None:
     assert of(0.2, error) == "not told apart"
-    assert verdict.of_number(at_most("x", 0.0, 0.25, error)) == "not told apart"
+    assert verdict_of(at_most("x", 0.0, 0.25, error)) == "not told apart"
 
 
 def test_a_direction_can_have_its_sign_agree_and_no_more() -> None:
-    assert verdict.of_number(at_least("x", 0.9, 0.6)) == "sign agrees"
-    assert verdict.of_number(at_least("x", 0.7, 0.6, 0.2)) == "not told apart"
-    assert verdict.of_number(at_least("x", 0.3, 0.6, 0.2)) == "differs"
+    assert verdict_of(at_least("x", 0.9, 0.6)) == "sign agrees"
+    assert verdict_of(at_least("x", 0.7, 0.6, 0.2)) == "not told apart"
+    assert verdict_of(at_least("x", 0.3, 0.6, 0.2)) == "differs"
 
 
 def test_an_item_has_the_verdict_of_its_worst_number() -> None:
@@ -89,9 +97,9 @@ CURVES = {
 @pytest.mark.parametrize("name", CURVES)
 def test_a_fall_to_85_per_cent_of_the_amplitude_is_a_decay(name: str) -> None:
     curves_DN = CURVES[name]()
-    assert verdict.of_number(synthetic.without_decay("", curves_DN)) == "agrees"
+    assert verdict_of(synthetic.without_decay("", curves_DN)) == "agrees"
     fading_DN = curves_DN * (1 - 0.15 * synthetic.ENDS / 5000)
-    assert verdict.of_number(synthetic.without_decay("", fading_DN)) == "differs"
+    assert verdict_of(synthetic.without_decay("", fading_DN)) == "differs"
 
 
 @pytest.fixture
@@ -104,15 +112,15 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["rope.fig2", "rope.fig9"])
 def test_few_draws_do_not_show_that_nothing_decays(name: str, few: None) -> None:
-    found = ITEMS[name].make(None, None).comparisons  # type: ignore[arg-type]  # it runs no verb
-    assert {verdict.of_number(c) for c in found if "mean square from near" in c.what} == {"not told apart"}
+    found = FIGURES[name].make(None, None).comparisons  # type: ignore[arg-type]  # it runs no verb
+    assert {verdict_of(c) for c in found if "mean square from near" in c.what} == {"not told apart"}
 
 
 def test_a_smooth_decay_without_rope_is_not_figure_2(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fits all five values that were read off the figure; it does not wander about its own mean."""
     monkeypatch.setattr(synthetic, "aligned", lambda width, n_N: 0.28 * torch.exp(-n_N / 2200))
-    made = ITEMS["rope.fig2"].make(None, None)  # type: ignore[arg-type]
-    assert [c.what for c in made.comparisons if c.is_judged and verdict.of_number(c) == "differs"] == [
+    made = FIGURES["rope.fig2"].make(None, None)  # type: ignore[arg-type]
+    assert [c.what for c in made.comparisons if c.is_judged and verdict_of(c) == "differs"] == [
         "(a) deviation from the mean of neighbours"
     ]
 
@@ -154,9 +162,9 @@ def test_the_papers_own_error_widens_the_interval_where_its_p_is_known() -> None
 
 def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> None:
     of_gain = {error: compare(256, (81.3, 0.2), (1.9, error), 10)[1] for error in (0.1, 0.6, 2.0)}
-    assert [verdict.of_number(c) for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
-    assert verdict.of_number(compare(256, (81.3, 0.2), (0.8, 0.05), 10)[1]) == "agrees"
-    assert verdict.of_number(compare(256, (81.3, math.inf), (0.85, math.inf), 1)[0]) == "not told apart"
+    assert [verdict_of(c) for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
+    assert verdict_of(compare(256, (81.3, 0.2), (0.8, 0.05), 10)[1]) == "agrees"
+    assert verdict_of(compare(256, (81.3, math.inf), (0.85, math.inf), 1)[0]) == "not told apart"
 
 
 def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
@@ -170,7 +178,7 @@ def heat_maps(tmp_path: Path, gain: float, spread: float) -> str:
         sharp[:, -1] += gain + noise - noise.mean()
         weights |= {f"softmax.{n}": plain, f"adaptive_temperature.{n}": sharp}
     save_file(weights, tmp_path / "attention.safetensors")
-    return ITEMS["softmax.fig6"].make(lambda *_: tmp_path, None).verdict
+    return FIGURES["softmax.fig6"].make(lambda *_: tmp_path, None).verdict
 
 
 def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> None:
@@ -179,21 +187,22 @@ def test_a_heat_map_is_judged_with_the_interval_of_its_sets(tmp_path: Path) -> N
     assert heat_maps(tmp_path, gain=-0.05, spread=0.05) == "differs"
 
 
-def fitted(tmp_path: Path, by_seed: list[list[float]] | None, scale: float = 1.0) -> Outcome:
-    fit: dict[str, Any] = {"coefficients": [scale * c for c in PUBLISHED], "inputs": 9, "entropy_range": [0.1, 3.2]}
-    (tmp_path / "run.json").write_text(json.dumps({"fit": fit if by_seed is None else fit | {"by_seed": by_seed}}))
-    return ITEMS["softmax.fig5"].make(lambda *_: tmp_path, None)
+def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Outcome:
+    coefficients = [scale * c for c in PUBLISHED]
+    fit = {"coefficients": coefficients, "inputs": 9, "entropy_range": [0.1, 3.2], "by_seed": by_seed}
+    (tmp_path / "run.json").write_text(json.dumps({"fit": fit}))
+    return FIGURES["softmax.fig5"].make(lambda *_: tmp_path, None)
 
 
 def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
     seeds = [[share * c for c in PUBLISHED] for share in (0.99, 1.0, 1.01)]
     assert fitted(tmp_path, seeds).verdict == "agrees"
     assert fitted(tmp_path, seeds, scale=1.5).verdict == "differs"
-    assert fitted(tmp_path, None).verdict == "not told apart"  # a run of an earlier version
+    assert fitted(tmp_path, []).verdict == "not told apart"  # some seed had too few points
 
 
 def test_beta_beyond_the_fitted_entropies_is_told(tmp_path: Path) -> None:
-    told = {c.what: (c.ours, c.published) for c in fitted(tmp_path, None, scale=2.0).comparisons}
+    told = {c.what: (c.ours, c.published) for c in fitted(tmp_path, [], scale=2.0).comparisons}
     assert told["the quartic at 4 nats"] == pytest.approx((2 * 2.389, 2.389))
 
 
@@ -207,7 +216,7 @@ def sweep(of_pe: dict[str, list[float]]) -> table2.Sweep:
         {"metric": "perplexity", "verb": "eval", "pe": pe, "seed": seed, "length": n, "value": math.exp(3 + loss)}
         for pe, found in losses.items()
         for seed, loss in enumerate(found)
-        for n in perplexity.LENGTHS
+        for n in table2.LENGTHS
     )
 
 
@@ -217,8 +226,8 @@ def around_the_paper(spread: float) -> dict[str, list[float]]:
 
 
 def test_all_six_differences_of_table_2_are_judged() -> None:
-    judged = [c for c in perplexity.compare(sweep(around_the_paper(0.001))) if c.is_judged]
-    assert [verdict.of_number(c) for c in judged] == ["agrees"] * 6
+    judged = [c for c in table2.compare(sweep(around_the_paper(0.001))) if c.is_judged]
+    assert [verdict_of(c) for c in judged] == ["agrees"] * 6
     assert [c.what for c in judged if "256 tokens" not in c.what] == []
 
 
@@ -226,21 +235,19 @@ def test_all_six_differences_of_table_2_are_judged() -> None:
 def test_each_difference_of_table_2_can_fail(pe: str) -> None:
     found = around_the_paper(0.001)
     found[pe] = [loss + 0.05 for loss in found[pe]]
-    assert verdict.of_item(perplexity.compare(sweep(found))) == "differs"
+    assert Outcome("", table2.compare(sweep(found))).verdict == "differs"
 
 
 def test_a_wide_interval_of_table_2_has_its_sign_or_nothing() -> None:
-    judged = [c for c in perplexity.compare(sweep(around_the_paper(0.01))) if c.is_judged]
-    assert [verdict.of_number(c) for c in judged] == ["sign agrees", *["not told apart"] * 5]
+    judged = [c for c in table2.compare(sweep(around_the_paper(0.01))) if c.is_judged]
+    assert [verdict_of(c) for c in judged] == ["sign agrees", *["not told apart"] * 5]
 
 
 def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
     found = [Comparison("a", 1.0, 0.0, 2.0, 1.0, 0.5, True), at_least("b", 1.0, 0.0, math.inf)]
-    entry = ledger.Entry(
-        "rope.fig1", "agrees", "", found, "", "", None, True, [], None, 0.0, "2026-01-01T00:00:00+00:00"
-    )
-    ledger.write([entry], tmp_path)
-    assert ledger.read(tmp_path) == [entry]
+    entry = Entry("rope.fig1", "agrees", "", found, "", "", None, True, [], None, 0.0, "2026-01-01T00:00:00+00:00")
+    write_entries([entry], tmp_path)
+    assert read_entries(tmp_path) == [entry]
 
 
 # -- docs/length.md
@@ -268,18 +275,18 @@ def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: d
     for row in csv.DictReader((docs / "length" / f"{file}.csv").read_text(encoding="utf-8").splitlines()):
         if {"metric": "exact_match", "length": length, **of}.items() <= row.items():
             found.setdefault(row.get("optim.lr", ""), []).append(float(row["value"]))
-    learned = max(float(np.mean(values)) for values in found.values()) >= verdict.LEARNED
+    learned = max(float(np.mean(values)) for values in found.values()) >= LEARNED
     lines = (docs / "length.md").read_text(encoding="utf-8").splitlines()
     (said,) = [line.split("|")[-2].strip() for line in lines if line.startswith(f"| {begins}")]
-    assert said in (*verdict.JUDGED, verdict.NOT_TESTED)
-    assert learned == (said != verdict.NOT_TESTED)
+    assert said in (*JUDGED, NOT_TESTED)
+    assert learned == (said != NOT_TESTED)
 
 
 # -- docs/max_retrieval.md
 
 
 def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
-    entries = {entry.name: entry for entry in ledger.read(ROOT / "docs" / "reproduction")}
+    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "reproduction")}
     stored = {c.what: c for c in entries["softmax.table1"].comparisons}
     text = (ROOT / "docs" / "max_retrieval.md").read_text(encoding="utf-8")
     table = text.partition("p of the difference (Welch)")[2].partition("\n\n")[0].splitlines()[2:]
