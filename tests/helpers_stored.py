@@ -14,7 +14,7 @@ from conftest import ROOT
 from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
-from roundround.analysis.measurement_files import rows_of
+from roundround.analysis.load import rows_of
 
 DOCS = ROOT / "docs"
 Array = NDArray[np.float64]

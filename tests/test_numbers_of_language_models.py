@@ -10,7 +10,7 @@ from helpers_stored import DOCS, Values, check_claim, check_listed, text_of
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, holm, paired_p
-from roundround.analysis.measurement_files import rows_of
+from roundround.analysis.load import rows_of
 from roundround.papers.figures import table2
 
 NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}

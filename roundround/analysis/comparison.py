@@ -1,32 +1,133 @@
-"""A comparison: which settings vary, the mean over seeds of each, and differences to a baseline paired by seed."""
+"""What a comparison consists of: settings with the trials behind them, a row for each number, training curves."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from pandas import DataFrame
 
-from roundround.analysis.baseline import Baseline, baseline_of, values_of
-from roundround.analysis.groups import Group, groups_of, order
-from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
-from roundround.analysis.quality import rank
-from roundround.analysis.trials import Cell, LongTable, Trial
-from roundround.support.errors import UserError, nearest
+from roundround.analysis.choosing import is_same
+from roundround.analysis.intervals import half_width
+from roundround.analysis.load import GROUPS, Trial
+from roundround.analysis.past_run import PastRun
+from roundround.runs.leftovers import METRICS
+from roundround.support.errors import UserError
 
-STATISTICS = ("mean", "low", "high")
-OF_THE_DIFFERENCE = ("difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound")
+Array = NDArray[np.float64]
+
+MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
+HELD_OUT = "held_out_nats_per_token"
+POINTS = 200  # of a curve; a figure shows no more
+
+
+def order(value: Any) -> tuple[Any, ...]:
+    """A key that sorts numbers by size, then texts, then what is not there."""
+    if value is None:
+        return (2, "")
+    return (0, value) if isinstance(value, int | float) else (1, str(value))
+
+
+def words(settings: Mapping[str, Any]) -> str:
+    """Settings as one reads them: pe=rope, softmax=null."""
+    return ", ".join(f"{key}={shown(value)}" for key, value in settings.items()) or "all runs"
+
+
+def shown(value: Any) -> str:
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
+
+
+@dataclass(eq=False)
+class Group:
+    """The trials of one setting. settings: those that vary among the trials of its verb.
+
+    replaced: (earlier trial, later trial) of the same seed whose numbers differ; the later one's are taken.
+    """
+
+    verb: str | None
+    settings: dict[str, Any]
+    trials: list[Trial] = field(default_factory=list)
+    replaced: list[tuple[Trial, Trial]] = field(default_factory=list)
+
+    @cached_property
+    def name(self) -> str:
+        return words(self.settings)
+
+    @property
+    def seeds(self) -> list[Any]:
+        return sorted({trial.seed for trial in self.trials}, key=order)
+
+    @property
+    def sources(self) -> list[PastRun]:
+        """The runs that made the models, each once."""
+        return list({run.directory: run for run in (trial.source for trial in self.trials) if run is not None}.values())
+
+    @cached_property
+    def learns_a_task(self) -> bool:
+        """Whether a length is the task's own, which counts what its paper counts, and not tokens."""
+        return any(run.learns_a_task for run in self.sources)
+
+    @cached_property
+    def tokens_per_second(self) -> float | None:
+        """Of training, the mean over the models."""
+        speeds = [run.tokens_per_second for run in self.sources if run.tokens_per_second is not None]
+        return float(np.mean(speeds)) if speeds else None
+
+    @cached_property
+    def peak_memory(self) -> dict[str, int | None]:
+        """The most memory that one of the runs took, in bytes, by the names of MEMORY."""
+        peaks = [run.manifest.get("peak_memory") or {} for run in self.sources]
+        known = {name: [peak[key] for peak in peaks if peak.get(key) is not None] for name, key in MEMORY.items()}
+        return {name: max(some, default=None) for name, some in known.items()}
+
+
+def varying(trials: Iterable[Trial]) -> tuple[list[str], dict[str, list[str]]]:
+    """The settings that tell trials apart; and those that follow them, such as pe.theta pe: each with what it follows.
+
+    A setting follows others where they determine its value.
+    """
+    table = DataFrame([trial.settings for trial in trials], dtype=object)
+
+    def n_distinct(*keys: str) -> int:
+        return len(table[list(keys)].drop_duplicates())
+
+    keys = [key for key in table if n_distinct(key) > 1]
+    kept: list[str] = []
+    following: dict[str, list[str]] = {}
+    for key in sorted(keys, key=lambda key: (GROUPS.index(key) if key in GROUPS else len(GROUPS), key)):
+        if not kept or n_distinct(*kept, key) > n_distinct(*kept):
+            kept.append(key)
+        else:
+            following[key] = [name for name in kept if n_distinct(name, key) == n_distinct(name)] or list(kept)
+    return kept, following
+
+
+def values_of(groups: Iterable[Group]) -> dict[str, list[Any]]:
+    """The settings that vary, each with its values in order."""
+    found: dict[str, set[Any]] = {}
+    for group in groups:
+        for key, value in group.settings.items():
+            found.setdefault(key, set()).add(value)
+    return {key: sorted(some, key=order) for key, some in found.items()}
+
+
+def choices(groups: Iterable[Group]) -> str:
+    """What varies among groups, with the values, in words."""
+    listed = [f"{key} ({', '.join(map(shown, values))})" for key, values in values_of(groups).items()]
+    return f"the settings that vary are {', '.join(listed)}" if listed else "no setting varies among these runs"
 
 
 @dataclass(eq=False)
 class Row:
     """A metric at a place for one setting: mean over its seeds, and the difference to the baseline, paired by seed.
 
-    low, high and their like bound 95 % t intervals. None: there is no such number.
+    place: the coordinates, such as {"length": 512}. low, high and their like bound 95 % t intervals. None: there is no
+    such number.
     """
 
     metric: str
@@ -35,10 +136,10 @@ class Row:
     seeds: list[Any]
     values: list[float]
     baseline: Group | None
-    pairs: list[tuple[float, float]]  # of this setting and of the baseline, by seed
-    mean: float = np.nan
-    low: float | None = None
-    high: float | None = None
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: list[tuple[float, float]] = field(default_factory=list)  # of this setting and of the baseline, by seed
     difference: float | None = None
     difference_low: float | None = None
     difference_high: float | None = None
@@ -65,28 +166,57 @@ class Row:
             "verb": self.verb,
             **self.place,
             "settings": self.settings,
-            **{name: getattr(self, name) for name in STATISTICS},
+            "mean": self.mean,
+            "low": self.low,
+            "high": self.high,
             "n_seeds": self.n_seeds,
             "seeds": self.seeds,
             "values": self.values,
             "baseline": None if self.baseline is None else self.baseline.settings,
             "n_pairs": len(self.pairs),
-            **{name: getattr(self, name) for name in OF_THE_DIFFERENCE},
+            "difference": self.difference,
+            "difference_low": self.difference_low,
+            "difference_high": self.difference_high,
+            "p": self.p,
+            "p_holm": self.p_holm,
+            "p_is_bound": self.p_is_bound,
             "tokens_per_second": self.group.tokens_per_second,
             **self.group.peak_memory,
         }
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The settings of a baseline as they were typed. taken: nobody asked for it."""
+
+    wanted: Mapping[str, str]
+    taken: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join(self.words)
+
+    @property
+    def words(self) -> list[str]:
+        return [f"{key}={value}" for key, value in self.wanted.items()]
+
+    def is_met(self, group: Group) -> bool:
+        """Whether a group has all of its settings, those that do not vary included."""
+        settings = group.trials[0].settings
+        return all(is_same(settings.get(key), text) for key, text in self.wanted.items())
 
 
 @dataclass(eq=False)
 class Comparison:
     """Runs compared. settings: those that vary, each with its values. table: a row for each metric, place and setting.
 
-    groups: the settings with the runs behind them. baseline: what was asked for, or taken; None for none. remarks: what
-    a reader has to know. skipped: (run directory, why) of runs that are not in the numbers.
+    groups: the settings with the runs behind them. numbers: those that count, with the columns group (which of the
+    groups), metric, coordinates, seed, value. baseline: what was asked for, or taken; None for none. remarks: what a
+    reader has to know. skipped: (run directory, why) of runs that are not in the numbers.
     """
 
     settings: dict[str, list[Any]]
     groups: list[Group]
+    numbers: DataFrame
     table: list[Row]
     baseline: Baseline | None
     remarks: list[str] = field(default_factory=list)
@@ -101,116 +231,87 @@ class Comparison:
         """The rows as `results.json` has them."""
         return [row.record() for row in self.table]
 
-    def data_frame(self) -> Any:
+    def data_frame(self) -> DataFrame:
         """The rows as a DataFrame of pandas, with a column for each setting that varies and for each place."""
-        import pandas
-
         flat = []
         for row in self.table:
             record = row.record()
             baseline = None if row.baseline is None else row.baseline.name
             flat.append({**record.pop("settings"), **record, "baseline": baseline})
-        return pandas.DataFrame(flat)
+        return DataFrame(flat)
 
 
-def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Sequence[str] = ()) -> Comparison:
-    """The comparison of the trials of a long table, without remarks.
+# -- training curves
 
-    baseline: as it is typed, such as ["pe=rope"]; none for what `baseline_of` takes, ["none"] for none. metrics: those
-    to compare, none for all. Raises UserError for a metric that was not measured, or a baseline that matches nothing.
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The held-out loss of a setting by training tokens, [P]: mean over its seeds, and half of the 95 % interval.
+
+    half: NaN where there is one seed.
     """
-    by_verb: dict[str | None, list[Trial]] = defaultdict(list)
-    for trial in table.trials:
-        by_verb[trial.verb].append(trial)
-    groups = {verb: groups_of(trials) for verb, trials in by_verb.items()}
-    everyone = [group for some in groups.values() for group in some]
-    measured = {metric for group in everyone for metric, _ in group.numbers}
-    for metric in metrics:
-        if metric not in measured:
-            raise UserError(f"metric={metric} was not measured{nearest(metric, measured)}")
-    chosen = baseline_of(baseline, groups)
-    rows = [row for some in groups.values() for row in rows_of(some, chosen, metrics)]
-    fill(rows)
-    correct(rows, groups, table.not_finite)
-    return Comparison(values_of(everyone), everyone, rows, chosen, skipped=table.skipped)
+
+    settings: dict[str, Any]
+    n_seeds: int
+    tokens: Array
+    mean: Array
+    half: Array
+
+    @property
+    def name(self) -> str:
+        return words(self.settings)
+
+    def record(self) -> dict[str, Any]:
+        """As comparison.json has it."""
+        sure = self.n_seeds > 1
+        return {
+            "settings": self.settings,
+            "metric": HELD_OUT,
+            "tokens": self.tokens.tolist(),
+            "mean": self.mean.tolist(),
+            "low": (self.mean - self.half).tolist() if sure else None,
+            "high": (self.mean + self.half).tolist() if sure else None,
+            "n_seeds": self.n_seeds,
+        }
 
 
-def rows_of(groups: Sequence[Group], baseline: Baseline | None, metrics: Sequence[str]) -> Iterable[Row]:
-    """The rows of the groups of one verb, without statistics: by metric, then by place, then by setting."""
-    met = [group for group in groups if baseline is not None and baseline.is_met(group)]
-    partner = {id(group): baseline.of(group, met) if baseline is not None else None for group in groups}
-    for metric, place in cells_of(groups, metrics):
-        for group in groups:
-            by_seed = group.numbers.get((metric, place))
-            if by_seed is None:
-                continue
-            other = partner[id(group)]
-            other = None if other is group else other
-            of_other = {} if other is None else other.numbers.get((metric, place), {})
-            seeds = sorted(by_seed, key=order)
-            pairs = [(by_seed[seed], of_other[seed]) for seed in seeds if seed in of_other]
-            yield Row(metric, dict(place), group, seeds, [by_seed[seed] for seed in seeds], other, pairs)
+def training_curves(groups: Sequence[Group]) -> tuple[list[Curve], list[str]]:
+    """The curves of the settings of training runs, else of those that made the models; and what could not be read.
 
-
-def cells_of(groups: Sequence[Group], metrics: Sequence[str]) -> list[Cell]:
-    """What was measured, the most telling metrics first, places in order."""
-    cells = dict.fromkeys(cell for group in groups for cell in group.numbers if not metrics or cell[0] in metrics)
-    first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(metric for metric, _ in cells))}
-
-    def place_in_table(cell: Cell) -> tuple[Any, ...]:
-        metric, place = cell
-        return rank(metric), first_seen[metric], len(place), [(key, order(value)) for key, value in place]
-
-    return sorted(cells, key=place_in_table)
-
-
-def fill(rows: Sequence[Row]) -> None:
-    """Give rows their statistics, all those with equally many seeds at once."""
-    for some in alike(rows, lambda row: len(row.values)):
-        values_SR = np.array([row.values for row in some]).T
-        for row, mean, half in zip(some, mean_of(values_SR), half_width(values_SR), strict=True):
-            row.mean = float(mean)
-            row.low, row.high = bounds(mean, half)
-    for some in alike([row for row in rows if row.pairs], lambda row: len(row.pairs)):
-        pairs_SR2 = np.array([row.pairs for row in some]).transpose(1, 0, 2)
-        mine_SR, theirs_SR = pairs_SR2[..., 0], pairs_SR2[..., 1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            difference_SR = mine_SR - theirs_SR
-            means, halves = mean_of(difference_SR), half_width(difference_SR)
-        tests = zip(*paired_p(mine_SR, theirs_SR), strict=True)
-        for row, mean, half, (p, is_bound) in zip(some, means, halves, tests, strict=True):
-            row.difference = float(mean) if np.isfinite(mean) else None
-            row.difference_low, row.difference_high = bounds(mean, half)
-            row.p, row.p_is_bound = None if np.isnan(p) else float(p), bool(is_bound)
-
-
-def correct(
-    rows: Sequence[Row], groups: Mapping[str | None, Sequence[Group]], not_finite: Mapping[str, Sequence[Path]]
-) -> None:
-    """Holm's correction over a family: all settings that are compared with a baseline at one metric and place.
-
-    Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
-    no row therefore (not_finite: the runs with such a number, by metric): what came out does not make a family smaller.
+    Where several settings of a look at models share their training, the first has its curve.
     """
-    for some in alike([row for row in rows if row.baseline], lambda row: (row.verb, row.metric, *row.place.items())):
-        cell = some[0].metric, tuple(some[0].place.items())
-        odd = {str(directory) for directory in not_finite.get(some[0].metric, ())}
-        lost = [group for group in groups[some[0].verb] if cell not in group.numbers]
-        n_lost = sum(any(trial.origin in odd for trial in group.trials) for group in lost)
-        corrected = holm([np.nan if row.p is None else row.p for row in some] + [np.nan] * n_lost)
-        for row, p in zip(some, corrected, strict=False):
-            row.p_holm = None if np.isnan(p) else p
+    curves: list[Curve] = []
+    damaged: list[str] = []
+    drawn: set[Path] = set()
+    for group in [group for group in groups if group.verb == "train"] or groups:
+        runs = [run for run in group.sources if run.verb == "train"]
+        if {run.directory for run in runs} <= drawn:
+            continue
+        drawn |= {run.directory for run in runs}
+        losses = [held_out_loss(run, damaged) for run in runs]
+        by_seed = DataFrame({n: loss for n, loss in enumerate(losses) if loss}).dropna().sort_index()  # what all have
+        if len(by_seed):
+            steps = list(range(0, len(by_seed), -(-len(by_seed) // POINTS)))
+            some = by_seed.iloc[steps if steps[-1] == len(by_seed) - 1 else [*steps, -1]]
+            values_SP = some.to_numpy(np.float64).T
+            tokens, mean = some.index.to_numpy(np.float64), values_SP.mean(0)
+            curves.append(Curve(group.settings, len(values_SP), tokens, mean, half_width(values_SP)))
+    return curves, damaged
 
 
-def bounds(mean: float, half: float) -> tuple[float, float] | tuple[None, None]:
-    """The ends of an interval; None where there is none, or where an end is larger than every float."""
-    low, high = float(mean) - float(half), float(mean) + float(half)
-    return (low, high) if math.isfinite(high - low) else (None, None)
-
-
-def alike(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterable[list[Row]]:
-    """The rows by their key."""
-    found: dict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[key(row)].append(row)
-    return found.values()
+def held_out_loss(run: PastRun, damaged: list[str]) -> dict[int, float]:
+    """Held-out loss by tokens of training. What is wrong with the file is added to `damaged`."""
+    path = run.directory / METRICS
+    try:
+        lines, n_damaged = run.metrics()
+    except UserError as error:
+        damaged.append(f"{error}: no training curve of this run")
+        return {}
+    if not lines and not path.exists():
+        damaged.append(f"{path} is not there: no training curve of this run")
+    if n_damaged:
+        damaged.append(f"{path} has {n_damaged} damaged line{'s' * (n_damaged != 1)}, passed over")
+    per_step = [run.settings.get(key) for key in ("batch_size", "model.train_length")]
+    tokens = int(np.prod(per_step)) if all(isinstance(n, int) for n in per_step) else 1  # type: ignore[arg-type]
+    found = ((line["step"], line.get(HELD_OUT)) for line in lines)
+    return {step * tokens: float(loss) for step, loss in found if isinstance(loss, int | float)}

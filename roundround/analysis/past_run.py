@@ -80,6 +80,20 @@ class PastRun:
         return self.verb == "train" and "train_examples" in (self.manifest["data"] or {})
 
     @property
+    def tokens_seen(self) -> int | None:
+        """Tokens that a finished training has read: steps x windows x length."""
+        factors = [self.settings.get(key) for key in ("trainer.max_steps", "batch_size", "model.train_length")]
+        return math.prod(factors) if all(isinstance(n, int) for n in factors) else None  # type: ignore[arg-type]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of a training; None for one that was resumed, because only its last part is timed."""
+        seconds, tokens = self.manifest.get("seconds_of_training"), self.tokens_seen
+        if tokens is None or self.manifest.get("resumed") or not isinstance(seconds, int | float) or seconds <= 0:
+            return None
+        return tokens / seconds
+
+    @property
     def train_lengths(self) -> tuple[int, int] | None:
         """Of a training: the shortest and the longest length it had, of text both its context; None where not known."""
         if self.verb != "train":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
-from roundround.analysis.baseline import choices
-from roundround.analysis.comparison import Comparison, Row
-from roundround.analysis.groups import Group, order, shown, varying, words
+from pandas import DataFrame
+
+from roundround.analysis.comparison import Comparison, Group, choices, order, shown, varying, words
 from roundround.analysis.intervals import error_widths
 from roundround.analysis.quality import direction
-from roundround.analysis.trials import Cell, Trial
 
 NAMED = 3  # of many
 ENOUGH = 3  # seeds
@@ -19,14 +17,15 @@ RATE = "optim.lr"
 
 
 def remarks_of(comparison: Comparison) -> list[str]:
-    """All that is to be said, one sentence an item."""
-    by_verb: dict[str | None, list[Group]] = defaultdict(list)
-    for group in comparison.groups:
-        by_verb[group.verb].append(group)
+    """All that a reader has to know, one sentence an item."""
     found = [*about_skipped(comparison.skipped), *about_baseline(comparison), *about_size(comparison)]
-    for groups in by_verb.values():
-        for say in (about_seeds, about_repeats, about_facts, about_company, about_gaps, about_rates):
-            found += say(groups)
+    for verb in dict.fromkeys(group.verb for group in comparison.groups):
+        own = [n for n, group in enumerate(comparison.groups) if group.verb == verb]  # they stand together
+        groups = [comparison.groups[n] for n in own]
+        numbers = comparison.numbers[comparison.numbers["group"].isin(own)]
+        numbers = numbers.assign(group=numbers["group"] - own[0])
+        found += [*about_seeds(groups, numbers), *about_repeats(groups), *about_facts(groups, numbers)]
+        found += [*about_confounded(groups), *about_gaps(groups, numbers), *about_rates(groups, numbers)]
     return list(dict.fromkeys(found))
 
 
@@ -54,7 +53,10 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     for name, row in apart.items():
         seeds = n_of(row.n_seeds, "seed")
         yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
-    without = dict.fromkeys(row.group.name for row in comparison.table if row.baseline and has_other_seeds(row))
+    measured = {(row.group, row.metric, *row.place.items()) for row in comparison.table}
+    unpaired = [row for row in comparison.table if row.baseline and not row.pairs]
+    there = [row for row in unpaired if (row.baseline, row.metric, *row.place.items()) in measured]
+    without = dict.fromkeys(row.group.name for row in there)
     if without:
         yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
 
@@ -67,24 +69,17 @@ def about_size(comparison: Comparison) -> Iterator[str]:
         yield f"{some(list(named))}: the numbers are too large for an interval (a run diverged?)"
 
 
-def has_other_seeds(row: Row) -> bool:
-    """Whether the baseline was measured there, with none of the seeds of this setting."""
-    there = (row.metric, tuple(row.place.items()))
-    return row.baseline is not None and not row.pairs and there in row.baseline.numbers
-
-
-def about_seeds(groups: Sequence[Group]) -> Iterator[str]:
-    verb = f"{groups[0].verb}: " if groups[0].verb else ""
-    counts = {group.name: max(map(len, group.numbers.values())) for group in groups}
-    one = [name for name, n in counts.items() if n == 1]
-    if one:
-        which = "every setting has" if len(one) == len(groups) else f"{some(one)} ha{'s' if len(one) == 1 else 've'}"
-        yield f"{verb}{which} one seed: no interval and no test; three seeds or more give them"
-    few = [name for name, n in counts.items() if 1 < n < ENOUGH]
-    if few:
-        which = "every setting has" if len(few) == len(groups) else f"{some(few)} ha{'s' if len(few) == 1 else 've'}"
-        wide = f"{error_widths(2):.1f} standard errors each way"
-        yield f"{verb}{which} two seeds: an interval of {wide}, which is very wide"
+def about_seeds(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
+    most = numbers.groupby(["group", "cell"]).size().groupby("group").max()
+    wide = f"{error_widths(2):.1f} standard errors each way"
+    for few, what in (
+        (most == 1, "one seed: no interval and no test; three seeds or more give them"),
+        ((most > 1) & (most < ENOUGH), f"two seeds: an interval of {wide}, which is very wide"),
+    ):
+        names = [groups[n].name for n in most.index[few]]
+        if names:
+            have = "every setting has" if few.all() else f"{some(names)} ha{'s' if len(names) == 1 else 've'}"
+            yield f"{label(groups, ':')}{have} {what}"
 
 
 def about_repeats(groups: Sequence[Group]) -> Iterator[str]:
@@ -99,36 +94,29 @@ def about_repeats(groups: Sequence[Group]) -> Iterator[str]:
         )
 
 
-def about_facts(groups: Sequence[Group]) -> Iterator[str]:
+def about_facts(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
     """What has to be equal for a fair comparison, and is not."""
     trials = [trial for group in groups for trial in group.trials]
-    verb = f"{groups[0].verb} " if groups[0].verb else ""
     for name in dict.fromkeys(name for trial in trials for name in trial.facts):
-        values = distribution(trials, name)
-        if len(values) > 1:
-            yield f"{verb}runs differ in the {name}: {some(values)}; differences between them may come from that"
-    targets = [cell for group in groups for cell in group.numbers if cell[0] == "scored_targets"]
-    for cell in dict.fromkeys(targets):
-        counts = {count for group in groups for count in group.numbers.get(cell, {}).values()}
+        origins: dict[str, dict[str, None]] = defaultdict(dict)
+        for trial in trials:
+            origins[trial.facts.get(name, "unknown")][trial.origin] = None
+        if len(origins) == 1:
+            continue
+        often, *rarer = sorted(origins, key=lambda value: -len(origins[value]))
+        listed = [f"{often} ({n_of(len(origins[often]), 'run')})"]
+        listed += [f"{v} ({n_of(len(origins[v]), 'run')}, such as {next(iter(origins[v]))})" for v in rarer]
+        yield (f"{label(groups)}runs differ in the {name}: {some(listed)}; differences between them may come from that")
+    for _, scored in numbers[numbers["metric"] == "scored_targets"].groupby("cell"):
+        counts = sorted(scored["value"].unique())
         if len(counts) > 1:
-            numbers = " and ".join(f"{count:,.0f}" for count in sorted(counts)[:NAMED])
-            yield f"{verb}runs were scored on different targets at {words(dict(cell[1]))}: {numbers} of them"
+            where = words(dict(scored["coordinates"].iloc[0]))
+            listed_counts = " and ".join(f"{count:,.0f}" for count in counts[:NAMED])
+            yield f"{label(groups)}runs were scored on different targets at {where}: {listed_counts} of them"
             return
 
 
-def distribution(trials: Iterable[Trial], name: str) -> list[str]:
-    """The values of a fact with the number of runs, the rarest with an example."""
-    origins: dict[str, dict[str, None]] = defaultdict(dict)
-    for trial in trials:
-        origins[trial.facts.get(name, "unknown")][trial.origin] = None
-    by_count = sorted(origins, key=lambda value: -len(origins[value]))
-    return [
-        f"{value} ({n_of(len(origins[value]), 'run')}{'' if place == 0 else f', such as {next(iter(origins[value]))}'})"
-        for place, value in enumerate(by_count)
-    ]
-
-
-def about_company(groups: Sequence[Group]) -> Iterator[str]:
+def about_confounded(groups: Sequence[Group]) -> Iterator[str]:
     """Settings that change together, so that nobody can tell which of them made a difference."""
     trials = [trial for group in groups for trial in group.trials]
     kept, following = varying(trials)
@@ -142,69 +130,69 @@ def about_company(groups: Sequence[Group]) -> Iterator[str]:
         yield f"{key} changes together with {' and '.join(leaders)} ({some(listed)}): a difference may come from either"
 
 
-def about_gaps(groups: Sequence[Group]) -> Iterator[str]:
+def about_gaps(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
     """Metrics and places that only some of the models have."""
-    trials: dict[tuple[int, Any], set[Any]] = {}
-    for n, group in enumerate(groups):
-        if group.verb == "max-retrieval" and group.trials[0].settings.get("softmax") is None:
-            continue  # numbers of the logits, which no normaliser has changed
-        for cell, by_seed in group.numbers.items():
-            for seed in by_seed:
-                trials.setdefault((n, seed), set()).add(cell)
-    counts = Counter(cell for cells in trials.values() for cell in cells)
-    verb = f"{groups[0].verb}: " if groups[0].verb else ""
-    told: set[str] = set()
-    for cell, count in counts.items():
-        metric, place = cell
-        if count == len(trials) or metric in told or not (direction(metric) or lacks_seeds(groups, cell)):
+    n_seeds = numbers.groupby(["cell", "group"]).size()
+    torn = {cell for (cell, group), n in n_seeds.items() if n < len(groups[group].seeds)}
+    if groups[0].verb == "max-retrieval":  # without a normaliser it has numbers of the logits, which none has changed
+        numbers = numbers[[groups[n].trials[0].settings.get("softmax") is not None for n in numbers["group"]]]
+    models = list(dict.fromkeys(zip(numbers["group"], numbers["seed"], strict=True)))
+    gaps: dict[str, list[DataFrame]] = defaultdict(list)
+    for _, here in numbers.groupby("cell"):
+        if len(here) < len(models):
+            gaps[here["metric"].iloc[0]].append(here)
+    for metric, frames in gaps.items():
+        # some seeds of a setting have it and others have not; facts of an encoding are not known of all
+        telling = [here for here in frames if direction(metric) or here["cell"].iloc[0] in torn]
+        if not telling:
             continue
-        told.add(metric)
-        n, seed = next(key for key, cells in trials.items() if cell not in cells)
-        without = f"{groups[n].name}{'' if seed is None else f', seed {seed}'}"
-        where = f" at {words(dict(place))}" if place else ""
-        also = sum(other[0] == metric and c < len(trials) for other, c in counts.items()) - 1
-        more = f" (and so at {n_of(also, 'more place')})" if also else ""
-        yield f"{verb}{metric}{where} is known of {count} of {len(trials)} models, not of {without}{more}"
+        here, coordinates = telling[0], telling[0]["coordinates"].iloc[0]
+        having = set(zip(here["group"], here["seed"], strict=True))
+        group, seed = min((model for model in models if model not in having), key=lambda model: model[0])
+        without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
+        where = f" at {words(dict(coordinates))}" if coordinates else ""
+        more = f" (and so at {n_of(len(frames) - 1, 'more place')})" if len(frames) > 1 else ""
+        share = f"{len(here)} of {len(models)} models"
+        yield f"{label(groups, ':')}{metric}{where} is known of {share}, not of {without}{more}"
 
 
-def lacks_seeds(groups: Sequence[Group], cell: Cell) -> bool:
-    """Whether some seeds of a setting have a number that others have not. Facts of an encoding are not known of all."""
-    return any(0 < len(group.numbers.get(cell, {})) < len(group.seeds) for group in groups)
-
-
-def about_rates(groups: Sequence[Group]) -> Iterator[str]:
+def about_rates(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
     """Whether the best learning rate lies on the edge of its grid, once for each setting of the rest."""
-    cells = [cell for group in groups for cell in group.numbers if direction(cell[0])]
-    if not cells or RATE not in groups[0].settings:
+    cells = numbers.drop_duplicates("cell").set_index("cell")[["metric", "coordinates"]]
+    cells = cells[cells["metric"].map(direction) != 0]
+    if cells.empty or RATE not in groups[0].settings:
         return
-    metric, first = min(dict.fromkeys(cells), key=lambda cell: (len(cell[1]), [order(value) for _, value in cell[1]]))
-    alike = {place for name, place in cells if name == metric and len(place) == len(first)}
-    places = sorted(alike, key=lambda place: [order(value) for _, value in place])
-    families: dict[str, list[Group]] = defaultdict(list)
-    for group in groups:
-        if isinstance(group.settings[RATE], int | float):
-            families[words({key: value for key, value in group.settings.items() if key != RATE})].append(group)
-    for name, family in families.items():
-        at_edge = [(place, rates) for place in places if (rates := rates_at_edge(family, (metric, place)))]
+    n_coordinates = cells["coordinates"].map(len)
+    metric = cells["metric"][n_coordinates.idxmin()]  # the most telling of those that are measured in least detail
+    chosen = cells.index[(cells["metric"] == metric) & (n_coordinates == n_coordinates.min())]
+    families: dict[str, dict[int, float]] = defaultdict(dict)
+    for n, group in enumerate(groups):
+        if isinstance(rate := group.settings[RATE], int | float):
+            families[words({key: value for key, value in group.settings.items() if key != RATE})][n] = rate
+    for name, rate_of in families.items():
+        own = numbers[numbers["cell"].isin(chosen) & numbers["group"].isin(rate_of)]
+        own = own.assign(rate=own["group"].map(rate_of), score=direction(metric) * own["value"])
+        at_edge = []
+        for _, here in own.groupby("cell"):
+            scores = here.groupby("rate")["score"].mean()
+            rates, best = list(scores.index), list(scores.index[scores == scores.max()])
+            if len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1]):
+                at_edge.append((here["coordinates"].iloc[0], best[0], rates))
         if at_edge:
-            place, (best, *rates) = at_edge[0]
-            edge, beyond = ("largest", "larger") if best == rates[-1] else ("smallest", "smaller")
+            coordinates, best_rate, rates = at_edge[0]
+            edge, beyond = ("largest", "larger") if best_rate == rates[-1] else ("smallest", "smaller")
             of = "" if name == "all runs" else f"{name}: "
-            where = f" at {words(dict(place))}" if len(places) > 1 else ""
-            also = f" (and so at {n_of(len(at_edge) - 1, 'more place')})" if len(at_edge) > 1 else ""
+            where = f" at {words(dict(coordinates))}" if len(chosen) > 1 else ""
+            more = f" (and so at {n_of(len(at_edge) - 1, 'more place')})" if len(at_edge) > 1 else ""
             yield (
-                f"{of}the best {RATE} by {metric}{where}, {best:g}, is the {edge} of "
-                f"{', '.join(f'{r:g}' for r in rates)}: a {beyond} one may be better{also}"
+                f"{of}the best {RATE} by {metric}{where}, {best_rate:g}, is the {edge} of "
+                f"{', '.join(f'{r:g}' for r in rates)}: a {beyond} one may be better{more}"
             )
 
 
-def rates_at_edge(family: Sequence[Group], cell: Cell) -> list[float]:
-    """The best rate and all rates in order, where that is the first or the last; nothing where others are as good."""
-    by_rate = {group.settings[RATE]: group.numbers[cell].values() for group in family if cell in group.numbers}
-    score = {rate: direction(cell[0]) * sum(values) / len(values) for rate, values in by_rate.items()}
-    best, rates = [rate for rate in score if score[rate] == max(score.values())], sorted(score)
-    at_edge = len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1])
-    return [best[0], *rates] if at_edge else []
+def label(groups: Sequence[Group], mark: str = "") -> str:
+    """The verb that the groups are of, as a sentence begins with it; nothing for those of a file."""
+    return f"{groups[0].verb}{mark} " if groups[0].verb else ""
 
 
 def some(items: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from roundround.analysis.filters import STATUSES
+from roundround.analysis.choosing import STATUSES
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.flags import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE
 from roundround.command_line.loggers import complete_list

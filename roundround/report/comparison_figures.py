@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.analysis.comparison import Comparison, Row
-from roundround.analysis.curves import Curve
-from roundround.analysis.groups import order, shown, words
+from roundround.analysis.comparison import Comparison, Curve, Row, order, shown, words
 from roundround.analysis.quality import direction, is_share
 from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
 from roundround.report.numbers import decimals_of, fixed

@@ -39,8 +39,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roundround.analysis.comparison import Comparison
-from roundround.analysis.curves import Curve
+from roundround.analysis.comparison import Comparison, Curve
 
 
 def summary(found: Comparison, curves: Sequence[Curve], figures: Sequence[Path]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from roundround.analysis.comparison import Comparison, Row
-from roundround.analysis.groups import shown
+from roundround.analysis.comparison import Comparison, Row, shown
 from roundround.analysis.quality import direction
 from roundround.report.numbers import decimals_of, fixed, shown_bytes, shown_p
 from roundround.support.errors import escaped

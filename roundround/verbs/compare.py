@@ -5,8 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from roundround.analysis.compare import compare as compared
-from roundround.analysis.comparison import Comparison
-from roundround.analysis.curves import training_curves
+from roundround.analysis.comparison import Comparison, training_curves
 from roundround.config.checked import checked
 from roundround.config.lab_book import CompareConfig
 from roundround.config.recorded import as_dict

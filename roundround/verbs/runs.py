@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
-from roundround.analysis.choosing import directories_of_all
-from roundround.analysis.filters import Filters, filters_of
-from roundround.analysis.past_run import PastRun, past_run
+from roundround.analysis.choosing import directories_of_all, filters_of, runs_in
 from roundround.report import lab_book as report
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest
@@ -26,29 +22,16 @@ def runs(names: list[str], values: dict[str, str]) -> None:
         raise UserError(f"no format={form}{nearest(form, FORMATS)}")
     filters = filters_of(values)
     directories = directories_of_all(names, outputs)
-    damaged: list[str] = []
-    passing = taken(directories, filters, damaged)
-    found = list(islice(passing, limit))
+    damaged: list[tuple[str, str]] = []
+    found = list(islice(runs_in(directories, filters, damaged), limit))
     if len(found) != limit:  # all have been seen
         filters.check()
     if form == "json":
         print_result(json.dumps([report.as_record(run) for run in found]))
     else:
         report.show_runs(found, n_runs=len(directories), all_seen=len(found) != limit)
-    for line in damaged:
-        print_status(f"passed over: {line}")
-
-
-def taken(directories: list[Path], filters: Filters, damaged: list[str]) -> Iterator[PastRun]:
-    """The runs that pass the filters, read one at a time; a line for each that is damaged."""
-    for directory in directories:
-        try:
-            run = past_run(directory)
-        except UserError as error:
-            damaged.append(str(error))
-            continue
-        if filters.take(run):
-            yield run
+    for _, why in damaged:
+        print_status(f"passed over: {why}")
 
 
 def limit_of(text: str) -> int | None:

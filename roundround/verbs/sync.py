@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roundround.analysis.choosing import directories_of_all, past_runs
+from roundround.analysis.choosing import directories_of_all, filters_of, runs_in
 from roundround.analysis.past_run import PastRun
 from roundround.runs.loggers.wandb import has_login
 from roundround.runs.loggers.wandb_sync import is_synced, offline_files, upload
@@ -19,9 +19,11 @@ def sync(names: list[str], values: dict[str, str]) -> None:
             raise UserError(f"no key {key}{nearest(key, ['outputs'])}")
     if not names:
         raise UserError("give runs: a run directory, a sweep, a folder of runs such as outputs, or last")
-    runs, damaged = past_runs(directories_of_all(names, values.get("outputs", "outputs")))
-    for line in damaged:
-        print_status(f"passed over: {line}")
+    damaged: list[tuple[str, str]] = []
+    directories = directories_of_all(names, values.get("outputs", "outputs"))
+    runs = list(runs_in(directories, filters_of({}), damaged))
+    for _, why in damaged:
+        print_status(f"passed over: {why}")
     missing = {run.directory: files for run in runs if (files := to_upload(run))}
     if not missing:
         if not any(offline_files(run.directory) for run in runs):

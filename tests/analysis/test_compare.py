@@ -12,8 +12,7 @@ import pytest
 from helpers_compare import write_curve, write_eval, write_results, write_train
 
 from roundround.analysis.compare import compare
-from roundround.analysis.comparison import Comparison, Row
-from roundround.analysis.curves import training_curves
+from roundround.analysis.comparison import Comparison, Row, training_curves
 from roundround.support.errors import UserError
 
 

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 from helpers_runs import write_run
 
-from roundround.analysis.filters import filters_of
+from roundround.analysis.choosing import filters_of
 from roundround.analysis.past_run import PastRun, past_run
 from roundround.support.errors import UserError
 

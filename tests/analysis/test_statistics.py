@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from helpers_compare import write_eval, write_train
+from pandas import concat
 from scipy import stats
 
-from roundround.analysis.compare import compare
-from roundround.analysis.comparison import Comparison, Row, comparison_of
+from roundround.analysis.compare import compare, comparison_of
+from roundround.analysis.comparison import Comparison, Row
 from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
+from roundround.analysis.load import LongTable, Trial, frame_of
 from roundround.analysis.remarks import remarks_of
-from roundround.analysis.trials import LongTable, Trial
 from roundround.report.comparison_tables import sheets
 
 COPY = ROOT / "docs" / "length" / "copy.csv"
@@ -23,13 +24,12 @@ COPY = ROOT / "docs" / "length" / "copy.csv"
 
 def trials(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
     """One number for each encoding and seed."""
-    cell = (metric, (("length", 256),))
     return LongTable(
-        [
-            Trial(None, {"pe": pe}, seed, "made up", numbers={cell: value})
+        frame_of(
+            (Trial(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
             for pe, by_seed in numbers.items()
             for seed, value in by_seed.items()
-        ]
+        )
     )
 
 
@@ -147,9 +147,8 @@ def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_pat
 
 def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
     table = trials({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
-    for trial in table.trials:
-        trial.numbers["accuracy", ()] = next(iter(trial.numbers.values())) / 10
-    rows = comparison_of(table, ["pe=rope"]).table
+    more = table.numbers.assign(metric="accuracy", coordinates=[()] * 9, value=table.numbers["value"] / 10)
+    rows = comparison_of(LongTable(concat([table.numbers, more])), ["pe=rope"]).table
     for metric in ("perplexity", "accuracy"):
         ps = sorted((row.p, row.p_holm) for row in rows if row.metric == metric and row.p is not None)
         assert [q for _, q in ps] == pytest.approx([2 * ps[0][0], max(2 * ps[0][0], ps[1][0])])

@@ -1,0 +1,341 @@
+"""Runs, and files of measurements, as one long table: a row for each number, with the trial that it belongs to.
+
+A trial is one seed of one setting, as one run or one file has it. What a record of `results.json` says beside its
+metric and value is a setting (what the model is), or a coordinate (where the number was taken: context length, task,
+layer, head).
+
+A csv or jsonl file is of settings, seed, metric, length, value. A row is one number: `value` is needed; `metric` (else
+"value"), `seed`, `verb` and the coordinates `length`, `n`, `task` and `texts` mean what they mean in `results.json`;
+every other column is a setting.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame
+
+from roundround.analysis.choosing import directories_of_all, filters_of, is_one_of, runs_in
+from roundround.analysis.past_run import SIZES, PastRun, is_number
+from roundround.config.recorded import flat
+from roundround.runs.identity import NAMES, cell
+from roundround.support.errors import UserError, nearest, one_line, printable
+from roundround.support.files import parse_json, read_text
+
+Coordinates = tuple[tuple[str, Any], ...]
+
+COMPARED = ("train", "eval", "probe", "max-retrieval")  # verbs that measure a model
+COORDINATES = ("length", "n", "task", "texts")  # where a number was taken, though a config may have a key of this name
+GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
+ENDINGS = (".csv", ".jsonl")
+NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
+# keys of a config, with all below them, that change no number, or that a record says better
+NOT_SETTINGS = {
+    *("run", "resume", "outputs", "logger", "trust", "device", "hydra", "seed", "seeds", "experiment", "compile"),
+    *("table", "batch_tokens", "checkpoint_every", "normalisers", "evaluate", "test_sizes", "dispersion", "rows"),
+    *("entropy", "trainer.accelerator", "trainer.devices", "trainer.log_every_n_steps", "trainer.strategy", "bos"),
+    *("trainer.peak_flops", "log_every", "prompt", *COORDINATES),
+}
+# of a record: what says how it was measured, and what was found beside the number
+NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
+NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
+NOT_COORDINATES |= {"split", "context"}  # context: a task's length in tokens
+
+
+@dataclass(eq=False)
+class Trial:
+    """One seed of one setting. The facts must be equal among trials for a fair comparison.
+
+    origin: the run directory, or the file. source: the run that made the model; of a pretrained model the one that
+    measured it; None in a file.
+    """
+
+    verb: str | None
+    settings: dict[str, Any]
+    seed: int | str | None
+    origin: str
+    started: datetime | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    source: PastRun | None = None
+
+
+Number = tuple[Trial, str, Coordinates, float]
+
+
+@dataclass
+class LongTable:
+    """`numbers` has the columns trial, metric, coordinates and value. The rest is what was passed over, and why."""
+
+    numbers: DataFrame
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # run directory, why
+    not_finite: dict[str, list[str]] = field(default_factory=dict)  # metric: run directories
+    remarks: list[str] = field(default_factory=list)
+
+
+def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
+    """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
+    files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
+    others = [word for word in words if Path(word) not in files]
+    filters = filters_of({key: text for key, text in where.items() if key not in COORDINATES})
+    numbers: list[Number] = []
+    table = LongTable(DataFrame())
+    directories = directories_of_all(others, outputs, *COMPARED) if others or not files else []
+    numbers += numbers_of_runs(runs_in(directories, filters, table.skipped), table)
+    for file in files:
+        if filters.asked:
+            raise UserError(f"{min(filters.asked)}= chooses among runs, and {file} holds none")
+        numbers += [number for number in numbers_of_file(file) if filters.admit(number[0].settings)]
+    filters.check()
+    for key, text in where.items():
+        if key in COORDINATES and numbers:
+            numbers = taken_at(numbers, key, text.split(","))
+    if not numbers:
+        example = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else ""
+        raise UserError(f"no finished run has results to compare ({example or 'none chosen'})")
+    table.numbers = frame_of(numbers)
+    return table
+
+
+def frame_of(numbers: Iterable[Number]) -> DataFrame:
+    return DataFrame(numbers, columns=["trial", "metric", "coordinates", "value"])
+
+
+def taken_at(numbers: list[Number], key: str, wanted: Sequence[str]) -> list[Number]:
+    """The numbers that were taken at these values of a coordinate. UserError where none was."""
+    values = [dict(coordinates).get(key) for _, _, coordinates, _ in numbers]
+    kept = [number for number, value in zip(numbers, values, strict=True) if is_one_of(value, wanted)]
+    if not kept:
+        measured = {str(value) for value in values if value is not None}
+        raise UserError(f"nothing was measured at {key}={','.join(wanted)}{nearest(','.join(wanted), measured)}")
+    return kept
+
+
+# -- runs
+
+
+def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Number]:
+    """The numbers of finished runs that measure a model; the table is told of the others."""
+    others: Counter[str] = Counter()
+    for run in runs:
+        if run.verb not in COMPARED:
+            others[run.verb] += 1
+        elif run.status != "done":
+            table.skipped.append((str(run.directory), run.status))
+        else:
+            try:
+                yield from numbers_of(run, table)
+            except UserError as error:
+                table.skipped.append((str(run.directory), str(error)))
+    for metric, (first, *more) in table.not_finite.items():
+        also = f" and of {len(more):,} more run{'s' * (len(more) > 1)}" if more else ""
+        table.remarks.append(f"{metric} of {first}{also} is not finite somewhere, and left out there")
+    if others:
+        listed = ", ".join(f"{n:,} of {verb}" for verb, n in others.items())
+        table.remarks.append(f"passed over: runs that measure no model ({listed})")
+
+
+def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
+    """The numbers of one finished run. UserError where its results are damaged."""
+    records = run.results()
+    if not records:
+        table.skipped.append((str(run.directory), "it has no results.json"))
+    trained = run if run.verb == "train" else run.measured
+    settings = {key: as_cell(value) for key, value in run.settings.items() if is_setting(key)}
+    facts = facts_of(run, trained)
+    trials: dict[tuple[Any, ...], Trial] = {}
+    found: dict[tuple[Trial, str, Coordinates], set[float]] = {}
+    split: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+    not_finite = set()
+    for record in records:
+        value = record["value"]
+        if not is_number(value):
+            if value in ("nan", "inf", "-inf") or (isinstance(value, float) and not math.isfinite(value)):
+                not_finite.add(record["metric"])
+            continue
+        keys = tuple(record)
+        if keys not in split:
+            split[keys] = split_keys(keys, run.settings)
+        own, others = split[keys]
+        if run.verb == "max-retrieval" and "seed" not in record:  # over all seeds
+            continue
+        seed = as_cell(record.get("seed"))
+        mine = {key: as_cell(record[key]) for key in own}
+        trial = trials.setdefault(
+            (seed, *mine.values()),
+            Trial(run.verb, settings | mine, seed, str(run.directory), run.started, facts, trained or run),
+        )
+        # `first_token` of eval is how the text was read, unless it is true or false
+        there = ((key, record[key]) for key in others if key != "first_token" or isinstance(record[key], bool))
+        coordinates = tuple((key, as_cell(value)) for key, value in there if value is not None)
+        found.setdefault((trial, record["metric"], coordinates), set()).add(float(value))
+    for metric in sorted(not_finite):
+        table.not_finite.setdefault(metric, []).append(str(run.directory))
+    twice = dict.fromkeys((metric, where) for (_, metric, where), values in found.items() if len(values) > 1)
+    table.remarks += [
+        f"{run.directory} has two values of {metric} at one place, which is left out" for metric, _ in twice
+    ]
+    return [(*key, min(values)) for key, values in found.items() if key[1:] not in twice]
+
+
+def as_cell(value: Any) -> Any:
+    """A value of anybody's as a table can group by it: lists and mappings as text."""
+    return str(value) if isinstance(value, dict) else cell(value)
+
+
+def split_keys(keys: Iterable[str], known: Collection[str]) -> tuple[list[str], list[str]]:
+    """Of the keys of a record: those that name the model, which the record knows best, and its coordinates.
+
+    known: the settings of its run, which say nothing new.
+    """
+    own = [key for key in keys if key in NAMES or key.startswith("softmax.")]
+    no_coordinates = {*own, *known, *NOT_COORDINATES, *NOT_SETTINGS}
+    rest = (key for key in keys if key in COORDINATES or ("." not in key and key not in no_coordinates))
+    return own, sorted(rest)
+
+
+def is_setting(key: str) -> bool:
+    if key.partition(".")[0] in NOT_SETTINGS or key in NOT_SETTINGS or "/" in key or "@" in key:
+        return False
+    return not key.endswith(("._target_", ".kind"))
+
+
+def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
+    """What has to be equal among runs that are compared, in words."""
+    made = (trained or run).manifest
+    facts = {"version of roundround": str(made["roundround"])}
+    facts["version of torch"] = str((made.get("versions") or {}).get("torch"))
+    git = made.get("git") or {}
+    if git.get("commit"):
+        facts["version of the code (git commit)"] = (
+            f"{str(git['commit'])[:10]}{' with changes' if git.get('dirty') else ''}"
+        )
+    data = run.manifest.get("data") or {}
+    if trained is not run and "corpus_hash" in data:
+        facts["text that was measured (corpus hash)"] = str(data["corpus_hash"])[:12]
+    read = [
+        f"{key.replace('_', ' ')} {run.manifest[key]}"
+        for key in ("first_token", "joining_token")
+        if key in run.manifest
+    ]
+    if read:
+        apart = ["documents apart"] if run.manifest.get("separate_documents") else []
+        special = ["special tokens read"] if run.manifest.get("special_tokens") == "read" else []  # else plain, as ever
+        facts["reading of the text"] = ", ".join([*read, *apart, *special])
+    if trained is None or trained.verb != "train":
+        return facts
+    data, tokens = trained.manifest["data"] or {}, trained.tokens_seen
+    task = trained.learns_a_task
+    measured = f"{data.get('validation_examples')} examples"
+    if not task:
+        measured = f"{trained.settings.get('validation_tokens')} tokens"
+    return facts | {
+        f"{'task' if task else 'training text'} (corpus hash)": str(data.get("corpus_hash"))[:12],
+        "tokenizer (hash)": str(data.get("tokenizer_hash"))[:12],
+        "end of the training": trained.status.partition(":")[0],
+        "device of the training": str(trained.manifest.get("device")),
+        "tokens seen in training": "unknown" if tokens is None else f"{tokens:,}",
+        "rule for the best checkpoint": f"validated every {trained.settings.get('validate_every')} steps on {measured}",
+    }
+
+
+# -- files
+
+
+def numbers_of_file(path: Path) -> list[Number]:
+    """The numbers of a file. UserError for one that cannot be read, a row without a number, and one that is twice."""
+    trials: dict[tuple[Any, ...], Trial] = {}
+    found: dict[tuple[Trial, str, Coordinates], tuple[int, float]] = {}
+    for line, raw in rows_of(path):
+        row = {key: item if key == "value" else cell(item) for key, item in raw.items()}
+        for key in ("value", *SIZES):
+            if not is_number(row.get(key)) and (key == "value" or row.get(key) is not None):
+                raise UserError(f"{path}, line {line}: {key}={printable(str(row[key]), 40)} must be a finite number")
+        settings = {key: item for key, item in row.items() if key not in NO_SETTINGS}
+        which = (row.get("verb"), row.get("seed"), *settings.items())
+        trial = trials.setdefault(which, Trial(row.get("verb"), settings, row.get("seed"), str(path)))
+        coordinates = tuple((key, row[key]) for key in sorted(COORDINATES) if row.get(key) is not None)
+        metric, value = str(row.get("metric") or "value"), float(row["value"])
+        first, before = found.setdefault((trial, metric, coordinates), (line, value))
+        if before != value:
+            raise UserError(
+                f"{path}, lines {first} and {line}: two values of {metric} for the same settings, seed and place; "
+                "tell them apart by a column"
+            )
+    if not found:
+        raise UserError(f"{path} has no row with a value")
+    return [(*key, value) for key, (_, value) in found.items()]
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file by their columns, each with its line. UserError where it cannot be read."""
+    try:
+        text = read_text(path).removeprefix("\ufeff")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    yield from rows_of_jsonl(path, text) if path.suffix == ".jsonl" else rows_of_csv(path, text)
+
+
+def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line, object_pairs_hook=named_once)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: no json: {one_line(error)}") from error
+        if not isinstance(row, dict) or "value" not in row:
+            raise UserError(
+                f"{path}, line {number}: a row names a value: metric, value, seed, length, and its settings"
+            )
+        settings = row.pop("settings", None)
+        own, nested = flat(row), flat(settings) if isinstance(settings, dict) else {}
+        if both := own.keys() & nested.keys():
+            raise UserError(f"{path}, line {number}: {min(both)} stands in settings and beside it; leave one out")
+        yield number, own | nested
+
+
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of json. ValueError for a key that it has twice, of which Python keeps the last one."""
+    for key, _ in pairs:
+        if sum(key == other for other, _ in pairs) > 1:
+            raise ValueError(f"it has the key {key} twice")
+    return dict(pairs)
+
+
+def rows_of_csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        columns = list(reader.fieldnames or [])
+        if "value" not in columns:
+            raise UserError(f"{path} has no column 'value'; its columns are {', '.join(columns)}")
+        for name in columns:
+            if not name or columns.count(name) > 1:
+                wrong = f"the column {name} twice" if name else "a column without a name"
+                raise UserError(f"{path} has {wrong}; leave one out")
+        for row in reader:
+            if None in row or None in row.values():
+                raise UserError(f"{path}, line {reader.line_num}: not as many cells as there are columns")
+            yield reader.line_num, {key: read(item) for key, item in row.items()}
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {one_line(error)}") from error
+
+
+def read(text: str) -> Any:
+    """A cell as a number where it is one, as None where it is empty; 1_000, which Python takes, is text."""
+    text = text.strip()
+    if re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+        return int(text)
+    if text.isascii() and "_" not in text:
+        with suppress(ValueError):
+            return float(text)
+    return text or None
