@@ -77,7 +77,7 @@ class Import:
 
     name: str
     line: int
-    at_import: bool  # False inside a function, where it costs nothing until the call
+    at_import: bool  # False inside a function, where it costs nothing until the call, and for types alone
 
     @property
     def library(self) -> str:
@@ -108,6 +108,7 @@ def imports_of(source: str) -> list[Import]:
 def imports_below(node: ast.AST, at_import: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = inside or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
         if isinstance(child, ast.Import):
             yield from (Import(alias.name, child.lineno, at_import) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
