@@ -85,7 +85,8 @@ COMMANDS = {
     "export_llama": "export run={bpe} to=exported_llama",
     "eval_export": f"eval model=hf model.path=exported_llama {LENGTHS} text=../words.txt device=cpu",
     "maxkey": "maxkey --temp adaptive max_steps=20 seeds=2 test_sizes=[16,64] test_sets=64 model.width=16 log_every=5",
-    "maxkey_fit": "maxkey run={maxkey} fit=true fit_sizes=[16] fit_inputs=20 evaluate=[all] test_sizes=[16] test_sets=64",
+    "maxkey_fit": "maxkey run={maxkey} fit=true fit_sizes=[16] fit_inputs=20 evaluate=[all] test_sizes=[16]"
+    " test_sets=64",
     "theory": "theory",
     "theory_model": "theory rope.prop_3_1 softmax.lemma_2_1 model=stories260k max_tokens=500",
     "figures": "reproduce rope.fig1 rope.fig2 rope.fig8 rope.fig9 softmax.fig1",
@@ -133,7 +134,9 @@ def run(folder: Path, roundround: str, names: list[str]) -> None:
     left: dict[str, Path] = {}
     for name in COMMANDS:
         for parent in ("*/*/*", "*/*/*/[0-9]*"):
-            left.update({name: found for found in sorted((work / name).glob(parent)) if (found / "run.json").exists()})
+            for found in sorted((work / name).glob(parent)):
+                if (found / "run.json").exists():
+                    left[name] = found
     for name, line in COMMANDS.items():
         if names and name not in names:
             continue
@@ -149,7 +152,9 @@ def run(folder: Path, roundround: str, names: list[str]) -> None:
             code = child.wait()
         print(f"{name}: {code}, {time.perf_counter() - start:.0f} s", flush=True)
         for parent in ("*/*/*", "*/*/*/[0-9]*"):
-            left.update({name: found for found in sorted((work / name).glob(parent)) if (found / "run.json").exists()})
+            for found in sorted((work / name).glob(parent)):
+                if (found / "run.json").exists():
+                    left[name] = found
     printed = folder / "printed"
     printed.mkdir(exist_ok=True)
     for line in PRINTED if not names or "printed" in names else []:
@@ -234,9 +239,11 @@ def unequal(a: Any, b: Any, where: str, close: bool = False) -> Iterator[str]:
     elif isinstance(a, str) and isinstance(b, str):
         if plain(a) != plain(b):
             yield f"{where}: {a} against {b}"
-    elif type(a) is not type(b) or not (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))):
-        if not (close and isinstance(a, float) and isinstance(b, float) and math.isclose(a, b, rel_tol=1e-12)):
+    elif isinstance(a, float) and isinstance(b, float):
+        if not (math.isclose(a, b, rel_tol=1e-12 if close else 0) or math.isnan(a) and math.isnan(b)):
             yield f"{where}: {a} against {b}"
+    elif type(a) is not type(b) or a != b:
+        yield f"{where}: {a} against {b}"
 
 
 def plain(text: str) -> str:
