@@ -240,7 +240,7 @@ def unequal(a: Any, b: Any, where: str, close: bool = False) -> Iterator[str]:
         if plain(a) != plain(b):
             yield f"{where}: {a} against {b}"
     elif isinstance(a, float) and isinstance(b, float):
-        if not (math.isclose(a, b, rel_tol=1e-12 if close else 0) or math.isnan(a) and math.isnan(b)):
+        if not (math.isclose(a, b, rel_tol=1e-12 if close else 0) or (math.isnan(a) and math.isnan(b))):
             yield f"{where}: {a} against {b}"
     elif type(a) is not type(b) or a != b:
         yield f"{where}: {a} against {b}"
