@@ -49,12 +49,6 @@ READERS = {  # verbs that only read runs: their words are runs, and key=value
         "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
         "writes it elsewhere.",
     ),
-    "sync": (
-        "roundround.verbs.sync:sync",
-        "Upload runs that were logged offline to Weights & Biases.",
-        "RUN is a run directory, a sweep, a folder of runs, a pattern in quotes, last, or last~3. What is uploaded "
-        "already is left out.",
-    ),
 }
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

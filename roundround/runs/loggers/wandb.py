@@ -75,7 +75,7 @@ class WandB(Logger):
         mode = self.run.settings.mode
         url = None if mode == "offline" else self.run.url
         if mode == "offline":
-            later = "logger=wandb" if has_login() and mode_of(manifest) == "offline" else "roundround sync"
+            later = "logger=wandb" if has_login() and mode_of(manifest) == "offline" else "wandb sync"
             print_status(f"W&B: offline, in wandb/ of the run directory; {later} uploads it, {OFF}")
         elif url is not None:
             print_status(f"W&B: {url}; {OFF}")
