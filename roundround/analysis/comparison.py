@@ -1,4 +1,7 @@
-"""What a comparison consists of: settings with the trials behind them, a row for each number, training curves."""
+"""What a comparison consists of: settings with the trials behind them, a row for each number, training curves.
+
+Tested by tests/analysis/test_compare.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pandas import DataFrame
 
 from roundround.analysis.choosing import is_same
@@ -18,8 +20,6 @@ from roundround.analysis.load import GROUPS, Trial
 from roundround.analysis.past_run import PastRun
 from roundround.runs.leftovers import METRICS
 from roundround.support.errors import UserError
-
-Array = NDArray[np.float64]
 
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
 HELD_OUT = "held_out_nats_per_token"
@@ -33,12 +33,12 @@ def order(value: Any) -> tuple[Any, ...]:
     return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 
-def words(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Settings as one reads them: pe=rope, softmax=null."""
-    return ", ".join(f"{key}={shown(value)}" for key, value in settings.items()) or "all runs"
+    return ", ".join(f"{key}={format_setting(value)}" for key, value in settings.items()) or "all runs"
 
 
-def shown(value: Any) -> str:
+def format_setting(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
@@ -56,7 +56,7 @@ class Group:
 
     @cached_property
     def name(self) -> str:
-        return words(self.settings)
+        return format_settings(self.settings)
 
     @property
     def seeds(self) -> list[Any]:
@@ -118,7 +118,7 @@ def values_of(groups: Iterable[Group]) -> dict[str, list[Any]]:
 
 def choices(groups: Iterable[Group]) -> str:
     """What varies among groups, with the values, in words."""
-    listed = [f"{key} ({', '.join(map(shown, values))})" for key, values in values_of(groups).items()]
+    listed = [f"{key} ({', '.join(map(format_setting, values))})" for key, values in values_of(groups).items()]
     return f"the settings that vary are {', '.join(listed)}" if listed else "no setting varies among these runs"
 
 
@@ -244,43 +244,13 @@ class Comparison:
 # -- training curves
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """The held-out loss of a setting by training tokens, [P]: mean over its seeds, and half of the 95 % interval.
-
-    half: NaN where there is one seed.
-    """
-
-    settings: dict[str, Any]
-    n_seeds: int
-    tokens: Array
-    mean: Array
-    half: Array
-
-    @property
-    def name(self) -> str:
-        return words(self.settings)
-
-    def record(self) -> dict[str, Any]:
-        """As comparison.json has it."""
-        sure = self.n_seeds > 1
-        return {
-            "settings": self.settings,
-            "metric": HELD_OUT,
-            "tokens": self.tokens.tolist(),
-            "mean": self.mean.tolist(),
-            "low": (self.mean - self.half).tolist() if sure else None,
-            "high": (self.mean + self.half).tolist() if sure else None,
-            "n_seeds": self.n_seeds,
-        }
-
-
-def training_curves(groups: Sequence[Group]) -> tuple[list[Curve], list[str]]:
+def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[str]]:
     """The curves of the settings of training runs, else of those that made the models; and what could not be read.
 
-    Where several settings of a look at models share their training, the first has its curve.
+    A curve is a record as comparison.json has it: held-out loss by training tokens, the mean over the seeds with its
+    95 % interval. Where several settings of a look at models share their training, the first has its curve.
     """
-    curves: list[Curve] = []
+    curves: list[dict[str, Any]] = []
     damaged: list[str] = []
     drawn: set[Path] = set()
     for group in [group for group in groups if group.verb == "train"] or groups:
@@ -294,8 +264,19 @@ def training_curves(groups: Sequence[Group]) -> tuple[list[Curve], list[str]]:
             steps = list(range(0, len(by_seed), -(-len(by_seed) // POINTS)))
             some = by_seed.iloc[steps if steps[-1] == len(by_seed) - 1 else [*steps, -1]]
             values_SP = some.to_numpy(np.float64).T
-            tokens, mean = some.index.to_numpy(np.float64), values_SP.mean(0)
-            curves.append(Curve(group.settings, len(values_SP), tokens, mean, half_width(values_SP)))
+            mean, half = values_SP.mean(0), half_width(values_SP)
+            sure = len(values_SP) > 1
+            curves.append(
+                {
+                    "settings": group.settings,
+                    "metric": HELD_OUT,
+                    "tokens": some.index.to_numpy(np.float64).tolist(),
+                    "mean": mean.tolist(),
+                    "low": (mean - half).tolist() if sure else None,
+                    "high": (mean + half).tolist() if sure else None,
+                    "n_seeds": len(values_SP),
+                }
+            )
     return curves, damaged
 
 

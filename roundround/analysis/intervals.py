@@ -1,6 +1,8 @@
 """How sure a mean over seeds is, and a difference that is paired by seed.
 
 Student's t is `scipy.special`'s, which `scipy.stats` calls too: the latter takes a second to import.
+
+Tested by tests/analysis/test_statistics.py.
 """
 
 from __future__ import annotations

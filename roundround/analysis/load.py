@@ -7,6 +7,8 @@ layer, head).
 A csv or jsonl file is of settings, seed, metric, length, value. A row is one number: `value` is needed; `metric` (else
 "value"), `seed`, `verb` and the coordinates `length`, `n`, `task` and `texts` mean what they mean in `results.json`;
 every other column is a setting.
+
+Tested by tests/analysis/test_measurement_files.py (files) and tests/analysis/test_compare.py (runs).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -154,7 +156,7 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     facts = facts_of(run, trained)
     trials: dict[tuple[Any, ...], Trial] = {}
     found: dict[tuple[Trial, str, Coordinates], set[float]] = {}
-    split: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS}  # what says nothing new, or no place
     not_finite = set()
     for record in records:
         value = record["value"]
@@ -162,22 +164,25 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
             if value in ("nan", "inf", "-inf") or (isinstance(value, float) and not math.isfinite(value)):
                 not_finite.add(record["metric"])
             continue
-        keys = tuple(record)
-        if keys not in split:
-            split[keys] = split_keys(keys, run.settings)
-        own, others = split[keys]
         if run.verb == "max-retrieval" and "seed" not in record:  # over all seeds
             continue
+        # what names the model the record knows best
+        own = {key: as_cell(value) for key, value in record.items() if key in NAMES or key.startswith("softmax.")}
         seed = as_cell(record.get("seed"))
-        mine = {key: as_cell(record[key]) for key in own}
-        trial = trials.setdefault(
-            (seed, *mine.values()),
-            Trial(run.verb, settings | mine, seed, str(run.directory), run.started, facts, trained or run),
-        )
-        # `first_token` of eval is how the text was read, unless it is true or false
-        there = ((key, record[key]) for key in others if key != "first_token" or isinstance(record[key], bool))
-        coordinates = tuple((key, as_cell(value)) for key, value in there if value is not None)
-        found.setdefault((trial, record["metric"], coordinates), set()).add(float(value))
+        which = (seed, *own.values())
+        if which not in trials:
+            trials[which] = Trial(
+                run.verb, settings | own, seed, str(run.directory), run.started, facts, trained or run
+            )
+        there = {
+            key: as_cell(value)
+            for key, value in record.items()
+            if value is not None and (key in COORDINATES or not (key in known or key in own or "." in key))
+        }
+        if not isinstance(there.get("first_token"), bool):
+            there.pop("first_token", None)  # of eval: how the text was read
+        cell_there = trials[which], record["metric"], tuple(sorted(there.items()))
+        found.setdefault(cell_there, set()).add(float(value))
     for metric in sorted(not_finite):
         table.not_finite.setdefault(metric, []).append(str(run.directory))
     twice = dict.fromkeys((metric, where) for (_, metric, where), values in found.items() if len(values) > 1)
@@ -190,17 +195,6 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
 def as_cell(value: Any) -> Any:
     """A value of anybody's as a table can group by it: lists and mappings as text."""
     return str(value) if isinstance(value, dict) else cell(value)
-
-
-def split_keys(keys: Iterable[str], known: Collection[str]) -> tuple[list[str], list[str]]:
-    """Of the keys of a record: those that name the model, which the record knows best, and its coordinates.
-
-    known: the settings of its run, which say nothing new.
-    """
-    own = [key for key in keys if key in NAMES or key.startswith("softmax.")]
-    no_coordinates = {*own, *known, *NOT_COORDINATES, *NOT_SETTINGS}
-    rest = (key for key in keys if key in COORDINATES or ("." not in key and key not in no_coordinates))
-    return own, sorted(rest)
 
 
 def is_setting(key: str) -> bool:

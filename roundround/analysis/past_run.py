@@ -1,4 +1,7 @@
-"""A run that lies in a directory: its manifest, its results and its metrics. Reads, never writes."""
+"""A run that lies in a directory: its manifest, its results and its metrics. Reads, never writes.
+
+Tested by tests/analysis/test_filters.py and tests/analysis/test_runs_and_show.py.
+"""
 
 from __future__ import annotations
 
@@ -119,14 +122,24 @@ class PastRun:
                     return found
         return None
 
+    def text_of(self, name: str) -> str | None:
+        """The text of one of its files; None where it has none. UserError where it cannot be read."""
+        path = self.directory / name
+        try:
+            return read_text(path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+
     def results(self) -> list[dict[str, Any]]:
         """The records of its results.json; none where it has none yet. UserError where the file is damaged."""
-        path = self.directory / RESULTS
-        try:
-            records = parse_json(read_text(path))
-        except FileNotFoundError:
+        path, text = self.directory / RESULTS, self.text_of(RESULTS)
+        if text is None:
             return []
-        except (OSError, ValueError) as error:
+        try:
+            records = parse_json(text)
+        except ValueError as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if not isinstance(records, list) or not all(is_record(record) for record in records):
             raise UserError(
@@ -136,15 +149,13 @@ class PastRun:
 
     def metrics(self) -> tuple[list[dict[str, Any]], int]:
         """The lines of its metrics.jsonl, in order, and how many more could not be read. UserError where none can."""
-        path = self.directory / METRICS
-        try:
-            text = read_text(path)
-        except FileNotFoundError:
-            return [], 0
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
-        lines = [line for line in text.split("\n") if line]
-        read = list(readable(lines))
+        lines = [line for line in (self.text_of(METRICS) or "").split("\n") if line]
+        read = []
+        for line in lines:
+            with suppress(ValueError):
+                metrics = parse_json(line)
+                if isinstance(metrics, dict) and isinstance(metrics.get("step"), int):
+                    read.append(metrics)
         return read, len(lines) - len(read)
 
 
@@ -185,11 +196,3 @@ def is_record(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def readable(lines: list[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        with suppress(ValueError):
-            metrics = parse_json(line)
-            if isinstance(metrics, dict) and isinstance(metrics.get("step"), int):
-                yield metrics

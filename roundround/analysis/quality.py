@@ -1,4 +1,7 @@
-"""Which numbers say how good a model is, and in which direction."""
+"""Which numbers say how good a model is, and in which direction.
+
+Tested by tests/analysis/test_compare_tasks.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a reader of a comparison has to know: few seeds, what makes runs incomparable, what is missing."""
+"""What a reader of a comparison has to know: few seeds, what makes runs incomparable, what is missing.
+
+Tested by tests/analysis/test_compare.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from pandas import DataFrame
 
-from roundround.analysis.comparison import Comparison, Group, choices, order, shown, varying, words
+from roundround.analysis.comparison import Comparison, Group, choices, format_setting, format_settings, order, varying
 from roundround.analysis.intervals import error_widths
 from roundround.analysis.quality import direction
 
@@ -42,7 +45,7 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     baseline = comparison.baseline
     if baseline is None:
         key, values = next(iter(comparison.settings.items()))
-        example = f"baseline={key}={shown(values[0])}"
+        example = f"baseline={key}={format_setting(values[0])}"
         yield f"no differences: name a baseline, such as {example}; {choices(comparison.groups)}"
         return
     rows = [row for row in comparison.table if row.baseline is None and not baseline.is_met(row.group)]
@@ -110,7 +113,7 @@ def about_facts(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
     for _, scored in numbers[numbers["metric"] == "scored_targets"].groupby("cell"):
         counts = sorted(scored["value"].unique())
         if len(counts) > 1:
-            where = words(dict(scored["coordinates"].iloc[0]))
+            where = format_settings(dict(scored["coordinates"].iloc[0]))
             listed_counts = " and ".join(f"{count:,.0f}" for count in counts[:NAMED])
             yield f"{label(groups)}runs were scored on different targets at {where}: {listed_counts} of them"
             return
@@ -126,7 +129,7 @@ def about_confounded(groups: Sequence[Group]) -> Iterator[str]:
             continue
         lead = leaders[0]
         values = {trial.settings.get(lead): trial.settings.get(key) for trial in trials}
-        listed = [f"{shown(values[v])} with {lead}={shown(v)}" for v in sorted(values, key=order)]
+        listed = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
         yield f"{key} changes together with {' and '.join(leaders)} ({some(listed)}): a difference may come from either"
 
 
@@ -150,7 +153,7 @@ def about_gaps(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
         having = set(zip(here["group"], here["seed"], strict=True))
         group, seed = min((model for model in models if model not in having), key=lambda model: model[0])
         without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
-        where = f" at {words(dict(coordinates))}" if coordinates else ""
+        where = f" at {format_settings(dict(coordinates))}" if coordinates else ""
         more = f" (and so at {n_of(len(frames) - 1, 'more place')})" if len(frames) > 1 else ""
         share = f"{len(here)} of {len(models)} models"
         yield f"{label(groups, ':')}{metric}{where} is known of {share}, not of {without}{more}"
@@ -168,7 +171,7 @@ def about_rates(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
     families: dict[str, dict[int, float]] = defaultdict(dict)
     for n, group in enumerate(groups):
         if isinstance(rate := group.settings[RATE], int | float):
-            families[words({key: value for key, value in group.settings.items() if key != RATE})][n] = rate
+            families[format_settings({key: value for key, value in group.settings.items() if key != RATE})][n] = rate
     for name, rate_of in families.items():
         own = numbers[numbers["cell"].isin(chosen) & numbers["group"].isin(rate_of)]
         own = own.assign(rate=own["group"].map(rate_of), score=direction(metric) * own["value"])
@@ -182,7 +185,7 @@ def about_rates(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
             coordinates, best_rate, rates = at_edge[0]
             edge, beyond = ("largest", "larger") if best_rate == rates[-1] else ("smallest", "smaller")
             of = "" if name == "all runs" else f"{name}: "
-            where = f" at {words(dict(coordinates))}" if len(chosen) > 1 else ""
+            where = f" at {format_settings(dict(coordinates))}" if len(chosen) > 1 else ""
             more = f" (and so at {n_of(len(at_edge) - 1, 'more place')})" if len(at_edge) > 1 else ""
             yield (
                 f"{of}the best {RATE} by {metric}{where}, {best_rate:g}, is the {edge} of "

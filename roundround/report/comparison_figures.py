@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.analysis.comparison import Comparison, Curve, Row, order, shown, words
+from roundround.analysis.comparison import Comparison, Row, format_setting, format_settings, order
 from roundround.analysis.quality import direction, is_share
 from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
 from roundround.report.numbers import decimals_of, fixed
@@ -57,7 +57,7 @@ class Panel:
     lines: dict[str, Line]
 
 
-def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]:
+def draw(found: Comparison, curves: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """Draw what the comparison has; the files."""
     paths = []
     for (verb, metric), rows in telling(found).items():
@@ -68,7 +68,7 @@ def draw(found: Comparison, curves: Sequence[Curve], folder: Path) -> list[Path]
         if differing and len({id(row.group) for row in differing}) <= PANELS * LINES:
             paths += draw_by_length(differing, title, folder, name, baseline=str(found.baseline))
         paths += draw_matrix(rows, title, folder, f"{name}_matrix")
-    if any(len(curve.tokens) > 1 for curve in curves):
+    if any(len(curve["tokens"]) > 1 for curve in curves):
         paths += draw_curves(curves, folder)
     return paths
 
@@ -144,8 +144,12 @@ def mark_training(axis: Any, lengths: tuple[int, int]) -> None:
         axis.set_xlim(limits)
 
 
-def draw_curves(curves: Sequence[Curve], folder: Path) -> list[Path]:
-    panels, n_more = panels_of([Line(curve.settings, curve.tokens, curve.mean, curve.half) for curve in curves])
+def draw_curves(curves: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    lines = []
+    for curve in curves:
+        tokens, mean = np.array(curve["tokens"]), np.array(curve["mean"])
+        lines.append(Line(curve["settings"], tokens, mean, np.array(curve["high"] or np.nan) - mean))
+    panels, n_more = panels_of(lines)
     figure, axes = lined(panels, ylabel="held-out loss (nats per token)", xlabel="training tokens", every=8)
     for axis in axes:
         axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 6))
@@ -170,9 +174,9 @@ def panels_of(lines: Sequence[Line]) -> tuple[list[Panel], int]:
     apart = keys[1:] if len(lines) > CROWDED else []
     panels: dict[str, dict[str, Line]] = {}
     for line in lines:
-        title = words({key: line.settings.get(key) for key in apart}) if apart else ""
+        title = format_settings({key: line.settings.get(key) for key in apart}) if apart else ""
         own = {key: value for key, value in line.settings.items() if key not in apart}
-        panels.setdefault(title, {})[words(own)] = line
+        panels.setdefault(title, {})[format_settings(own)] = line
     chosen = list(panels.items())[: PANELS if len(panels) <= PANELS else FEW_PANELS]
     found = [Panel(title, dict(list(some.items())[:LINES])) for title, some in chosen]
     return found, len(lines) - sum(len(panel.lines) for panel in found)
@@ -237,7 +241,7 @@ def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> lis
         return []
     places: dict[str, list[Row]] = {}
     for row in rows:
-        places.setdefault(words(row.place) if row.place else "", []).append(row)
+        places.setdefault(format_settings(row.place) if row.place else "", []).append(row)
     down = sorted({row.settings[keys[0]] for row in rows}, key=order)[:CELLS]
     across = list(dict.fromkeys(tuple(row.settings[key] for key in keys[1:]) for row in rows))[:CELLS]
     if len(down) < 2 or len(across) < 2:
@@ -254,7 +258,11 @@ def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> lis
         by_cell = {(row.settings[keys[0]], tuple(row.settings[key] for key in keys[1:])): row for row in places[place]}
         fill_matrix(axis, by_cell, down, across)
         axis.set_title(escaped(place), fontsize="small", parse_math=False)
-        label(axis, [shown(value) for value in down], [", ".join(map(shown, values)) for values in across])
+        label(
+            axis,
+            [format_setting(value) for value in down],
+            [", ".join(map(format_setting, values)) for values in across],
+        )
         axis.set(ylabel=escaped(keys[0]), xlabel=escaped(", ".join(keys[1:])))
     marked = any(row.p_holm is not None and row.p_holm < SIGNIFICANT for row in rows)
     note = f"; * p (Holm) < {SIGNIFICANT} against the baseline" if marked else ""

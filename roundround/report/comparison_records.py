@@ -31,6 +31,8 @@ Every record has all of these fields; a number that does not exist is null. `com
     figures    names of the figures in figures/, without .svg and .pdf
 
 `comparison.csv` holds the records of `results.json`, `comparison.md` and `comparison.tex` the tables for people.
+
+Tested by tests/analysis/test_compare_command.py.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roundround.analysis.comparison import Comparison, Curve
+from roundround.analysis.comparison import Comparison
 
 
-def summary(found: Comparison, curves: Sequence[Curve], figures: Sequence[Path]) -> dict[str, Any]:
+def summary(found: Comparison, curves: Sequence[dict[str, Any]], figures: Sequence[Path]) -> dict[str, Any]:
     """What comparison.json says."""
     return {
         "settings": found.settings,
@@ -59,6 +61,6 @@ def summary(found: Comparison, curves: Sequence[Curve], figures: Sequence[Path])
             for group in found.groups
         ],
         "of_tasks": found.of_tasks,
-        "curves": [curve.record() for curve in curves],
+        "curves": list(curves),
         "figures": list(dict.fromkeys(path.stem for path in figures)),
     }

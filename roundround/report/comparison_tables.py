@@ -1,19 +1,20 @@
-"""A comparison as text: tables for a terminal, Markdown and LaTeX, a row for each place and setting; csv and json."""
+"""A comparison as text: tables for a terminal, Markdown and LaTeX, a row for each place and setting; csv and json.
+
+Tested by tests/analysis/test_compare_command.py.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+from pandas import DataFrame
 from rich import box
 from rich.table import Table
 
-from roundround.analysis.comparison import Comparison, Row, shown
+from roundround.analysis.comparison import Comparison, Row, format_setting
 from roundround.analysis.quality import direction
 from roundround.report.numbers import decimals_of, fixed, shown_bytes, shown_p
 from roundround.support.errors import escaped
@@ -62,9 +63,6 @@ def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
     return found, left_out
 
 
-Column = tuple[str, Callable[[Row], str]]
-
-
 def sheet(title: str, rows: Sequence[Row]) -> Sheet:
     """The rows of one metric as text; columns that nothing stands in are left out."""
     halves = [(row.high - row.low) / 2 for row in rows if row.low is not None and row.high is not None]
@@ -74,28 +72,26 @@ def sheet(title: str, rows: Sequence[Row]) -> Sheet:
     of_differences = decimals_of([row.difference or 0 for row in differing], [width / 2 for width in wide])
     keys = dict.fromkeys(key for row in rows for key in row.place)
     settings = dict.fromkeys(key for row in rows for key in row.settings)
-    columns: list[Column] = [
-        *((key, partial(cell, "place", key)) for key in keys),
-        *((key, partial(cell, "settings", key)) for key in settings),
-        ("mean", lambda row: fixed(row.mean, of_means)),
-        ("95 % interval", lambda row: interval(row.low, row.high, of_means)),
-        ("seeds", lambda row: str(row.n_seeds)),
-        ("difference", lambda row: "" if row.difference is None else fixed(row.difference, of_differences, "+")),
-        ("95 % interval", lambda row: interval(row.difference_low, row.difference_high, of_differences, "+")),
-        ("p", lambda row: shown_p(row.p, row.p_is_bound)),
-        ("p (Holm)", lambda row: shown_p(row.p_holm, row.p_is_bound)),
-        ("tokens/s", lambda row: "" if row.group.tokens_per_second is None else f"{row.group.tokens_per_second:,.0f}"),
-        ("memory", lambda row: memory(row)),
+    columns: list[tuple[str, list[str]]] = [
+        *((key, [format_cell(row.place.get(key, "")) for row in rows]) for key in keys),
+        *((key, [format_cell(row.settings.get(key, "")) for row in rows]) for key in settings),
+        ("mean", [fixed(row.mean, of_means) for row in rows]),
+        ("95 % interval", [interval(row.low, row.high, of_means) for row in rows]),
+        ("seeds", [str(row.n_seeds) for row in rows]),
+        ("difference", ["" if row.difference is None else fixed(row.difference, of_differences, "+") for row in rows]),
+        ("95 % interval", [interval(row.difference_low, row.difference_high, of_differences, "+") for row in rows]),
+        ("p", [shown_p(row.p, row.p_is_bound) for row in rows]),
+        ("p (Holm)", [shown_p(row.p_holm, row.p_is_bound) for row in rows]),
+        ("tokens/s", [f"{speed:,.0f}" if (speed := row.group.tokens_per_second) is not None else "" for row in rows]),
+        ("memory", [memory(row) for row in rows]),
     ]
-    cells = [[text(row) for _, text in columns] for row in rows]
-    filled = [n for n in range(len(columns)) if any(row[n] for row in cells)]
-    return Sheet(title, [columns[n][0] for n in filled], [[row[n] for n in filled] for row in cells])
+    filled = [(name, cells) for name, cells in columns if any(cells)]
+    return Sheet(title, [name for name, _ in filled], [list(row) for row in zip(*(c for _, c in filled), strict=True)])
 
 
-def cell(kind: str, key: str, row: Row) -> str:
-    """The value of a place or a setting."""
-    value = (row.place if kind == "place" else row.settings).get(key, "")
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(value)
+def format_cell(value: Any) -> str:
+    """The value of a setting or a coordinate."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else format_setting(value)
 
 
 def interval(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
@@ -124,12 +120,10 @@ def rich_tables(found: Iterable[Sheet]) -> list[Table]:
     return tables
 
 
-def markdown(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
-    parts = []
-    for one in found:
-        parts.append(f"### {escaped(one.title)}\n\n{markdown_table(one.header, one.rows)}")
-    listed = "".join(f"- {escaped(remark)}\n" for remark in remarks)
-    return "\n".join([*parts, *([listed] if listed else [])])
+def markdown(found: Iterable[Sheet], remarks: Sequence[str]) -> str:
+    parts = [f"### {escaped(one.title)}\n\n{markdown_table(one.header, one.rows)}" for one in found]
+    listed = ["".join(f"- {escaped(remark)}\n" for remark in remarks)] if remarks else []
+    return "\n".join([*parts, *listed])
 
 
 def latex(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
@@ -138,14 +132,10 @@ def latex(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
     for one in found:
         lines = [" & ".join(map(tex, row)) + r" \\" for row in [one.header, *one.rows]]
         body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
-        form = "".join("l" if place < first_number(one) else "r" for place in range(len(one.header)))
+        names = one.header.index("mean")  # what comes before the mean says what it is of
+        form = "l" * names + "r" * (len(one.header) - names)
         parts.append(f"% {escaped(one.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n")
     return "\n".join([*parts, "".join(f"% {escaped(remark)}\n" for remark in remarks)])
-
-
-def first_number(one: Sheet) -> int:
-    """The column of the mean; those before it are names."""
-    return one.header.index("mean")
 
 
 def tex(text: str) -> str:
@@ -154,17 +144,13 @@ def tex(text: str) -> str:
 
 def as_csv(comparison: Comparison) -> str:
     """The records of results.json, a line each; settings as pe=rope, softmax=softmax, seeds apart by spaces."""
-    records = comparison.records()
-    places = dict.fromkeys(key for row in comparison.table for key in row.place)
-    first = ["metric", "verb", *places, "settings"]
-    fields = [*first, *(key for key in (records[0] if records else ()) if key not in first)]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(fields)
-    for row, record in zip(comparison.table, records, strict=True):
+    rows = []
+    for row, record in zip(comparison.table, comparison.records(), strict=True):
         record |= {"settings": row.group.name, "baseline": None if row.baseline is None else row.baseline.name}
-        writer.writerow([plain(record.get(key)) for key in fields])
-    return out.getvalue()
+        rows.append({key: plain(value) for key, value in record.items()})
+    table = DataFrame(rows, dtype=object)  # integers stay such
+    first = ["metric", "verb", *dict.fromkeys(key for row in comparison.table for key in row.place), "settings"]
+    return table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
 
 
 def plain(value: Any) -> Any:
@@ -174,5 +160,4 @@ def plain(value: Any) -> Any:
 
 
 def as_json(comparison: Comparison) -> str:
-    records = [{k: None if v != v else v for k, v in record.items()} for record in comparison.records()]
-    return json.dumps(records, indent=2, default=str) + "\n"
+    return json.dumps(comparison.records(), indent=2, default=str) + "\n"

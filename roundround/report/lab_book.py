@@ -1,4 +1,7 @@
-"""Past runs on a screen: the list of `roundround runs`, and one run of `roundround show`."""
+"""Past runs on a screen: the list of `roundround runs`, and one run of `roundround show`.
+
+Tested by tests/analysis/test_runs_and_show.py.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from roundround.analysis.changes import Change
 from roundround.analysis.past_run import PastRun
+from roundround.analysis.then_and_now import Change
 from roundround.support.console import print_result, print_status, print_table
 from roundround.support.errors import UserError
 
@@ -30,9 +33,10 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     table.columns[0].no_wrap = True
     table.columns[0].overflow = "fold"
     for run in runs:
-        overridden = " ".join(run.manifest["overrides"])
-        headline = numbers(run.manifest["headline"], NUMBERS_SHOWN)
-        table.add_row(place(run.directory), run.verb, overridden, brief_status(run), took(run.seconds), headline)
+        overridden, numbers = " ".join(run.manifest["overrides"]), list(run.manifest["headline"].items())
+        headline = ", ".join(f"{name} {format_value(value)}" for name, value in numbers[:NUMBERS_SHOWN])
+        status = run.status if len(run.status) <= WHY else f"{run.status[: WHY - 3]}..."
+        table.add_row(relative(run.directory), run.verb, overridden, status, format_duration(run.seconds), headline)
     if runs:
         print_table(table, on_output=True)
     if not n_runs:
@@ -58,7 +62,7 @@ def as_record(run: PastRun) -> dict[str, Any]:
 
 def show_run(run: PastRun, changes: Sequence[Change] | None) -> None:
     """Where it is from, its settings, results, curves and files."""
-    print_result(place(run.directory))
+    print_result(relative(run.directory))
     for line in origin(run):
         print_result(line)
     print_table(settings_table(run, changes), on_output=True)
@@ -80,7 +84,9 @@ def origin(run: PastRun) -> list[str]:
     commit = f"commit {str(git.get('commit'))[:10]}{', changed' if git.get('dirty') else ''}" if git else ""
     when = run.started.strftime("%Y-%m-%d %H:%M:%S")
     duration = (
-        f" {'for' if run.status == 'running' else 'after'} {took(run.seconds)}" if run.seconds is not None else ""
+        f" {'for' if run.status == 'running' else 'after'} {format_duration(run.seconds)}"
+        if run.seconds is not None
+        else ""
     )
     code = ", ".join(filter(None, [f"roundround {m['roundround']}", commit, str(m.get("device") or "")]))
     lines = [f"{run.verb}: {run.status}{duration}, started {when}", code, m["command"]]
@@ -96,7 +102,7 @@ def settings_table(run: PastRun, changes: Sequence[Change] | None) -> Table:
             table.add_row(key, value, "not known")
         return table
     for change in changes:
-        table.add_row(change.key, text_of(change.value), text_of(change.default))
+        table.add_row(change.key, format_value(change.value, None), format_value(change.default, None))
     if not changes:
         table.add_row("all", "as the default", "")
     return table
@@ -110,8 +116,8 @@ def results_table(records: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("metric", *varying, "value", box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[-1].justify = "right"
     for record in shown:
-        cells = (text_of(record[key]) if key in record else "" for key in varying)
-        table.add_row(record["metric"], *cells, number(record["value"]))
+        cells = (format_value(record[key], None) if key in record else "" for key in varying)
+        table.add_row(record["metric"], *cells, format_value(record["value"]))
     return table
 
 
@@ -121,7 +127,7 @@ def show_curves(run: PastRun) -> None:
     for name in dict.fromkeys(name for line in lines for name in line if name != "step"):
         values = [float(v) for line in lines if isinstance(v := line.get(name), int | float) and math.isfinite(v)]
         if len(values) > 1:
-            print_result(f"{name:<24} {sparkline(values)}  {number(values[0])} to {number(values[-1])}")
+            print_result(f"{name:<24} {sparkline(values)}  {format_value(values[0])} to {format_value(values[-1])}")
     if n_damaged:
         lines_of = "1 line" if n_damaged == 1 else f"{n_damaged} lines"
         print_status(f"damaged: {lines_of} of {run.directory / 'metrics.jsonl'} cannot be read")
@@ -136,17 +142,13 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round((mean - low) / height * (len(BARS) - 1)) if height else 0] for mean in means)
 
 
-def place(directory: Path) -> str:
+def relative(directory: Path) -> str:
     """The directory as one would type it from here."""
     near = os.path.relpath(directory)
     return str(directory) if near.startswith("..") else near
 
 
-def brief_status(run: PastRun) -> str:
-    return run.status if len(run.status) <= WHY else f"{run.status[: WHY - 3]}..."
-
-
-def took(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A duration such as 3.2 s, 12:40 or 2:10:33."""
     if seconds is None:
         return ""
@@ -157,14 +159,8 @@ def took(seconds: float | None) -> str:
     return f"{hours}:{whole % 60:02}"
 
 
-def numbers(headline: Mapping[str, Any], most: int) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in list(headline.items())[:most])
-
-
-def number(value: Any) -> str:
-    """Four digits are enough to tell runs apart; the files have all."""
-    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
-
-
-def text_of(value: Any) -> str:
+def format_value(value: Any, digits: int | None = 4) -> str:
+    """A value as text. Four digits of a number are enough to tell runs apart; the files have all."""
+    if isinstance(value, float) and digits is not None:
+        return f"{value:.{digits}g}"
     return "null" if value is None else ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,7 @@
-"""What came of a repetition: a table by metric, the numbers that differ, and records."""
+"""What came of a repetition: a table by metric, the numbers that differ, and records.
+
+Tested by tests/analysis/test_rerun.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from roundround.analysis.agreement import CLOSE, DIFFERENT, EQUAL, MISSING, VERDICTS, Pair
+from roundround.analysis.repetition import CLOSE, DIFFERENT, EQUAL, MISSING, VERDICTS, Pair
 from roundround.support.console import print_table
 
 MOST_SHOWN = 20  # numbers that differ
@@ -27,27 +30,23 @@ def records(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """One for each number, whose value is the relative difference, after the totals."""
     total = [{"metric": f"n_{verdict}", "value": n} for verdict, n in counts(pairs).items()]
     total.append({"metric": "largest_relative_difference", "value": largest(pairs)})
-    return total + [
-        {"metric": "relative_difference", **without_metric(pair), "of": pair.metric, "verdict": pair.verdict,
-         "then": pair.then, "now": pair.now, "value": pair.difference}
-        for pair in pairs
-    ]  # fmt: skip
+    for pair in pairs:
+        where = {name: value for name, value in pair.where.items() if name not in ("metric", "verb", "run")}
+        about = {"of": pair.metric, "verdict": pair.verdict, "then": pair.then, "now": pair.now}
+        total.append({"metric": "relative_difference", **where, **about, "value": pair.difference})
+    return total
 
 
-def without_metric(pair: Pair) -> dict[str, Any]:
-    return {name: value for name, value in pair.where.items() if name not in ("metric", "verb", "run")}
-
-
-def line(pairs: Sequence[Pair], rtol: float) -> str:
+def summary(pairs: Sequence[Pair], rtol: float) -> str:
     """All numbers in one sentence."""
     n = counts(pairs)
-    said = {
+    more = {
         EQUAL: "",
         CLOSE: f" (the largest relative difference is {largest([p for p in pairs if p.verdict == CLOSE]):.1g})",
         DIFFERENT: f" (by more than rtol={rtol:g}; the largest relative difference is {largest(pairs):.2g})",
         MISSING: " on one side",
     }
-    parts = [f"{n[verdict]:,} {verdict}{more}" for verdict, more in said.items() if n[verdict] or verdict == EQUAL]
+    parts = [f"{n[verdict]:,} {verdict}{more[verdict]}" for verdict in VERDICTS if n[verdict] or verdict == EQUAL]
     return f"{len(pairs):,} numbers: {', '.join(parts)}"
 
 
@@ -65,21 +64,19 @@ def show(pairs: Sequence[Pair]) -> None:
         table.add_row(metric, *(f"{n[v]:,}" if n[v] else "" for v in VERDICTS), f"{largest(own):.2g}")
     print_table(table)
     worst = [pair for pair in pairs if pair.verdict in (DIFFERENT, MISSING)]
-    if worst:
-        differing = Table("metric", "of", "then", "now", box=box.SIMPLE_HEAD, pad_edge=False)
-        for pair in worst[:MOST_SHOWN]:
-            differing.add_row(pair.metric, place(pair, pairs), number(pair.then), number(pair.now))
-        more = f"and {len(worst) - MOST_SHOWN:,} more, see results.json"
-        differing.caption = more if len(worst) > MOST_SHOWN else None
-        print_table(differing)
+    if not worst:
+        return
+    differing = Table("metric", "of", "then", "now", box=box.SIMPLE_HEAD, pad_edge=False)
+    for pair in worst[:MOST_SHOWN]:
+        others = [other.where for other in by_metric[pair.metric]]
+        keys = (key for key in pair.where if key not in ("run", "step"))
+        telling = [key for key in keys if any(other.get(key) != pair.where[key] for other in others)]
+        of = ", ".join(f"{key}={pair.where[key]}" for key in telling)
+        differing.add_row(pair.metric, of, format_number(pair.then), format_number(pair.now))
+    if len(worst) > MOST_SHOWN:
+        differing.caption = f"and {len(worst) - MOST_SHOWN:,} more, see results.json"
+    print_table(differing)
 
 
-def place(pair: Pair, pairs: Sequence[Pair]) -> str:
-    """The fields that tell a number from others of its metric."""
-    others = [other.where for other in pairs if other.metric == pair.metric]
-    own = [k for k in pair.where if any(other.get(k) != pair.where[k] for other in others) and k not in ("run", "step")]
-    return ", ".join(f"{name}={pair.where[name]}" for name in own)
-
-
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     return "missing" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)

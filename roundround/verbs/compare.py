@@ -1,6 +1,11 @@
-"""`roundround compare PATH...`: runs compared, with means over seeds, intervals and paired tests."""
+"""`roundround compare PATH...`: runs compared, with means over seeds, intervals and paired tests.
+
+Tested by tests/analysis/test_compare_command.py.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -21,52 +26,38 @@ from roundround.support.files import write_atomically, write_json
 def compare(cfg: DictConfig, invocation: Invocation) -> None:
     """Compare the runs that are named, and leave tables and figures."""
     config = checked(CompareConfig, cfg)
-    where = dict(pair(word) for word in config.where)
+    where = {}
+    for word in config.where:
+        key, equals, where[key] = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"where={word}: give key=value, such as verb=eval")
     found = compared(config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs)
-    document = config.format != "table"
-    tell = print_status if document else print_result
+    tell = print_result if config.format == "table" else print_status
     with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), tell=tell) as run:
-        leave(run, found)
+        curves, damaged = training_curves(found.groups)
+        found.remarks += damaged
+        records = [{**record, "value": record["mean"]} for record in found.records()]
+        run.results(records, runs=len({trial.origin for group in found.groups for trial in group.trials}))
         if run.writes:
-            show(run, found, config.format)
+            show(run, found, curves, config.format)
 
 
-def pair(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or not key:
-        raise UserError(f"where={word}: give key=value, such as verb=eval")
-    return key, value
-
-
-def leave(run: Run, found: Comparison) -> None:
-    """Everything that is kept in the run directory."""
-    curves, damaged = training_curves(found.groups)
-    found.remarks += damaged
-    records = [{**record, "value": record["mean"]} for record in found.records()]
-    run.results(records, runs=len({trial.origin for group in found.groups for trial in group.trials}))
-    if not run.writes:
-        return
+def show(run: Run, found: Comparison, curves: list[dict[str, Any]], form: str) -> None:
+    """Leave files, print the tables or a document, and on standard error what is to be known."""
     figures = comparison_figures.draw(found, curves, run.directory / "figures")
     write_json(run.directory / "comparison.json", comparison_records.summary(found, curves, figures))
-    sheets, _ = comparison_tables.sheets(found)
-    for ending, text in {
-        "csv": comparison_tables.as_csv(found),
-        "md": comparison_tables.markdown(sheets, found.remarks),
-        "tex": comparison_tables.latex(sheets, found.remarks),
-    }.items():
-        write_atomically(run.directory / f"comparison.{ending}", text)
-
-
-def show(run: Run, found: Comparison, form: str) -> None:
-    """The tables or the document on standard output, and what is to be known on standard error."""
     sheets, left_out = comparison_tables.sheets(found)
+    documents = {
+        "csv": comparison_tables.as_csv(found),
+        "markdown": comparison_tables.markdown(sheets, found.remarks),
+        "latex": comparison_tables.latex(sheets, found.remarks),
+    }
+    for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
+        write_atomically(run.directory / f"comparison.{ending}", documents[name])
     if form == "table":
         print_table(*comparison_tables.rich_tables(sheets), on_output=True)
-    elif form in ("csv", "json"):
-        print_document({"csv": comparison_tables.as_csv, "json": comparison_tables.as_json}[form](found))
     else:
-        write = comparison_tables.markdown if form == "markdown" else comparison_tables.latex
-        print_document(write(sheets, found.remarks))
+        print_document(comparison_tables.as_json(found) if form == "json" else documents[form])
     if found.baseline is not None and found.baseline.taken:
         print_status(f"baseline: {found.baseline}, the plain attention; baseline=none leaves differences out")
     for remark in found.remarks:

@@ -1,4 +1,7 @@
-"""`roundround rerun RUN`: a run once more, from its manifest alone, and whether every number came out the same."""
+"""`roundround rerun RUN`: a run once more, from its manifest alone, and whether every number came out the same.
+
+Tested by tests/analysis/test_rerun.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,18 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.analysis.agreement import DIFFERENT, MISSING, compared
 from roundround.analysis.choosing import directories_of
 from roundround.analysis.past_run import PastRun, past_run
 from roundround.analysis.planned import planned_config
-from roundround.analysis.repetition import Repetition, check_repeatable, data_node, folder_of, repetition_of
+from roundround.analysis.repetition import (
+    DIFFERENT,
+    MISSING,
+    check_repeatable,
+    compared,
+    folder_of,
+    overrides_of,
+    recorded_config_dir,
+)
 from roundround.analysis.then_and_now import code_changes, config_changes, surroundings_changes
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
@@ -36,64 +46,70 @@ FOLDER = "again"  # in the run directory: the run that repeats, which is no run 
 
 
 def rerun(cfg: DictConfig, invocation: Invocation) -> None:
-    """Say what has changed since, repeat the run, compare its numbers. Refuted where one differs."""
+    """Say what has changed since, repeat the run, compare its numbers. Refuted where one differs.
+
+    Libraries import and obey what lies in folders, so those that the manifest names are only used with `trust`.
+    """
     config = checked(RerunConfig, cfg)
-    before = chosen(config)
-    check_repeatable(before)
-    if not config.trust:
-        refuse_foreign(before.manifest, before.directory)
-    repetition = repetition_of(before, invocation.config_dir, trust=config.trust)
-    told = list(code_changes(before.directory, before.manifest))
-    if repetition.folder != (made_in := folder_of(before)):
-        told.append(f"repeated here, not in {made_in}, where it was made: there with trust=true, if a path is relative")
-    with chdir(repetition.folder):
-        told += changes_of_config(before, repetition, config)
-    for line in told:
-        print_status(line)
-    words = words_of(repetition, config, invocation.directory / FOLDER)
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
-        run.note(facts={"repeats": str(before.directory)})
-        try:
-            again = past_run(start(words, repetition.folder))
-        except VerbFailed as error:
-            raise Refuted(f"the repetition did not finish: {error}") from error
-        conclude(run, before, again, config.rtol, told)
-
-
-def chosen(config: RerunConfig) -> PastRun:
-    """The one run that is meant."""
     (word,) = config.paths
     found = directories_of(word, config.outputs, config.verb)
     if len(found) > 1:
         raise UserError(f"{word} holds {len(found)} runs; rerun repeats one")
-    return past_run(found[0])
+    before = past_run(found[0])
+    check_repeatable(before)
+    if not config.trust:
+        refuse_foreign(before.manifest, before.directory)
+    config_dir = invocation.config_dir or recorded_config_dir(before, trust=config.trust)
+    folder, made_in = folder_of(before) if config.trust else Path.cwd(), folder_of(before)
+    overrides = overrides_of(before)
+    changes = list(code_changes(before.directory, before.manifest))
+    if folder != made_in:
+        changes.append(
+            f"repeated here, not in {made_in}, where it was made: there with trust=true, if a path is relative"
+        )
+    with chdir(folder):
+        changes += changes_of_config(before, overrides, config_dir, config)
+    for line in changes:
+        print_status(line)
+    own = ["logger=none", f"trust={str(config.trust).lower()}", f"hydra.run.dir={invocation.directory / FOLDER}"]
+    words = [before.verb, *overrides, *own, *([] if config_dir is None else ["--config-dir", config_dir])]
+    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+        run.note(facts={"repeats": str(before.directory)})
+        try:
+            again = past_run(start(words, folder))
+        except VerbFailed as error:
+            raise Refuted(f"the repetition did not finish: {error}") from error
+        conclude(run, before, again, config.rtol, changes)
 
 
-def changes_of_config(before: PastRun, repetition: Repetition, config: RerunConfig) -> list[str]:
+def changes_of_config(
+    before: PastRun, overrides: Sequence[str], config_dir: str | None, config: RerunConfig
+) -> list[str]:
     """What is composed differently today, as far as that is known before the run.
 
     UserError for a class from outside that is not trusted, and for another text or tokenizer than the run read.
     """
-    verb, overrides = repetition.verb, repetition.overrides
-    if repetition.config_dir is not None:
-        sys.path.insert(0, repetition.config_dir)  # for this job
+    if config_dir is not None:
+        sys.path.insert(0, config_dir)  # for this job
 
     def refuse(composed: dict[str, Any]) -> None:
         if not config.trust:
             refuse_foreign({"config": composed}, before.directory)
 
-    planned = planned_config(verb, overrides, config.outputs, repetition.config_dir, check=refuse)
+    planned = planned_config(before.verb, overrides, config.outputs, config_dir, check=refuse)
     tell_changes(before.directory, before.manifest, planned)
     check_data(before, planned)
-    if verb == "max-retrieval" and before.manifest.get("run") is not None:
+    if before.verb == "max-retrieval" and before.manifest.get("run") is not None:
         return []  # it takes its config from the run that it looks at
     return config_changes(before.manifest["config"], planned)
 
 
 def check_data(before: PastRun, planned: dict[str, Any]) -> None:
     """Raises UserError where the text, or the tokenizer of a training, is not what the run recorded."""
-    recorded, node = before.manifest["data"], data_node(before, planned)
-    if recorded is None or node is None:
+    recorded, node = before.manifest["data"], planned.get("data")
+    if node is None and before.measured is not None:
+        node = before.measured.manifest["config"].get("data")
+    if recorded is None or not isinstance(node, dict):
         return
     nodes = OmegaConf.create(literal({"data": node, "tokenizer": planned.get("tokenizer")}))
     source = build(nodes.data, Source)  # type: ignore[type-abstract]
@@ -107,28 +123,20 @@ def check_data(before: PastRun, planned: dict[str, Any]) -> None:
             raise UserError(f"the tokenizer is no longer the one that {before.directory} used; its hash is another")
 
 
-def words_of(repetition: Repetition, config: RerunConfig, directory: Path) -> list[str]:
-    """What is typed after `roundround`."""
-    own_folder = [] if repetition.config_dir is None else ["--config-dir", repetition.config_dir]
-    own = ["logger=none", f"trust={str(config.trust).lower()}", f"hydra.run.dir={directory}"]
-    return [repetition.verb, *repetition.overrides, *own, *own_folder]
-
-
-def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, told: Sequence[str]) -> None:
+def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
     """Compare, and say what only the repetition could tell. Refuted for numbers that differ, or other data."""
     then, now = before.manifest, again.manifest
-    changes = config_changes(then["config"], now["config"]) + list(surroundings_changes(then, now.get("device")))
-    for line in changes:
-        if line not in told:
+    for line in (*config_changes(then["config"], now["config"]), *surroundings_changes(then, now.get("device"))):
+        if line not in known:
             print_status(line)
     pairs = compared(before.results(), again.results(), then["config"], rtol)
     run.results(report.records(pairs), **report.counts(pairs))
     if run.writes:
         report.show(pairs)
-        print_status(f"{before.directory}: {report.line(pairs, rtol)}")
+        print_status(f"{before.directory}: {report.summary(pairs, rtol)}")
     for name in ("corpus_hash", "tokenizer_hash"):
         if (then["data"] or {}).get(name) != (now["data"] or {}).get(name):
             raise Refuted(f"the {name.removesuffix('_hash')} is not the one that {before.directory} was made with")
     n = report.counts(pairs)
     if n[DIFFERENT] or n[MISSING]:
-        raise Refuted(f"not the same: {report.line(pairs, rtol)}")
+        raise Refuted(f"not the same: {report.summary(pairs, rtol)}")

@@ -1,4 +1,7 @@
-"""`roundround runs`: the runs there are, newest first."""
+"""`roundround runs`: the runs there are, newest first.
+
+Tested by tests/analysis/test_runs_and_show.py.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""`roundround show RUN`: one run on a screen."""
+"""`roundround show RUN`: one run on a screen.
+
+Tested by tests/analysis/test_runs_and_show.py.
+"""
 
 from __future__ import annotations
 
-from roundround.analysis.changes import changed_settings
 from roundround.analysis.choosing import directories_of, last
 from roundround.analysis.past_run import past_run
+from roundround.analysis.then_and_now import changed_settings
 from roundround.report import lab_book as report
 from roundround.support.errors import UserError, nearest
 

@@ -294,9 +294,9 @@ def test_a_torn_curve_is_named_and_the_rest_of_it_taken(outputs: Path) -> None:
     torn.write_text(torn.read_text() + '{"step": 6, "held_out')
     (outputs / "train" / "nope-3" / "metrics.jsonl").unlink()
     curves, damaged = training_curves(compare(outputs).groups)
-    assert {curve.name: (curve.n_seeds, curve.tokens.tolist()) for curve in curves} == {
-        "pe=nope": (2, [256, 512]),
-        "pe=rope": (3, [256, 512]),
+    assert {curve["settings"]["pe"]: (curve["n_seeds"], curve["tokens"]) for curve in curves} == {
+        "nope": (2, [256, 512]),
+        "rope": (3, [256, 512]),
     }
     assert sorted(damaged) == [
         f"{torn} has 1 damaged line, passed over",
@@ -398,19 +398,14 @@ def test_where_nothing_varies_there_is_a_mean_and_a_word(outputs: Path) -> None:
 def test_what_cannot_be_compared_is_refused(outputs: Path) -> None:
     with pytest.raises(UserError, match=r"metric=accuracy was not measured \(choices: perplexity\)"):
         compare(outputs, metric="accuracy")
+    (outputs / "empty").mkdir()
     with pytest.raises(UserError, match="holds no run"):
-        compare(made_empty(outputs))
+        compare(outputs / "empty")
     with pytest.raises(UserError, match="is no folder"):
         compare(outputs / "not there")
     failed = write_train(outputs / "failed", "rope", 1, status="failed: no luck")
     with pytest.raises(UserError, match=r"no finished run has results to compare .*failed: no luck"):
         compare(failed)
-
-
-def made_empty(outputs: Path) -> Path:
-    folder = outputs / "empty"
-    folder.mkdir()
-    return folder
 
 
 def test_the_table_is_a_data_frame(outputs: Path) -> None:

@@ -35,11 +35,7 @@ def task_run(directory: Path, pe: str, seed: int, exact: float, **more: Any) -> 
         "train_examples": None,
         "validation_examples": 64,
     }
-    return edited(write_train(directory, pe, seed, data=data, records=records, **more))
-
-
-def edited(directory: Path) -> Path:
-    """The run without a tokenizer, as a task leaves it."""
+    write_train(directory, pe, seed, data=data, records=records, **more)
     manifest = json.loads((directory / "run.json").read_text())
     manifest["config"]["tokenizer"] = None
     (directory / "run.json").write_text(json.dumps(manifest))

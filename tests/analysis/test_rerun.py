@@ -18,7 +18,7 @@ from forkserver import Forkserver
 
 from roundround import __version__ as version
 from roundround.analysis.past_run import past_run
-from roundround.analysis.repetition import repetition_of
+from roundround.analysis.repetition import overrides_of
 from roundround.runs.child import start, surroundings
 from roundround.verbs import rerun as task
 
@@ -297,18 +297,7 @@ def test_a_look_at_another_run_is_one_at_the_same_run_again(trained: Path, tmp_p
     shutil.copytree(trained, looked)
     words = {"overrides": ["run=last", "length=[16]"], "verb": "eval", "run": str(trained), "command": "roundround"}
     edit(looked, "run.json", lambda manifest: manifest | words)
-    assert repetition_of(past_run(looked), None, trust=False).overrides == ["length=[16]", f"run={trained}"]
+    assert overrides_of(past_run(looked)) == ["length=[16]", f"run={trained}"]
     shutil.rmtree(trained)
     with pytest.raises(task.UserError, match="which is not there any more"):
-        repetition_of(past_run(looked), None, trust=False)
-
-
-def test_the_folder_of_an_older_run_is_read_off_its_place(origin: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    (run,) = origin.glob("outputs/train/*/*")
-    before = past_run(run)
-    del before.manifest["cwd"]
-    monkeypatch.chdir(tmp_path)
-    assert repetition_of(before, None, trust=True).folder == origin
-    assert repetition_of(before, None, trust=False).folder == tmp_path
-    before.manifest["config"]["outputs"] = "elsewhere"
-    assert repetition_of(before, None, trust=True).folder == tmp_path
+        overrides_of(past_run(looked))

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from forkserver import Ended
+from forkserver import COMMAND, Ended, in_a_process
 from left import SECRET, about_the_files, give_back_rights, snapshot
 from originals import Originals
-from whole_process import COMMAND, in_a_process
 
 LONGEST_LINE = 700  # characters of an error that somebody still reads
 # what the verbs tell while all is well
@@ -80,7 +80,7 @@ class Case:
 
     name: "kind: what"; the counts go by kind. codes: the right exit codes. given: what lies in the folder, under these
     names: run, task-run and maxkey-run (finished runs), llama (a Hugging Face folder), cache (the token cache, which
-    the command then uses). prepare: changes the folder; may return other arguments. shell: a line of bash in which "$@"
+    the command then uses). prepare: changes the folder. shell: a line of bash in which "$@"
     is the command. says: what the answer must hold. notes: with exit code 0, the lines beside the usual progress, each
     a pattern of what it says; no others may come. afterwards: with exit code 0, what is wrong in the folder. leaves:
     files may stay or change, because the command may have begun, or wrote into what was there. ordinary_user: without
@@ -91,7 +91,7 @@ class Case:
     args: Sequence[str] = ()
     codes: Sequence[int] = (2,)
     given: Sequence[str] = ()
-    prepare: Callable[[Path], Sequence[str] | None] | None = None
+    prepare: Callable[[Path], object] | None = None
     env: Mapping[str, str | None] = field(default_factory=dict)
     shell: str | None = None
     says: str = ""
@@ -107,55 +107,71 @@ class Case:
         """Whether it can go without the imports of a process of its own."""
         return self.shell is None and not self.ordinary_user and not READ_EARLY & self.env.keys()
 
+    def reason_to_skip(self) -> str | None:
+        """What a case needs and this machine lacks."""
+        shell = self.shell or ""
+        if self.ordinary_user and os.geteuid() == 0 and not shutil.which("setpriv"):
+            return "setpriv is not there to give up root's rights"
+        if "script" in shell and not shutil.which("script"):
+            return "script is not there to make a terminal"
+        return "no right to mount a small disk" if "mount" in shell and not may_mount() else None
+
 
 @cache
-def lacking(what: str) -> str | None:
-    """Why this machine cannot do something that a case needs, or None where it can."""
-    if what == "ordinary_user" and os.geteuid() == 0:
-        return None if shutil.which("setpriv") else "setpriv is not there to give up root's rights"
-    if what == "mount":
-        with tempfile.TemporaryDirectory() as folder:
-            mounted = subprocess.run(["mount", "-t", "tmpfs", "t", folder], capture_output=True, check=False)
-            subprocess.run(["umount", "-q", folder], capture_output=True, check=False)
-        return "no right to mount a small disk" if mounted.returncode else None
-    if what == "script" and not shutil.which("script"):
-        return "script is not there to make a terminal"
-    return None
+def may_mount() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "t", folder], capture_output=True, check=False)
+        subprocess.run(["umount", "-q", folder], capture_output=True, check=False)
+    return mounted.returncode == 0
 
 
-def reason_to_skip(case: Case) -> str | None:
-    needs = [tool for tool in ("mount", "script") if case.shell is not None and tool in case.shell]
-    reasons = [lacking(need) for need in [*needs, *(["ordinary_user"] if case.ordinary_user else [])]]
-    return next((reason for reason in reasons if reason), None)
+def of_values(kind: str, base: Sequence[str], table: Mapping[str, Sequence[str]], **more: Any) -> list[Case]:
+    """One case for each `key=value` of a table, behind the same words."""
+    return of_words(kind, base, [(f"{key}={value}",) for key, values in table.items() for value in values], **more)
+
+
+def of_words(kind: str, base: Sequence[str], lines: Sequence[str | Sequence[str]], **more: Any) -> list[Case]:
+    """One case for each line of words, behind the same words. Its name is printable and short."""
+    found = []
+    for line in lines:
+        words = (line,) if isinstance(line, str) else tuple(line)
+        text = ascii(" ".join(words))[1:-1]
+        shown = text if len(text) <= 60 else f"{text[:30]}... of {len(text):,} characters"
+        found.append(Case(name=f"{kind}: {shown}", args=(*base, *words), **more))
+    return found
 
 
 def faults_of(case: Case, folder: Path, streams: Path, originals: Originals) -> list[str]:
     """What is wrong with the answer to a case, in words; nothing where it is as it should be."""
-    args, extra = list(case.args), dict(case.env)
+    extra = dict(case.env)
     for name in case.given:
         originals.copy(name, folder)
     if "cache" in case.given:
         extra["ROUNDROUND_CACHE"] = str(folder / "cache")
     if case.prepare is not None:
-        args = list(case.prepare(folder) or args)
+        case.prepare(folder)
     before = snapshot(folder)
     env = {name: value for name, value in {**originals.env, **extra}.items() if value is not None}
     if case.forked:
-        ended = originals.server.run(args, folder, streams, env=env, timeout=case.patience)
+        ended = originals.server.run(case.args, folder, streams, env=env, timeout=case.patience)
     else:
-        ended = as_a_shell_would(case, args, folder, env)
+        ended = as_a_shell_would(case, folder, env)
     give_back_rights(folder)
     secret = any(SECRET in value for value in env.values())
     files = about_the_files(folder, before, ended.code, leaves=case.leaves, secret=secret)
-    found = [*about_the_end(case, ended), *about_the_text(case, ended), *files]
+    found = [*about_the_text(case, ended), *files]
+    if ended.hung:
+        found = [f"no answer in {case.patience:g} s", *found]
+    elif ended.code not in case.codes:
+        found = [f"exit code {ended.code}, not {' or '.join(map(str, case.codes))}: {ended.err[-300:]!r}", *found]
     if case.afterwards is not None and ended.code == 0:
         found += case.afterwards(folder, originals)
     return found
 
 
-def as_a_shell_would(case: Case, args: Sequence[str], folder: Path, env: Mapping[str, str]) -> Ended:
+def as_a_shell_would(case: Case, folder: Path, env: Mapping[str, str]) -> Ended:
     """Run a case with its line of bash, as the user whom it names."""
-    command = [*COMMAND, *args]
+    command = [*COMMAND, *case.args]
     if case.shell is not None:
         command = ["bash", "-c", case.shell, "bash", *command]
     if case.ordinary_user and os.geteuid() == 0:
@@ -168,42 +184,24 @@ def as_a_shell_would(case: Case, args: Sequence[str], folder: Path, env: Mapping
             subprocess.run(["umount", "-q", str(folder / "disk")], capture_output=True, check=False)
 
 
-def about_the_end(case: Case, ended: Ended) -> list[str]:
-    if ended.hung:
-        return [f"no answer in {case.patience:g} s"]
-    if ended.code not in case.codes:
-        return [f"exit code {ended.code}, not {' or '.join(map(str, case.codes))}: {ended.err[-300:]!r}"]
-    return []
-
-
 def about_the_text(case: Case, ended: Ended) -> list[str]:
-    text = ended.out + ended.err
-    found = about_the_lines(case, ended)
+    """What is wrong with what it printed; on standard error beside the usual progress: one line, or the notes."""
+    text, found = ended.out + ended.err, []
+    told = [line for line in ended.err.splitlines() if line.strip() and not STATUS.match(line)]
+    if ended.code == 0 and not (len(told) == len(case.notes) and all(map(re.search, case.notes, told))):
+        found.append(f"told {told[:4]!r} where {list(case.notes)!r} is right")
+    if ended.code in (1, 2) and len(told) != 1:
+        found.append(f"{len(told)} lines where one is right: {told[:4]!r}")
+    if ended.code in (1, 2) and (longest := max(map(len, told), default=0)) > LONGEST_LINE:
+        found.append(f"a line of {longest} characters")
     if "Traceback" in text:
         found.append(f"a traceback: {ended.err[-300:]!r}")
     found += [f"Hydra's own {words!r}" for words in OF_HYDRA if words in text]
-    if not case.colours and any(is_control(character) for character in text):
+    # what a terminal would obey: escapes, the other direction of writing, halves of characters
+    if not case.colours and not text.replace("\n", "").replace("\t", "").isprintable():
         found.append("control characters")
     if case.says not in text:
         found.append(f"{case.says!r} is not said: {text[-300:]!r}")
     if SECRET in text:
         found.append("a secret of the environment in the output")
     return found
-
-
-def about_the_lines(case: Case, ended: Ended) -> list[str]:
-    """What is wrong with the lines on standard error beside the usual progress: one of an error, or the notes."""
-    told = [line for line in ended.err.splitlines() if line.strip() and not STATUS.match(line)]
-    if ended.code == 0:
-        right = len(told) == len(case.notes) and all(map(re.search, case.notes, told))
-        return [] if right else [f"told {told[:4]!r} where {list(case.notes)!r} is right"]
-    if ended.code not in (1, 2):
-        return []
-    found = [] if len(told) == 1 else [f"{len(told)} lines where one is right: {told[:4]!r}"]
-    longest = max(map(len, told), default=0)
-    return [*found, f"a line of {longest} characters"] if longest > LONGEST_LINE else found
-
-
-def is_control(character: str) -> bool:
-    """Whether a terminal would obey it: escapes, the other direction of writing, halves of characters."""
-    return not character.isprintable() and character not in "\n\t"

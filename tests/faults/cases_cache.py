@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from case import Case
-from damage import GONE, LONG_INTEGER, NESTED, in_json
+from damage import GONE, LONG_INTEGER, NESTED, Damage, changed, in_json, linked, one_bit, put, replaced, values
 from originals import RECIPES, Originals
 from stopping import content, runs_in
 
@@ -23,33 +21,22 @@ ARGS = {
     "train": RECIPES["run"],
     "eval": ["eval", "run=run", "length=32", "max_tokens=256", "logger=none"],
 }
-Damage = Callable[[Path], object]  # of an entry
+CACHE: dict[str, Any] = {"given": ("run", "cache"), "codes": (0,), "patience": 40}
 
 
-def of_cache(what: str, damage: Damage, *notes: str) -> list[Case]:
-    def prepare(folder: Path) -> None:
-        (meta,) = folder.glob("cache/*/meta.json")
-        damage(meta.parent)
-
+def of_cache(what: str, damage: Damage, *notes: str, says: str = "") -> list[Case]:
     return [
         Case(
             name=f"token cache: {what}, {verb}",
             args=args,
-            given=("run", "cache"),
-            prepare=prepare,
-            codes=(0,),
+            prepare=lambda folder: damage(next(folder.glob("cache/*/meta.json")).parent),
             notes=notes,
-            says="tokenised: " if notes else "",
+            says=says,
             afterwards=partial(unlike_a_sound_cache, verb=verb),
-            patience=40,
+            **CACHE,
         )
         for verb, args in ARGS.items()
     ]
-
-
-def gone_on_with(what: str, damage: Damage) -> list[Case]:
-    """Cases of an entry that was begun, and not ended."""
-    return [replace(case, says="tokenised: ") for case in of_cache(what, damage)]
 
 
 def unlike_a_sound_cache(folder: Path, originals: Originals, *, verb: str) -> list[str]:
@@ -63,59 +50,9 @@ def unlike_a_sound_cache(folder: Path, originals: Originals, *, verb: str) -> li
     if verb == "train":
         files = [path.relative_to(run) for path in run.rglob("*") if path.is_symlink() or path.is_file()]
         return faults + [f"{name} differs" for name in files if content(new / name) != content(run / name)]
-    scores = [score_of(path) for path in (new, run)]
-    return (
-        faults if abs(scores[0] / scores[1] - 1) < 1e-6 else [*faults, f"scores {scores[0]} where {scores[1]} is right"]
-    )
-
-
-def score_of(run: Path) -> float:
-    records = json.loads((run / "results.json").read_text())
-    return next(float(record["value"]) for record in records if record["metric"] == "nats_per_token")
-
-
-def meta(**changes: Any) -> Damage:
-    return lambda entry: in_json(entry / "meta.json", **changes)
-
-
-def put(name: str, data: bytes) -> Damage:
-    return lambda entry: (entry / name).write_bytes(data)
-
-
-def filled(name: str, byte: bytes) -> Damage:
-    """The same size, all of one byte."""
-    return lambda entry: (entry / name).write_bytes(byte * (entry / name).stat().st_size)
-
-
-def one_bit(name: str) -> Damage:
-    def flip(entry: Path) -> None:
-        data = bytearray((entry / name).read_bytes())
-        data[len(data) // 2] ^= 1
-        (entry / name).write_bytes(data)
-
-    return flip
-
-
-def other_order(name: str) -> Damage:
-    """The same size and the same bytes, in another order."""
-
-    def change(entry: Path) -> None:
-        data = (entry / name).read_bytes()
-        (entry / name).write_bytes(data[2:] + data[:2])
-
-    return change
-
-
-def cut(name: str, size: int) -> Damage:
-    return lambda entry: os.truncate(entry / name, size)
-
-
-def replaced(name: str, make: Callable[[Path], object] = lambda path: None) -> Damage:
-    def change(entry: Path) -> None:
-        (entry / name).unlink()
-        make(entry / name)
-
-    return change
+    records = [json.loads((path / "results.json").read_text()) for path in (new, run)]
+    found, right = (next(r["value"] for r in each if r["metric"] == "nats_per_token") for each in records)
+    return faults if abs(found / right - 1) < 1e-6 else [*faults, f"scores {found} where {right} is right"]
 
 
 def objects(entry: Path) -> None:
@@ -139,6 +76,7 @@ def a_file_in_its_place(entry: Path) -> None:
     entry.write_text("not a folder")
 
 
+meta = partial(values, "meta.json")
 ARRAYS = ("train-00000.bin", "held_out-00000.bin", "held_out_bytes-00000.bin")
 DAMAGES: dict[str, Damage] = {
     **{
@@ -169,28 +107,28 @@ DAMAGES: dict[str, Damage] = {
     "meta.json with a long integer": put("meta.json", b'{"dtype": ' + LONG_INTEGER.encode() + b"}"),
     "meta.json a folder": replaced("meta.json", Path.mkdir),
     "meta.json a fifo": replaced("meta.json", os.mkfifo),
-    **{f"{name} of zeros": filled(name, b"\0") for name in ARRAYS},
-    **{f"{name}, one bit": one_bit(name) for name in ARRAYS[:2]},
-    **{f"{name} of other bytes": other_order(name) for name in ARRAYS},
-    "train.bin of large ids": filled(ARRAYS[0], b"\xff"),
-    "train.bin cut": cut(ARRAYS[0], 99),
-    "train.bin empty": cut(ARRAYS[0], 0),
+    **{f"{name} of zeros": changed(name, lambda data: b"\0" * len(data)) for name in ARRAYS},
+    **{f"{name}, one bit": changed(name, one_bit) for name in ARRAYS[:2]},
+    **{f"{name} of other bytes": changed(name, lambda data: data[2:] + data[:2]) for name in ARRAYS},
+    "train.bin of large ids": changed(ARRAYS[0], lambda data: b"\xff" * len(data)),
+    "train.bin cut": changed(ARRAYS[0], lambda data: data[:99]),
+    "train.bin empty": put(ARRAYS[0], b""),
     "train.bin gone": replaced(ARRAYS[0]),
     "train.bin a folder": replaced(ARRAYS[0], Path.mkdir),
-    "train.bin a link to /dev/zero": replaced(ARRAYS[0], lambda path: path.symlink_to("/dev/zero")),
+    "train.bin a link to /dev/zero": linked(ARRAYS[0], "/dev/zero"),
     "tokenizer.json broken": put("tokenizer.json", b"{"),
     "tokenizer.json gone": replaced("tokenizer.json"),
     "a broken tokenizer with its right hash": broken_tokenizer,
     "a file in the place of the entry": a_file_in_its_place,
 }
 
-UNFINISHED: dict[str, Damage] = {  # as a kill leaves it: gone on with, and no line is due
+UNFINISHED: dict[str, Damage] = {  # as a kill leaves it: it is resumed, and no line is due
     "meta.json gone": replaced("meta.json"),
     "all but the shards gone": lambda entry: [(entry / name).unlink() for name in ("meta.json", "begun.json")],
     "a shard without its record": lambda entry: [(entry / n).unlink() for n in ("meta.json", "shard-00000.json")],
 }
 CASES = [
-    *[case for what, damage in UNFINISHED.items() for case in gone_on_with(what, damage)],
-    *[case for what, damage in DAMAGES.items() for case in of_cache(what, damage, MADE_AGAIN)],
+    *[case for what, damage in UNFINISHED.items() for case in of_cache(what, damage, says="tokenised: ")],
+    *[case for what, damage in DAMAGES.items() for case in of_cache(what, damage, MADE_AGAIN, says="tokenised: ")],
     *of_cache("as it was", lambda entry: None),
 ]

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from case import Case
+from damage import holding
 from originals import MAXKEY, TRAIN
-from tables import holding
 
 COMMAND = "_target_: os.system\ncommand: touch EXECUTED\n"
 TAG = "!!python/object/apply:os.system ['touch EXECUTED']\n"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from case import Case
-from damage import COMMAND, GONE, LONG_INTEGER, NESTED, in_json
+from damage import COMMAND, GONE, LONG_INTEGER, NESTED, changed, linked, put, replaced
+from damage import values as values_of
 from left import SECRET
 
 VERBS = {
@@ -32,42 +34,27 @@ def of_run(
     what: str, verbs: Sequence[str], change: Callable[[Path], object], *, kind: str = "run.json", **more: Any
 ) -> list[Case]:
     """A case for each verb, on a run that `change` has damaged."""
-    return [one_case(f"{kind}: {what}, {verb}", verb, change, **more) for verb in verbs]
 
-
-def one_case(name: str, verb: str, change: Callable[[Path], object], **more: Any) -> Case:
-    source, args = VERBS[verb]
-
-    def prepare(folder: Path) -> None:
-        change(folder / source)
+    def prepare(verb: str, folder: Path) -> None:
+        source = folder / VERBS[verb][0]
+        change(source)
         if verb == "last":
             (folder / NEUTRAL_PLACE).parent.mkdir(parents=True)
-            (folder / source).rename(folder / NEUTRAL_PLACE)
+            source.rename(folder / NEUTRAL_PLACE)
 
-    return Case(name=name, args=args, given=(source,), prepare=prepare, **more)
-
-
-def text(content: str | bytes) -> Callable[[Path], None]:
-    data = content.encode() if isinstance(content, str) else content
-    return lambda run: (run / "run.json").write_bytes(data) and None
-
-
-def values(**changes: Any) -> Callable[[Path], None]:
-    return lambda run: in_json(run / "run.json", **changes)
-
-
-def cut(run: Path) -> None:
-    os.truncate(run / "run.json", 300)
+    return [
+        Case(
+            name=f"{kind}: {what}, {verb}",
+            args=VERBS[verb][1],
+            given=VERBS[verb][:1],
+            prepare=partial(prepare, verb),
+            **more,
+        )
+        for verb in verbs
+    ]
 
 
-def no_file(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def change(run: Path) -> None:
-        (run / "run.json").unlink()
-        make(run / "run.json")
-
-    return change
-
-
+text, gone, values = (partial(damage, "run.json") for damage in (put, replaced, values_of))
 ALL = tuple(VERBS)
 TRAINING = ("resume", "eval", "probe", "export")
 SECRETS = {"env": {"CANARY": SECRET}}
@@ -83,16 +70,16 @@ CASES = [
     *of_run("a list", ("resume", "eval", "maxkey"), text("[]")),
     *of_run("{}", ALL, text("{}")),
     *of_run("a number", ("resume", "eval"), text("5")),
-    *of_run("cut", ALL, cut),
+    *of_run("cut", ALL, changed("run.json", lambda sound: sound[:300])),
     *of_run("not utf-8", ("resume", "eval", "last"), text(b"\xff\xfe{}")),
     *of_run("nested", ALL, text(NESTED)),
     *of_run("an integer of 5,000 digits", ("resume", "eval", "last"), text('{"verb": ' + LONG_INTEGER + "}")),
     *of_run("NaN", ("resume", "eval"), text('{"config": NaN}')),
-    *of_run("gone", ALL, no_file(lambda path: None)),
-    *of_run("a folder", ("resume", "eval", "last", "export"), no_file(Path.mkdir)),
-    *of_run("a fifo", ("resume", "eval", "last", "export"), no_file(os.mkfifo), patience=30),
-    *of_run("a link to itself", ("resume", "eval", "last"), no_file(lambda path: path.symlink_to("run.json"))),
-    *of_run("a link to /dev/zero", ("eval",), no_file(lambda path: path.symlink_to("/dev/zero")), patience=30),
+    *of_run("gone", ALL, gone()),
+    *of_run("a folder", ("resume", "eval", "last", "export"), gone(Path.mkdir)),
+    *of_run("a fifo", ("resume", "eval", "last", "export"), gone(os.mkfifo), patience=30),
+    *of_run("a link to itself", ("resume", "eval", "last"), linked("run.json", "run.json")),
+    *of_run("a link to /dev/zero", ("eval",), linked("run.json", "/dev/zero"), patience=30),
     *of_run("config a string", (*TRAINING, "maxkey"), values(config="x")),
     *of_run("config a list", (*TRAINING, "maxkey"), values(config=[])),
     *of_run("config a list of one", ("resume", "eval", "maxkey", "last"), values(config=[1])),

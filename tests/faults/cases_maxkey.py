@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from case import Case
+from case import Case, of_values, of_words
 from originals import MAXKEY
-from tables import of_values, of_words
 
 VALUES = {
     "seeds": ["0", "-1", "abc", "100000000", "1.5", "null", "''"],

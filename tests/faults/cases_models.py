@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from case import Case
-from damage import COMMAND, LONG_INTEGER, NESTED, PICKLE, WEIGHTS, in_json, zipped_pickle
+from damage import (
+    COMMAND,
+    LONG_INTEGER,
+    NESTED,
+    PICKLE,
+    WEIGHTS,
+    ZIPPED_PICKLE,
+    Damage,
+    changed,
+    holding,
+    in_json,
+    linked,
+    put,
+    replaced,
+    values,
+)
 from originals import ON_PLAIN_TEXT, PLAIN_TEXT, SMALL
 
 BYTES = "tokenizer=bytes"
@@ -29,13 +44,16 @@ READ = ("init", "probe", "tokenizer")
 
 
 def of_model(
-    what: str, change: Callable[[Path], object], verbs: Sequence[str] = WEIGHED, *, kind: str = "models", **more: Any
+    what: str, change: Damage, verbs: Sequence[str] = WEIGHED, *, kind: str = "models", **more: Any
 ) -> list[Case]:
-    def prepare(folder: Path) -> None:
-        change(folder / "llama")
-
     return [
-        Case(name=f"{kind}: {what}, {verb}", args=VERBS[verb], given=("llama",), prepare=prepare, **more)
+        Case(
+            name=f"{kind}: {what}, {verb}",
+            args=VERBS[verb],
+            given=("llama",),
+            prepare=lambda folder: change(folder / "llama"),
+            **more,
+        )
         for verb in verbs
     ]
 
@@ -44,36 +62,16 @@ hostile = partial(of_model, kind="models with code")
 weights = partial(of_model, kind="models' weights")
 tokenizer = partial(of_model, kind="models' tokenizers")
 good = partial(of_model, kind="good models")
+config = partial(values, "config.json")
 
 
-def config(**changes: Any) -> Callable[[Path], None]:
-    return lambda folder: in_json(folder / "config.json", **changes)
+def instead_of_weights(files: Mapping[str, str | bytes]) -> Damage:
+    """These files, and not the weights."""
+    return lambda folder: [replaced("model.safetensors")(folder), holding(files)(folder)]
 
 
-def put(name: str, data: bytes | str) -> Callable[[Path], object]:
-    return lambda folder: (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
-
-
-def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        (folder / name).unlink()
-        make(folder / name)
-
-    return change
-
-
-def weights_as(name: str, data: bytes) -> Callable[[Path], object]:
-    """The weights under another name, which is all that is there."""
-
-    def change(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        (folder / name).write_bytes(data)
-
-    return change
-
-
-def index(content: Any) -> Callable[[Path], object]:
-    """An index in the place of the one file, which lies outside the folder."""
+def index(content: Any) -> Damage:
+    """An index instead of the one file, which lies outside the folder."""
 
     def change(folder: Path) -> None:
         (folder / "model.safetensors").rename(folder.parent / "outside.safetensors")
@@ -101,11 +99,6 @@ def tokenizer_with_code(folder: Path) -> None:
         folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["hostile.T", "hostile.T"]}, tokenizer_class="T"
     )
     (folder / "hostile.py").write_text(HOSTILE + "class T: pass\n")
-
-
-def tokenizer_id(folder: Path) -> None:
-    path = folder / "tokenizer.json"
-    path.write_text(path.read_text().replace(": 511", ": 4000000000"))
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -157,45 +150,40 @@ CASES = [
     *of_model("config.json null", put("config.json", "null")),
     *of_model("config.json nested", put("config.json", NESTED)),
     *of_model("config.json with a long integer", put("config.json", '{"hidden_size": ' + LONG_INTEGER + "}")),
-    *of_model("config.json gone", replaced("config.json", lambda path: None), (*WEIGHED, "eval")),
+    *of_model("config.json gone", replaced("config.json"), (*WEIGHED, "eval")),
     *of_model("config.json a fifo", replaced("config.json", os.mkfifo), patience=30),
     *of_model("config.json a folder", replaced("config.json", Path.mkdir)),
-    *of_model("config.json a link to itself", replaced("config.json", lambda path: path.symlink_to("config.json"))),
+    *of_model("config.json a link to itself", linked("config.json", "config.json")),
     *[case for what, changes in WRONG.items() for case in of_model(what, config(**changes))],
     *[case for what, changes in EITHER.items() for case in of_model(what, config(**changes), codes=(0, 2))],
     *hostile("code of its own", code_of_its_own, (*WEIGHED, "eval")),
     *hostile("code beside a llama", code_beside_llama, (*WEIGHED, "eval"), codes=(0, 2)),
     *hostile("code beside the tokenizer", tokenizer_with_code, READ, codes=(0, 2)),
-    *hostile("pickle as pytorch_model.bin", weights_as("pytorch_model.bin", PICKLE), (*WEIGHED, "eval")),
-    *hostile("zipped pickle as pytorch_model.bin", weights_as("pytorch_model.bin", zipped_pickle())),
-    *hostile("pickle as weights.pt", weights_as("weights.pt", PICKLE)),
-    *hostile("pickle as model.ckpt", weights_as("model.ckpt", PICKLE), ("init",)),
+    *hostile("pickle as pytorch_model.bin", instead_of_weights({"pytorch_model.bin": PICKLE}), (*WEIGHED, "eval")),
+    *hostile("zipped pickle as pytorch_model.bin", instead_of_weights({"pytorch_model.bin": ZIPPED_PICKLE})),
+    *hostile("pickle as weights.pt", instead_of_weights({"weights.pt": PICKLE})),
+    *hostile("pickle as model.ckpt", instead_of_weights({"model.ckpt": PICKLE}), ("init",)),
     *hostile(
         "zipped pickle beside other weights",
         lambda folder: (
             (folder / "model.safetensors").rename(folder / "other.safetensors"),
-            put("pytorch_model.bin", zipped_pickle())(folder),
+            put("pytorch_model.bin", ZIPPED_PICKLE)(folder),
         ),
     ),
     *hostile(
         "index of pickles",
-        lambda folder: (
-            (folder / "model.safetensors").unlink(),
-            put("pytorch_model.bin.index.json", '{"metadata": {}, "weight_map": {"a": "x.bin"}}')(folder),
-            put("x.bin", PICKLE)(folder),
+        instead_of_weights(
+            {"pytorch_model.bin.index.json": '{"metadata": {}, "weight_map": {"a": "x.bin"}}', "x.bin": PICKLE}
         ),
     ),
     *[
-        case for what,
-        change in WEIGHTS.items() for case in weights(
-            f"weights {what}", lambda folder,
-            change=change: put("model.safetensors", change((folder / "model.safetensors").read_bytes()))(folder),
-        )
+        case for what, change in WEIGHTS.items()
+        for case in weights(f"weights {what}", changed("model.safetensors", change))
     ],
-    *weights("weights gone", replaced("model.safetensors", lambda path: None), (*WEIGHED, "eval")),
+    *weights("weights gone", replaced("model.safetensors"), (*WEIGHED, "eval")),
     *weights("weights a fifo", replaced("model.safetensors", os.mkfifo), patience=30),
     *weights("weights a folder", replaced("model.safetensors", Path.mkdir)),
-    *weights("weights a dead link", replaced("model.safetensors", lambda path: path.symlink_to("gone"))),
+    *weights("weights a dead link", linked("model.safetensors", "gone")),
     *weights("weights unreadable", lambda folder: (folder / "model.safetensors").chmod(0), ordinary_user=True),
     *weights("index that leads out", index({"a": "../outside.safetensors"})),
     *weights("index of an absolute path", index({"a": "/etc/passwd"})),
@@ -217,7 +205,10 @@ CASES = [
     *tokenizer("tokenizer_config.json a list", put("tokenizer_config.json", "[]"), READ),
     *tokenizer("tokenizer_config.json nested", put("tokenizer_config.json", NESTED), READ),
     # the text may not reach the token of that id; it must not take the memory of one
-    *tokenizer("an id of 4,000,000,000", tokenizer_id, READ, codes=(0, 2)),
+    *tokenizer(
+        "an id of 4,000,000,000", changed("tokenizer.json", lambda text: text.replace(b": 511", b": 4000000000")), READ,
+        codes=(0, 2),
+    ),
     *good("as it was", lambda folder: None, (*READ, "eval"), codes=(0,)),
     *good("without generation_config.json", lambda folder: (folder / "generation_config.json").unlink(), codes=(0,)),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from case import Case
-from damage import in_json
+from damage import changed, one_bit, put, replaced, values
 from left import SECRET
 from originals import ON_PLAIN_TEXT, PLAIN_TEXT, SMALL, Originals
 
@@ -68,23 +68,14 @@ def prepared_then(change: Callable[[Path], object]) -> Callable[[Path], None]:
     return prepare
 
 
-def flip(entry: Path) -> None:
-    data = bytearray((entry / "train-00000.bin").read_bytes())
-    data[len(data) // 2] ^= 1
-    (entry / "train-00000.bin").write_bytes(data)
-
-
-def cut(entry: Path) -> None:
-    (entry / "train-00000.bin").write_bytes((entry / "train-00000.bin").read_bytes()[:-2])
-
-
+SHARD = "train-00000.bin"
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "a shard of one bit": flip,
-    "a shard cut": cut,
-    "a shard gone": lambda entry: (entry / "train-00000.bin").unlink(),
-    "no meta.json": lambda entry: (entry / "meta.json").unlink(),
-    "no tokenizer": lambda entry: (entry / "tokenizer.json").unlink(),
-    "other counts": lambda entry: in_json(entry / "meta.json", train__tokens=7),
+    "a shard of one bit": changed(SHARD, one_bit),
+    "a shard cut": changed(SHARD, lambda data: data[:-2]),
+    "a shard gone": replaced(SHARD),
+    "no meta.json": replaced("meta.json"),
+    "no tokenizer": replaced("tokenizer.json"),
+    "other counts": values("meta.json", train__tokens=7),
 }
 
 
@@ -95,14 +86,13 @@ def whole_again(folder: Path, originals: Originals) -> list[str]:
     return [f"{path.name} differs" for path in sound.iterdir() if path.read_bytes() != (mine / path.name).read_bytes()]
 
 
-def holds_other(folder: Path) -> None:
-    (folder / "mine").mkdir()
-    (folder / "mine" / "letter.txt").write_text("dear aunt")
-
-
 CASES = [
     *[Case(name=f"prepare: {what}", args=args) for what, args in WORDS.items()],
-    Case(name="prepare: to a folder with other files", args=[*PREPARE, "to=mine"], prepare=holds_other),
+    Case(
+        name="prepare: to a folder with other files",
+        args=[*PREPARE, "to=mine"],
+        prepare=put("mine/letter.txt", "dear aunt"),
+    ),
     Case(
         name="prepare: to a folder with another corpus",
         args=[*PREPARE, "to=mine", "data.held_out=0.5"],

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from case import Case
+from case import Case, of_words
 from cases_manifests import of_run
-from damage import GONE, LONG_INTEGER, NESTED, WEIGHTS, in_json, safetensors, sha256, tensor
-from tables import of_words
+from damage import (
+    GONE,
+    LONG_INTEGER,
+    NESTED,
+    WEIGHTS,
+    Damage,
+    in_json,
+    linked,
+    one_bit,
+    put,
+    replaced,
+    safetensors,
+    tensor,
+)
 
 NEWEST = Path("checkpoints/step-00000006")
 READERS = ("eval", "probe", "export")
@@ -21,9 +33,7 @@ TRAINING = ("resume", *READERS)
 checkpoint, file = (partial(of_run, kind=kind) for kind in ("checkpoints", "run files"))
 
 
-def rewritten(
-    name: str, change: Callable[[bytes], bytes], *, honest: bool, places: str = "step-*"
-) -> Callable[[Path], None]:
+def rewritten(name: str, change: Callable[[bytes], bytes], *, honest: bool, places: str = "step-*") -> Damage:
     """Change a file of every checkpoint; `honest`: its hash in state.json is made right again."""
 
     def damage(run: Path) -> None:
@@ -31,18 +41,9 @@ def rewritten(
             data = change((folder / name).read_bytes())
             (folder / name).write_bytes(data)
             if honest:
-                in_json(folder / "state.json", **{"sha256": hashes(folder) | {name: sha256(data)}})
+                in_json(folder / "state.json", **{f"sha256__{name}": hashlib.sha256(data).hexdigest()})
 
     return damage
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((folder / "state.json").read_text())["sha256"]
-    return found
-
-
-def one_bit(sound: bytes) -> bytes:
-    return sound[:-5] + bytes([sound[-5] ^ 1]) + sound[-4:]
 
 
 def one_more_tensor(sound: bytes) -> bytes:
@@ -52,35 +53,12 @@ def one_more_tensor(sound: bytes) -> bytes:
     return safetensors(header | {"zzz": tensor(len(body), len(body) + 16, [4])}, body + b"\0" * 16)
 
 
-def state(**changes: Any) -> Callable[[Path], None]:
+def state(**changes: Any) -> Damage:
     def change(run: Path) -> None:
         for path in (run / "checkpoints").glob("step-*/state.json"):
             in_json(path, **changes)
 
     return change
-
-
-def put(name: str, data: bytes | str) -> Callable[[Path], None]:
-    """Write a file of the run over; a link is written through."""
-    return lambda run: (run / name).write_bytes(data.encode() if isinstance(data, str) else data) and None
-
-
-def in_place_of(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Remove a file, a link or a folder of the run, and make something else of that name."""
-
-    def change(run: Path) -> None:
-        path = run / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-        make(path)
-
-    return change
-
-
-def link_to(target: str) -> Callable[[Path], None]:
-    return lambda path: path.symlink_to(target)
 
 
 def weights() -> list[Case]:
@@ -136,11 +114,11 @@ CHECKPOINTS = [
         ordinary_user=True,
     ),
     *checkpoint(
-        "weights a fifo", ("resume", "eval"), in_place_of(f"{NEWEST}/model.safetensors", os.mkfifo), patience=30,
+        "weights a fifo", ("resume", "eval"), replaced(f"{NEWEST}/model.safetensors", os.mkfifo), patience=30,
     ),
-    *checkpoint("weights a folder", ("resume", "eval"), in_place_of(f"{NEWEST}/model.safetensors", Path.mkdir)),
+    *checkpoint("weights a folder", ("resume", "eval"), replaced(f"{NEWEST}/model.safetensors", Path.mkdir)),
     *checkpoint(
-        "weights a link out of the run", ("eval",), in_place_of(f"{NEWEST}/model.safetensors", link_to("/etc/passwd")),
+        "weights a link out of the run", ("eval",), linked(f"{NEWEST}/model.safetensors", "/etc/passwd"),
     ),
     *checkpoint(
         "maxkey: weights cut", ("maxkey", "maxkey resume"),
@@ -153,39 +131,39 @@ CHECKPOINTS = [
     *checkpoint("maxkey: step text", ("maxkey resume",), state(step="x")),
 ]  # fmt: skip
 FILES = [
-    *file("checkpoints a file", TRAINING, in_place_of("checkpoints", Path.touch)),
+    *file("checkpoints a file", TRAINING, replaced("checkpoints", Path.touch)),
     # without a checkpoint a run begins anew, or is refused
-    *file("checkpoints gone", ("resume",), in_place_of("checkpoints", lambda path: None), codes=(0, 2)),
-    *file("checkpoints gone", READERS, in_place_of("checkpoints", lambda path: None)),
-    *file("checkpoints of nothing", READERS, in_place_of("checkpoints", Path.mkdir)),
+    *file("checkpoints gone", ("resume",), replaced("checkpoints"), codes=(0, 2)),
+    *file("checkpoints gone", READERS, replaced("checkpoints")),
+    *file("checkpoints of nothing", READERS, replaced("checkpoints", Path.mkdir)),
     # the step that was best stands in every state.json, so that the link can be done without
-    *file("best a dead link", READERS, in_place_of("checkpoints/best", link_to("gone")), codes=(0, 2)),
-    *file("best a link to itself", READERS, in_place_of("checkpoints/best", link_to("best")), codes=(0, 2)),
-    *file("best a link out of the run", READERS, in_place_of("checkpoints/best", link_to("/etc")), codes=(0, 2)),
-    *file("best a link to the folder above", READERS, in_place_of("checkpoints/best", link_to("..")), codes=(0, 2)),
-    *file("best a file", READERS, in_place_of("checkpoints/best", Path.touch), codes=(0, 2)),
-    *file("tokenizer.json gone", ("probe", "export"), in_place_of("tokenizer.json", lambda path: None)),
+    *file("best a dead link", READERS, linked("checkpoints/best", "gone"), codes=(0, 2)),
+    *file("best a link to itself", READERS, linked("checkpoints/best", "best"), codes=(0, 2)),
+    *file("best a link out of the run", READERS, linked("checkpoints/best", "/etc"), codes=(0, 2)),
+    *file("best a link to the folder above", READERS, linked("checkpoints/best", ".."), codes=(0, 2)),
+    *file("best a file", READERS, replaced("checkpoints/best", Path.touch), codes=(0, 2)),
+    *file("tokenizer.json gone", ("probe", "export"), replaced("tokenizer.json")),
     *file("tokenizer.json broken", ("probe", "export"), put("tokenizer.json", "{")),
     *file("tokenizer.json nested", ("probe", "export"), put("tokenizer.json", NESTED)),
     *file("tokenizer.json of another kind", ("probe", "export"), put("tokenizer.json", "[]")),
     *file("tokenizer.json not utf-8", ("probe", "export"), put("tokenizer.json", b"\xff")),
-    *file("tokenizer.json a fifo", ("probe", "export"), in_place_of("tokenizer.json", os.mkfifo), patience=30),
+    *file("tokenizer.json a fifo", ("probe", "export"), replaced("tokenizer.json", os.mkfifo), patience=30),
     # perplexity needs the tokens of the cache, and the tokenizer only for a text of the user's
-    *file("tokenizer.json gone", ("eval",), in_place_of("tokenizer.json", lambda path: None), codes=(0, 2)),
+    *file("tokenizer.json gone", ("eval",), replaced("tokenizer.json"), codes=(0, 2)),
     *file("tokenizer.json broken", ("eval",), put("tokenizer.json", "{"), codes=(0, 2)),
     *file("tokenizer.json nested", ("eval",), put("tokenizer.json", NESTED), codes=(0, 2)),
     # records are continued where they can be
     *file("metrics.jsonl of bytes", ("resume",), put("metrics.jsonl", b"\xff\xfe\0"), codes=(0, 2)),
     *file("metrics.jsonl cut", ("resume",), put("metrics.jsonl", '{"step": 1}\n{"ste'), codes=(0, 2)),
-    *file("metrics.jsonl gone", ("resume",), in_place_of("metrics.jsonl", lambda path: None), codes=(0, 2)),
+    *file("metrics.jsonl gone", ("resume",), replaced("metrics.jsonl"), codes=(0, 2)),
     *file("metrics.jsonl nested", ("resume",), put("metrics.jsonl", NESTED), codes=(0, 2)),
-    *file("metrics.jsonl a folder", ("resume",), in_place_of("metrics.jsonl", Path.mkdir)),
+    *file("metrics.jsonl a folder", ("resume",), replaced("metrics.jsonl", Path.mkdir)),
     *file("results.json broken", ("resume", "eval"), put("results.json", "{"), codes=(0, 2)),
-    *file("train.log a folder", ("resume",), in_place_of("train.log", Path.mkdir)),
-    *file(".lock a folder", ("resume",), in_place_of(".lock", Path.mkdir), patience=30),
-    *file(".lock a fifo", ("resume",), in_place_of(".lock", os.mkfifo), patience=30, codes=(0, 2)),
+    *file("train.log a folder", ("resume",), replaced("train.log", Path.mkdir)),
+    *file(".lock a folder", ("resume",), replaced(".lock", Path.mkdir), patience=30),
+    *file(".lock a fifo", ("resume",), replaced(".lock", os.mkfifo), patience=30, codes=(0, 2)),
     *file(
-        ".lock a link out of the run", ("resume",), in_place_of(".lock", link_to("/dev/null")), patience=30,
+        ".lock a link out of the run", ("resume",), linked(".lock", "/dev/null"), patience=30,
         codes=(0, 2),
     ),
     *file("the run read-only", ("resume",), lambda run: run.chmod(0o555), ordinary_user=True),

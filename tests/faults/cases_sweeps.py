@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from case import Case
+from case import Case, of_words
 from originals import MAXKEY, PLAIN_TEXT, TRAIN
-from tables import of_words
 
 WRONG = [
     "seed=0,-1", "seed=-1", "seed=1,abc", "pe=p_rope,prope", "batch_size=0,1", "seed=range(0)", "seed=range(3,1)",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from case import Case
+from case import Case, of_values, of_words
 from originals import PLAIN_TEXT, TASK, TRAIN
-from tables import of_values, of_words
 
 SIZES = ["0", "-1", "1.5", "nan", "abc", "null", "''", "[2]", "9" * 400]
 SHARES = ["-0.1", "1.1", "nan", "abc", "null"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from case import Case
+from damage import holding
 from originals import SMALL
-from tables import holding
 
 TRAIN = ["train", *SMALL, "data=text", "trainer.max_steps=2", "validation_tokens=256"]
 STORY = "Once upon a time there was a dog. " * 20
@@ -111,10 +111,7 @@ def of_files(kind: str, files: Mapping[str, str | bytes], **more: Any) -> list[C
 
 
 def of_path(what: str, path: str, make: Callable[[Path], object], *, more: Sequence[str] = (), **about: Any) -> Case:
-    def prepare(folder: Path) -> None:
-        make(folder)
-
-    return Case(name=f"text files: {what}", args=[*TRAIN, f"data.path={path}", *more], prepare=prepare, **about)
+    return Case(name=f"text files: {what}", args=[*TRAIN, f"data.path={path}", *more], prepare=make, **about)
 
 
 def put(folder: Path, name: str = "a.txt", data: str | bytes = STORIES) -> Path:
@@ -122,46 +119,35 @@ def put(folder: Path, name: str = "a.txt", data: str | bytes = STORIES) -> Path:
     return folder / name
 
 
-def parquet(**columns: list[Any]) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        (folder / "a.parquet").write_bytes(parquet_bytes(columns))
-
-    return prepare
-
-
-def parquet_bytes(columns: Mapping[str, list[Any]]) -> bytes:
+def parquet(**columns: list[Any]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
     written = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), written)
+    pyarrow.parquet.write_table(pyarrow.table(columns), written)
     return written.getvalue()
 
 
-def tree_with(make: Callable[[Path], object]) -> Callable[[Path], None]:
+def tree_with(make: Callable[[Path], object]) -> Callable[[Path], object]:
     """A folder `d` that holds a good text and something else."""
 
-    def prepare(folder: Path) -> None:
-        put(folder, "d/b.txt")
-        make(folder / "d")
-
-    return prepare
+    return lambda folder: (put(folder, "d/b.txt"), make(folder / "d"))
 
 
 PLACES = [
     of_path(
-        "parquet cut short", "a.parquet", lambda f: put(f, "a.parquet", parquet_bytes({"text": ["a b"] * 100})[:-30]),
+        "parquet cut short", "a.parquet", lambda f: put(f, "a.parquet", parquet(text=["a b"] * 100)[:-30]),
     ),
     of_path(
         "parquet with noise inside", "a.parquet",
-        lambda f: put(f, "a.parquet", b"PAR1" + NOISE[:500] + parquet_bytes({"text": ["a b"] * 100})[504:]),
+        lambda f: put(f, "a.parquet", b"PAR1" + NOISE[:500] + parquet(text=["a b"] * 100)[504:]),
     ),
-    of_path("parquet of numbers", "a.parquet", parquet(text=[1, 2, 3] * 100)),
-    of_path("parquet of lists", "a.parquet", parquet(text=[["a"], ["b"]] * 100)),
-    of_path("parquet of nulls", "a.parquet", parquet(text=[None] * 100)),
-    of_path("parquet without the column", "a.parquet", parquet(txt=["a"])),
-    of_path("parquet of nothing", "a.parquet", parquet(text=[])),
-    of_path("parquet, good", "a.parquet", parquet(text=STORIES.split("\n\n")), codes=(0,)),
+    of_path("parquet of numbers", "a.parquet", holding({"a.parquet": parquet(text=[1, 2, 3] * 100)})),
+    of_path("parquet of lists", "a.parquet", holding({"a.parquet": parquet(text=[["a"], ["b"]] * 100)})),
+    of_path("parquet of nulls", "a.parquet", holding({"a.parquet": parquet(text=[None] * 100)})),
+    of_path("parquet without the column", "a.parquet", holding({"a.parquet": parquet(txt=["a"])})),
+    of_path("parquet of nothing", "a.parquet", holding({"a.parquet": parquet(text=[])})),
+    of_path("parquet, good", "a.parquet", holding({"a.parquet": parquet(text=STORIES.split("\n\n"))}), codes=(0,)),
     of_path(
         "csv, a column that is not there", "a.csv", lambda f: put(f, "a.csv", "a,b\n1,2\n"), more=["data.column=[7]"],
     ),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from case import Case
+from case import Case, of_values, of_words
 from originals import TRAIN
-from tables import of_values, of_words
 
 MODEL = {
     "model.d_model": [

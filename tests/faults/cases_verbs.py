@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from case import Case
+from case import Case, of_values, of_words
+from damage import holding
 from originals import PLAIN_TEXT
-from tables import holding, of_values, of_words
 
 EVAL = ["eval", "run=run", "length=32", "max_tokens=64", "logger=none"]
 PROBE = ["probe", "run=run", "max_tokens=200", "logger=none"]
@@ -118,10 +116,6 @@ RUNS = [
 ]
 
 
-def full_folder(folder: Path) -> None:
-    holding({"there/x": "x"})(folder)
-
-
 THEORY = [
     "rope.nope", "rope", "5", "claim=", "claim=[a,b]", "claim=null", "data=stories", "texts=sums", "pe=rope",
     "run=nope",
@@ -172,7 +166,10 @@ CASES = [
         "export without a run", ["export", "to=there"], ["run=nope", "run=last", "run=/dev/null", "run=''", "run=5"],
     ),
     Case(name="export: into a file", args=[*EXPORT, "to=there"], given=("run",), prepare=holding({"there": "x"})),
-    Case(name="export: into a full folder", args=[*EXPORT, "to=there"], given=("run",), prepare=full_folder),
+    Case(
+        name="export: into a full folder", args=[*EXPORT, "to=there"], given=("run",),
+        prepare=holding({"there/x": "x"}),
+    ),
     Case(
         name="export: into a dead link", args=[*EXPORT, "to=there"], given=("run",),
         prepare=lambda folder: (folder / "there").symlink_to("gone"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from case import Case
+from case import Case, of_values, of_words
+from damage import holding
 from left import SECRET
 from originals import TRAIN
-from tables import holding, of_values, of_words
 
 from roundround import __version__
 

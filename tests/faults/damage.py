@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
+import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ COMMAND = {"_target_": "os.system", "command": f"touch {CANARY}"}
 PICKLE = b"\x80\x02cposix\nsystem\nX\x0e\x00\x00\x00touch EXECUTED\x85R."  # touches the canary when it is loaded
 NESTED = "[" * 100_000
 LONG_INTEGER = "9" * 5000  # digits; Python refuses to read more than 4,300
+Damage = Callable[[Path], object]  # of a folder
 GONE = object()  # in the place of a value: the key is removed where there is one
 
 
@@ -34,15 +36,51 @@ def in_json(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(content))
 
 
-def zipped_pickle() -> bytes:
-    """What torch.save writes, with the pickle that touches the canary."""
-    import io
+def values(name: str, **changes: Any) -> Damage:
+    """Of a file of json."""
+    return lambda folder: in_json(folder / name, **changes)
 
-    written = io.BytesIO()
-    with zipfile.ZipFile(written, "w") as file:
-        file.writestr("archive/data.pkl", PICKLE)
-        file.writestr("archive/version", "3\n")
-    return written.getvalue()
+
+def holding(files: Mapping[str, str | bytes]) -> Damage:
+    """These files lie in the folder; one that is a link is written through."""
+
+    def write(folder: Path) -> None:
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+    return write
+
+
+def put(name: str, data: str | bytes) -> Damage:
+    return holding({name: data})
+
+
+def changed(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def replaced(name: str, make: Callable[[Path], object] = lambda path: None) -> Damage:
+    """Removes a file, a link or a folder, and makes something else of that name."""
+
+    def change(folder: Path) -> None:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        make(path)
+
+    return change
+
+
+def linked(name: str, target: str) -> Damage:
+    return replaced(name, lambda path: path.symlink_to(target))
+
+
+def one_bit(sound: bytes) -> bytes:
+    middle = len(sound) // 2
+    return sound[:middle] + bytes([sound[middle] ^ 1]) + sound[middle + 1 :]
 
 
 def safetensors(header: Mapping[str, Any] | bytes, body: bytes = b"", length: int | None = None) -> bytes:
@@ -54,6 +92,12 @@ def safetensors(header: Mapping[str, Any] | bytes, body: bytes = b"", length: in
 def tensor(begin: int, end: int, shape: list[int]) -> dict[str, Any]:
     return {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
 
+
+_written = io.BytesIO()
+with zipfile.ZipFile(_written, "w") as _file:
+    _file.writestr("archive/data.pkl", PICKLE)
+    _file.writestr("archive/version", "3\n")
+ZIPPED_PICKLE = _written.getvalue()  # what torch.save writes, with the pickle that touches the canary
 
 # from a sound safetensors file to a damaged one
 WEIGHTS: dict[str, Callable[[bytes], bytes]] = {
@@ -73,9 +117,5 @@ WEIGHTS: dict[str, Callable[[bytes], bytes]] = {
     "without tensors": lambda sound: safetensors({}),
     "with other names": lambda sound: safetensors({"zzz": tensor(0, 16, [4])}, b"\0" * 16),
     "that is a pickle": lambda sound: PICKLE,
-    "that is a zipped pickle": lambda sound: zipped_pickle(),
+    "that is a zipped pickle": lambda sound: ZIPPED_PICKLE,
 }
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

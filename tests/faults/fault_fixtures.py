@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -65,20 +64,6 @@ def assert_no_faults(record_property: Callable[[str, object], None]) -> AssertNo
     return assert_all
 
 
-@dataclass
-class Count:
-    """What the table at the end says of a kind of fault."""
-
-    tried: int = 0
-    right: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-
-    def add(self, other: Count) -> None:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Note whether a test tries the package: the suite's checks of itself have neither the mark nor a case."""
     call = getattr(item, "callspec", None)
@@ -87,63 +72,36 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The counts by kind of fault, as docs/reliability.md shows them."""
-    counts, total = counted(terminalreporter.stats), Count()
+    """The counts by kind of fault, as docs/reliability.md shows them; a test whose setup or end fails falls short."""
+    reports: dict[str, list[pytest.TestReport]] = {}
+    for outcome in ("passed", "failed", "error", "skipped", ""):  # "": setups and ends with nothing to say
+        for report in terminalreporter.stats.get(outcome, []):
+            if isinstance(report, pytest.TestReport) and ("fault", True) in report.user_properties:
+                reports.setdefault(report.nodeid, []).append(report)
+    counts: dict[str, list[float]] = {}
+    for of_test in reports.values():
+        if any(report.when == "call" or not report.passed for report in of_test):  # else nobody waited for its end
+            kind, *numbers = counted(of_test)
+            counts[kind] = [a + b for a, b in zip(counts.get(kind, [0] * 4), numbers, strict=True)]
     if not counts:
         return
     terminalreporter.section("faults")
     terminalreporter.write_line(f"{'kind':<50} {'tried':>6} {'right':>6} {'skipped':>8} {'seconds':>8}")
-    for kind, count in sorted(counts.items()):
-        terminalreporter.write_line(line_of(kind, count))
-        total.add(count)
-    terminalreporter.write_line(line_of("all", total))
+    every = [sum(column) for column in zip(*counts.values(), strict=True)]
+    for kind, (tried, right, skipped, seconds) in [*sorted(counts.items()), ("all", every)]:
+        terminalreporter.write_line(f"{kind:<50} {tried:>6} {right:>6} {skipped:>8} {seconds:>8.0f}")
 
 
-def line_of(kind: str, count: Count) -> str:
-    return f"{kind:<50} {count.tried:>6} {count.right:>6} {count.skipped:>8} {count.seconds:>8.0f}"
-
-
-def counted(stats: Mapping[str, Sequence[object]]) -> dict[str, Count]:
-    """By kind; a test whose setup or end fails falls short, like one that fails."""
-    reports: dict[str, list[pytest.TestReport]] = {}
-    for outcome in ("passed", "failed", "error", "skipped", ""):  # "": setups and ends with nothing to say
-        for report in stats.get(outcome, []):
-            if isinstance(report, pytest.TestReport) and is_fault(report):
-                reports.setdefault(report.nodeid, []).append(report)
-    counts: dict[str, Count] = {}
-    for of_test in filter(has_ended, reports.values()):
-        kind, count = count_of(of_test)
-        counts.setdefault(kind, Count()).add(count)
-    return counts
-
-
-def has_ended(reports: Sequence[pytest.TestReport]) -> bool:
-    """Whether a test was done: not one whose end nobody waited for."""
-    return any(report.when == "call" or not report.passed for report in reports)
-
-
-def is_fault(report: pytest.TestReport) -> bool:
-    return any(name == "fault" for name, _ in report.user_properties)
-
-
-def parameter_of(report: pytest.TestReport) -> str:
-    return report.nodeid.partition("::")[2].partition("[")[2]
-
-
-def count_of(reports: Sequence[pytest.TestReport]) -> tuple[str, Count]:
-    """(kind, what a test counts for): what it says itself, or one case of a kind named by its parameter or function."""
+def counted(reports: Sequence[pytest.TestReport]) -> tuple[str, int, int, int, float]:
+    """(kind, tried, right, skipped, seconds) of a test: what it says itself, or one case of its parameter's kind."""
     seconds = sum(report.duration for report in reports)
-    own = next((value for report in reports for name, value in report.user_properties if name == "tally"), None)
-    if own is not None:
-        kind, tried, short = own
-        return kind, Count(tried, tried - max(short, fallen(reports)), 0, seconds)
-    parameter = parameter_of(reports[0])
-    function = reports[0].nodeid.partition("::")[2].partition("[")[0]
+    failed = int(any(report.failed for report in reports))
+    for name, value in (of_report for report in reports for of_report in report.user_properties):
+        if name == "tally":
+            kind, tried, short = value
+            return kind, tried, tried - max(short, failed), 0, seconds
+    function, _, parameter = reports[0].nodeid.partition("::")[2].partition("[")
     kind = parameter.partition(":")[0] if ": " in parameter else function.removeprefix("test_").replace("_", " ")
     if any(report.skipped for report in reports):
-        return kind, Count(skipped=1, seconds=seconds)
-    return kind, Count(1, 1 - fallen(reports), 0, seconds)
-
-
-def fallen(reports: Sequence[pytest.TestReport]) -> int:
-    return int(any(report.failed for report in reports))
+        return kind, 0, 0, 1, seconds
+    return kind, 1, 1 - failed, 0, seconds

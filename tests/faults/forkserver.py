@@ -56,32 +56,9 @@ class Forkserver:
         self.server.wait()
         self.server.stdout.close()
 
-    def run(
-        self,
-        args: Sequence[str],
-        folder: Path,
-        streams: Path,
-        *,
-        env: Mapping[str, str],
-        timeout: float = 60,
-        signals: Sequence[tuple[float, int]] = (),
-        watch: bool = False,
-        kill_before: int | str | None = None,
-        umask: int = 0o022,
-    ) -> Ended:
-        """Run `roundround ARGS` in a folder; its output goes to files in the folder `streams`.
-
-        signals: (seconds after its first line of Python, signal) in order. watch: list its changes to what lies below
-        the folder. kill_before: kill -9 just before the change of this number, counted from 1, or the first that fits
-        this pattern.
-        """
-        changes = str(streams / "changes") if watch or kill_before is not None else None
-        request = {
-            "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": list(signals),
-            "out": str(streams / "out"), "err": str(streams / "err"), "kill_before": kill_before, "changes": changes,
-            "umask": umask,
-        }  # fmt: skip
-        return self.answered([request])[0]
+    def run(self, args: Sequence[str], folder: Path, streams: Path, **options: Any) -> Ended:
+        """`run_together`, of one command."""
+        return self.run_together(args, folder, streams, n=1, **{"timeout": 60, **options})[0]
 
     def run_together(
         self,
@@ -93,36 +70,94 @@ class Forkserver:
         env: Mapping[str, str],
         own: Sequence[Mapping[str, str]] = (),
         timeout: float = 300,
+        signals: Sequence[tuple[float, int]] = (),
+        watch: bool = False,
+        kill_before: int | str | None = None,
+        umask: int = 0o022,
     ) -> list[Ended]:
-        """Run the same command n times at once. own: what each has in its environment beside what all have."""
-        one = {
-            "args": list(args), "folder": str(folder), "env": dict(env), "timeout": timeout, "signals": [],
-            "kill_before": None, "changes": None, "umask": 0o022,
-        }  # fmt: skip
-        return self.answered(
-            [
-                one
-                | {"out": str(streams / f"out-{k}"), "err": str(streams / f"err-{k}")}
-                | {"env": {**env, **dict(*own[k : k + 1])}}
-                for k in range(n)
-            ]
-        )
+        """Run `roundround ARGS` n times at once in a folder; their output goes to files in the folder `streams`.
 
-    def answered(self, requests: list[dict[str, Any]]) -> list[Ended]:
+        own: what each has in its environment beside what all have. signals: (seconds after its first line of Python,
+        signal) in order. watch: list its changes to what lies below the folder. kill_before: kill -9 just before the
+        change of this number, counted from 1, or the first that fits this pattern.
+        """
+        requests: list[dict[str, Any]] = [
+            {
+                "args": list(args), "folder": str(folder), "env": {**env, **dict(*own[k : k + 1])}, "timeout": timeout,
+                "signals": list(signals), "out": str(streams / f"out-{k}"), "err": str(streams / f"err-{k}"),
+                "kill_before": kill_before, "umask": umask,
+                "changes": str(streams / "changes") if watch or kill_before is not None else None,
+            }
+            for k in range(n)
+        ]  # fmt: skip
         self.server.stdin.write(json.dumps(requests) + "\n")
         self.server.stdin.flush()
-        answers = json.loads(self.server.stdout.readline())
-        return [self.ended(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        ends = []
+        for request, answer in zip(requests, json.loads(self.server.stdout.readline()), strict=True):
+            out, err = (Path(request[name]).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
+            seen = Path(request["changes"]).read_text(errors="replace").splitlines() if request["changes"] else []
+            ends.append(Ended(answer["code"], out, err, answer["hung"], seen))
+        return ends
 
-    def ended(self, request: dict[str, Any], answer: dict[str, Any]) -> Ended:
-        out, err = (Path(request[name]).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
-        seen = Path(request["changes"]).read_text(errors="replace").splitlines() if request["changes"] else []
-        return Ended(answer["code"], out, err, answer["hung"], seen)
+
+COMMAND = (sys.executable, "-m", "roundround")
+
+
+def in_a_process(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    env: Mapping[str, str],
+    timeout: float,
+    interrupted: tuple[float, signal.Signals] | None = None,
+) -> Ended:
+    """Run a command in a folder as a whole process, imports included, killed with all it started at its time limit.
+
+    interrupted: (seconds after its start, the signal that it gets then, unless it has ended).
+    """
+    process = subprocess.Popen(
+        [os.fsencode(part) for part in command], cwd=folder, env=dict(env), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=limit_memory,
+    )  # fmt: skip
+    hung = False
+    try:
+        if interrupted is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(interrupted[0])
+            if process.poll() is None:
+                process.send_signal(interrupted[1])
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        hung = True
+    return Ended(process.returncode, *(text.decode(errors="replace") for text in (out, err)), hung)
+
+
+def process_of(rank: str, variable: str, folder: Path) -> int | None:
+    """The process that works in a folder and has this rank in this variable, by its number; rank 0 may lack it."""
+    for of_process in Path("/proc").glob("[0-9]*"):
+        try:
+            words, environment = (of_process / "cmdline").read_bytes(), (of_process / "environ").read_bytes()
+            inside = (of_process / "cwd").readlink() == folder
+        except OSError:
+            continue
+        own = dict(line.partition("=")[::2] for line in environment.decode(errors="replace").split("\0"))
+        if inside and b"roundround" in words and b"distributed" not in words and own.get(variable, "0") == rank:
+            return int(of_process.name)
+    return None
 
 
 def serve() -> None:
     """Answer requests until standard input ends."""
-    import_everything()
+    import importlib
+
+    sys.path.insert(0, str(ROOT))
+    for path in sorted((ROOT / "roundround").rglob("*.py")):
+        if path.stem not in ("__main__", "__init__") and "loading/export" not in path.as_posix():  # those: for exports
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    for name in ("lightning", "datasets", "transformers", "wandb"):
+        importlib.import_module(name)
     replies = os.fdopen(os.dup(1), "w")  # a command must not write among the answers
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for line in sys.stdin:
@@ -145,21 +180,6 @@ def forked(request: dict[str, Any]) -> tuple[int, int]:
         become(request, tell)
     os.close(tell)
     return pid, ready
-
-
-def import_everything() -> None:
-    import importlib
-
-    sys.path.insert(0, str(ROOT))
-    package = ROOT / "roundround"
-    for path in sorted(package.rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if (
-            path.stem not in ("__main__", "__init__") and "loading/export" not in path.as_posix()
-        ):  # those are for exports
-            importlib.import_module(name)
-    for name in ("lightning", "datasets", "transformers", "wandb"):
-        importlib.import_module(name)
 
 
 def waited(pid: int, ready: int, signals: Sequence[tuple[float, int]], timeout: float) -> tuple[int, bool]:
@@ -254,10 +274,17 @@ def watch_files(log: Path, folder: str, kill_before: int | str | None) -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal n_seen
-        if event not in CHANGES and not (event == "open" and opens_for_writing(*args)):
+        path = args[1] if event == "os.symlink" else args[0] if args else None
+        if event == "open":
+            if not (isinstance(path, str | bytes) and args[2] & (os.O_WRONLY | os.O_RDWR)):
+                return
+            if str(path).startswith("/dev/"):
+                return
+        elif event not in CHANGES:
             return
-        place = str(args[1] if event == "os.symlink" else args[0])
-        if os.path.isabs(place) and (not place.startswith(folder) or changes_nothing(event, place)):
+        there = os.path.lexists(str(path))  # what is going to fail changes nothing
+        in_vain = (event == "os.mkdir" and there) or (event in ("os.remove", "os.rmdir") and not there)
+        if os.path.isabs(str(path)) and (not str(path).startswith(folder) or in_vain):
             return
         n_seen += 1
         change = f"{event} {' '.join(map(str, args[:2]))}"
@@ -266,18 +293,6 @@ def watch_files(log: Path, folder: str, kill_before: int | str | None) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-
-
-def changes_nothing(event: str, place: str) -> bool:
-    """Whether it is going to fail: such a moment is the one before the next change."""
-    there = os.path.lexists(place)
-    return (event == "os.mkdir" and there) or (event in ("os.remove", "os.rmdir") and not there)
-
-
-def opens_for_writing(path: Any, mode: Any, flags: int) -> bool:
-    return (
-        isinstance(path, str | bytes) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not str(path).startswith("/dev/")
-    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from forkserver import ROOT
@@ -30,28 +30,25 @@ def snapshot(folder: Path) -> Snapshot:
 
     The permissions of folders are left out: the judge gives them back before it looks.
     """
-    return {path.relative_to(folder).as_posix(): state_of(path) for path in everything_in(folder)}
-
-
-def everything_in(folder: Path) -> Iterator[Path]:
+    found = {}
     for parent, below, names in os.walk(folder):
-        yield from (Path(parent) / name for name in (*below, *names))
+        for path in (Path(parent) / name for name in (*below, *names)):
+            about = path.lstat()
+            mode = stat.S_IMODE(about.st_mode)
+            if stat.S_ISDIR(about.st_mode):
+                state = ("folder", 0, "")
+            elif stat.S_ISLNK(about.st_mode):
+                state = ("link", 0, os.readlink(path))
+            elif stat.S_ISREG(about.st_mode):
+                state = ("file", mode, content_of(path, about.st_size))
+            else:
+                state = ("device", mode, str(stat.S_IFMT(about.st_mode)))
+            found[path.relative_to(folder).as_posix()] = state
+    return found
 
 
-def state_of(path: Path) -> tuple[str, int, str]:
-    about = path.lstat()
-    if stat.S_ISDIR(about.st_mode):
-        return "folder", 0, ""
-    if stat.S_ISLNK(about.st_mode):
-        return "link", 0, os.readlink(path)
-    if stat.S_ISREG(about.st_mode):
-        return "file", stat.S_IMODE(about.st_mode), content_of(path)
-    return "device", stat.S_IMODE(about.st_mode), str(stat.S_IFMT(about.st_mode))
-
-
-def content_of(path: Path, size: int | None = None) -> str:
-    """The size of a file and the hash of what it holds; of its first `size` bytes, where that is given."""
-    size = path.stat().st_size if size is None else size
+def content_of(path: Path, size: int) -> str:
+    """The size of a file and the hash of its first `size` bytes."""
     if size > READ_WHOLE or not os.access(path, os.R_OK):
         return f"{size} bytes"
     with path.open("rb") as file:
@@ -61,11 +58,8 @@ def content_of(path: Path, size: int | None = None) -> str:
 def has_grown(path: Path, before: tuple[str, int, str]) -> bool:
     """Whether a log has only got more lines: of a run that was refused, its log keeps why, with the traceback."""
     kind, _, content = before
-    return (
-        path.suffix == ".log"
-        and kind == "file" == state_of(path)[0]
-        and (content_of(path, int(content.split()[0])) == content)
-    )
+    is_log = path.suffix == ".log" and kind == "file" and path.is_file()
+    return is_log and content_of(path, int(content.split()[0])) == content
 
 
 def about_the_files(folder: Path, before: Snapshot, code: int, *, leaves: bool, secret: bool) -> list[str]:
@@ -88,13 +82,10 @@ def about_the_files(folder: Path, before: Snapshot, code: int, *, leaves: bool, 
         temporary = [path for path in new if TEMPORARY.search(path)]
         found += [f"temporary files left: {temporary[:4]}"] if temporary else []
     if secret:
-        telling = [path for path in (*new, *changed) if holds_secret(folder / path)]
+        files = [path for path in (*new, *changed) if (folder / path).is_file()]
+        telling = [path for path in files if SECRET.encode() in (folder / path).read_bytes()]
         found += [f"a secret of the environment in {telling[:4]}"] if telling else []
     return found
-
-
-def holds_secret(path: Path) -> bool:
-    return path.is_file() and SECRET.encode() in path.read_bytes()
 
 
 def give_back_rights(folder: Path) -> None:

@@ -44,16 +44,13 @@ class Originals:
             (folder / name / "stories.txt").unlink(missing_ok=True)  # no part of a Hugging Face folder
 
     def original(self, name: str) -> Path:
+        """Where it lies; a run is trained at the first call, and leaves its tokens in `cache`."""
         if name == "llama":
             return MODEL
         run = self.folder / ("run" if name == "cache" else name)
         if not run.is_dir():
-            self.make(run)
+            env = {**self.env, "ROUNDROUND_CACHE": str(self.folder / "cache")}
+            ended = self.server.run(RECIPES[run.name], self.folder, self.folder, env=env, timeout=300)
+            assert ended.code == 0, ended.err
+            Path(ended.out.split()[-1]).rename(run)
         return self.folder / name
-
-    def make(self, run: Path) -> None:
-        """Train what lies in `run` from then on; its tokens lie in `cache`."""
-        env = {**self.env, "ROUNDROUND_CACHE": str(self.folder / "cache")}
-        ended = self.server.run(RECIPES[run.name], self.folder, self.folder, env=env, timeout=300)
-        assert ended.code == 0, ended.err
-        Path(ended.out.split()[-1]).rename(run)

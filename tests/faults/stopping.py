@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from case import STATUS
 from forkserver import Ended, Forkserver
 from originals import SMALL
 
@@ -111,6 +110,7 @@ def killed_and_finished(bench: Bench, args: Sequence[str], folder: Path, kills: 
 
     end: `contents` of a run never stopped.
     """
+    folder.mkdir(exist_ok=True)
     faults = []
     for change in kills:
         ended = bench.run(next_command(args, folder), folder, kill_before=change)
@@ -137,18 +137,15 @@ def inconsistencies(run: Path) -> list[str]:
     faults += [f"{folder.name} is not whole" for folder in steps if not is_whole(folder)]
     if steps and is_whole(steps[-1]) and "best" in (newest := state_of(steps[-1])):
         step = newest["best"]["step"]
-        faults += [] if step is None or is_whole(checkpoints / step_name(step)) else [f"the best step, {step}, is gone"]
+        if step is not None and not is_whole(checkpoints / f"step-{step:08d}"):
+            faults.append(f"the best step, {step}, is gone")
     for link in (path for path in checkpoints.glob("*") if path.is_symlink()):
         faults += [] if link.exists() else [f"{link.name} leads nowhere"]
     if (run / "results.json").exists() and (checkpoints / "best").exists():
         step = json.loads((run / "results.json").read_text())[0]["step"]
         linked = (checkpoints / "best").resolve().name
-        faults += [] if linked == step_name(step) else [f"the results are of step {step} and best is {linked}"]
+        faults += [] if linked == f"step-{step:08d}" else [f"the results are of step {step} and best is {linked}"]
     return faults
-
-
-def step_name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def state_of(folder: Path) -> dict[str, Any]:
@@ -158,13 +155,11 @@ def state_of(folder: Path) -> dict[str, Any]:
 def is_whole(folder: Path) -> bool:
     try:
         hashes = state_of(folder)["sha256"]
-        return len(hashes) == 2 and all(digest(folder / name) == value for name, value in hashes.items())
+        return len(hashes) == 2 and all(
+            hashlib.sha256((folder / name).read_bytes()).hexdigest() == value for name, value in hashes.items()
+        )
     except OSError:
         return False
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -193,7 +188,7 @@ def content(path: Path) -> Any:
     if path.suffix == ".json":
         return without_speeds(json.loads(path.read_text()))
     if path.suffix in (".safetensors", ".bin", ".md", ".png", ".svg", ".pdf"):
-        return digest(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     return path.stat().st_size > 0  # logs and pages
 
 
@@ -213,9 +208,3 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[s
         if expected[name] != found[name]
     ]
     return sorted(missing) + sorted(extra) + sorted(other)
-
-
-def unexpected_lines(text: str) -> list[str]:
-    """The lines on standard error that nobody expects of a run, finished or stopped by a signal."""
-    lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines()]
-    return [line for line in lines if line and not STATUS.match(line) and not OWN_LINE.match(line)]

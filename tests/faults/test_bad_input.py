@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from case import Case, faults_of, reason_to_skip
+from case import Case, faults_of
 from cases import CASES
 from originals import Originals
 
@@ -20,17 +20,15 @@ def sample() -> set[str]:
     return {*kinds.values(), *verbs.values()}
 
 
-def parameters() -> list[object]:
-    """The cases; all but the sample are left to `make test-faults`."""
-    often = sample()
-    return [
-        pytest.param(case, id=case.name, marks=[] if case.name in often else [pytest.mark.faults]) for case in CASES
-    ]
+OFTEN = sample()  # all but these are left to `make test-faults`
 
 
-@pytest.mark.parametrize("case", parameters())
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[] if case.name in OFTEN else [pytest.mark.faults]) for case in CASES],
+)
 def test_wrong_input_is_answered_in_one_line(case: Case, tmp_path: Path, streams: Path, originals: Originals) -> None:
-    reason = reason_to_skip(case)
+    reason = case.reason_to_skip()
     if reason:
         pytest.skip(reason)
     folder = tmp_path / "here"

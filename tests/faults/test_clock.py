@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from forkserver import Forkserver
+from forkserver import COMMAND, Forkserver, in_a_process
 from stopping import RESTLESS, TRAIN, Bench, contents, differences, next_command, runs_in, text_in
-from whole_process import COMMAND, in_a_process
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
 A_DAY_BACK = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": "-1d", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}

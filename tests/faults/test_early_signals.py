@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from forkserver import Forkserver
+from forkserver import COMMAND, Forkserver, in_a_process
 from stopping import RESTLESS, RUNS, TRAIN, AssertNoFaults, Bench, next_command, text_in
-from whole_process import COMMAND, in_a_process
 
 MOMENTS = [0.1, 0.4, 0.8, 1.3, 2.0, 3.0, 4.5]  # seconds after the start
 CODES = {

@@ -45,12 +45,6 @@ def references(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callab
     return reference
 
 
-def fresh(parent: Path, name: object) -> Path:
-    folder = parent / str(name)
-    folder.mkdir()
-    return folder
-
-
 def test_the_run_that_is_killed_gets_worse_deletes_checkpoints_and_repeats_itself(
     bench: Bench, references: Callable[[str], Reference], tmp_path: Path
 ) -> None:
@@ -87,7 +81,7 @@ def test_a_run_killed_before_any_change_and_resumed_is_the_run_never_stopped(
     kills = range(part + 1, len(reference.changes) + 1, PARTS)
     faults = {
         f"{verb}, change {kill}": killed_and_finished(
-            bench, reference.args, fresh(tmp_path, kill), [kill], reference.contents
+            bench, reference.args, tmp_path / str(kill), [kill], reference.contents
         )
         for kill in kills
     }
@@ -116,13 +110,14 @@ def test_a_resume_that_is_killed_too_changes_nothing(
 ) -> None:
     reference = references(verb)
     first = reference.number_of(change) + 1
-    watched = fresh(tmp_path, "watched")
+    watched = tmp_path / "watched"
+    watched.mkdir()
     assert bench.run(reference.args, watched, kill_before=first).code == -9
     run = runs_in(watched)[0]
     n_changes = len(bench.run([verb, f"resume={run}", "logger=none"], watched, watch=True).changes)
     faults = {
         f"{verb}, changes {first} and {second}": killed_and_finished(
-            bench, reference.args, fresh(tmp_path, second), [first, second], reference.contents
+            bench, reference.args, tmp_path / str(second), [first, second], reference.contents
         )
         for second in range(2, n_changes + 1, SECOND_KILLS)
     }
@@ -141,7 +136,8 @@ def test_eval_of_a_run_that_was_killed_scores_the_best_step_so_far(
     first = reference.number_of("rename .*/.step-00000002 ") + 1
     faults = {}
     for kill in [kill for kill in renames if kill >= first][part::4]:
-        folder = fresh(tmp_path, kill)
+        folder = tmp_path / str(kill)
+        folder.mkdir()
         bench.run(reference.args, folder, kill_before=kill)
         faults[place_of(reference.changes[kill - 1], reference.folder)] = wrong_score(bench, folder)
     assert_no_faults("eval of a killed run", faults)

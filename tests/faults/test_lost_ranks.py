@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_process import process_of
+from forkserver import process_of
 
 ROUNDROUND = ["-m", "roundround"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
@@ -98,8 +98,11 @@ def said_of_killed(rank: str, pid: int, first: subprocess.Popen[bytes], here: Pa
     """Standard error after a process, such as rank `1 of 2`, was killed: all end, and one names it in a minute."""
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
-    first.wait(MINUTE)
-    return wait_for_the_line(here, rank, killed + MINUTE)
+    first.wait(MINUTE)  # it may be the one that was killed, and the others outlive it
+    while f"rank {rank} was killed" not in (said := (here / "err.txt").read_text()):
+        assert time.monotonic() < killed + MINUTE, said
+        time.sleep(0.1)
+    return said
 
 
 def goes_on(run: Path, here: Path) -> None:
@@ -131,14 +134,6 @@ def wait_for_a_checkpoint(here: Path, process: subprocess.Popen[Any]) -> Path:
             return found[0]
         time.sleep(0.05)
     raise AssertionError((here / "err.txt").read_text())
-
-
-def wait_for_the_line(here: Path, rank: str, deadline: float) -> str:
-    """Standard error, once it has the line: the first process may be the one that was killed, and others outlive it."""
-    while f"rank {rank} was killed" not in (said := (here / "err.txt").read_text()):
-        assert time.monotonic() < deadline, said
-        time.sleep(0.1)
-    return said
 
 
 def pid_of(rank: str, variable: str, here: Path) -> int:

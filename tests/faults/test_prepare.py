@@ -11,22 +11,17 @@ from pathlib import Path
 
 import pytest
 from case import STATUS
+from forkserver import COMMAND
 from stopping import AssertNoFaults, Bench
-from whole_process import COMMAND
 
 N_SECONDS = 20  # until a process that nobody needs has ended
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven megabytes, of three shards: one, two and four."""
-    path = tmp_path_factory.mktemp("corpus") / "numbers.txt"
-    path.write_text("\n\n".join(f"{n} and then {n * n} " + "and so on " * (n % 90) for n in range(15_000)))
-    return path
-
-
-@pytest.fixture(scope="module")
-def args(text: Path) -> list[str]:
+def args(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of seven megabytes, in three shards: one, two and four."""
+    text = tmp_path_factory.mktemp("corpus") / "numbers.txt"
+    text.write_text("\n\n".join(f"{n} and then {n * n} " + "and so on " * (n % 90) for n in range(15_000)))
     return ["prepare", "data=text", f"data.path={text}", "tokenizer=bytes", "n_processes=1", "to=mine", "logger=none"]
 
 

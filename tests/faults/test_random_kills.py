@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import Ended
+from case import STATUS
+from forkserver import COMMAND, Ended, in_a_process, process_of
 from stopping import (
     MAX_RETRIEVAL,
+    OWN_LINE,
     RESTLESS,
     TRAIN,
     AssertNoFaults,
@@ -28,9 +30,7 @@ from stopping import (
     next_command,
     runs_in,
     text_in,
-    unexpected_lines,
 )
-from whole_process import COMMAND, in_a_process, process_of
 
 TRIALS, GROUPS = 20, 5  # of each verb; tests that share them
 MOST_STOPS = 3  # of one run, before it is left to finish
@@ -178,5 +178,6 @@ def faults_of_stop(ended: Ended, codes: set[int]) -> list[str]:
     if ended.hung:
         return ["no answer to the signal"]
     wrong = [] if ended.code in {*codes, 0} else [f"exit code {ended.code}: {ended.err[-300:]!r}"]
-    told = unexpected_lines(ended.err)
+    lines = [line.rstrip() for line in ended.err.replace("\r", "\n").splitlines()]
+    told = [line for line in lines if line and not STATUS.match(line) and not OWN_LINE.match(line)]
     return wrong + ([f"told {told[:3]}"] if told else [])

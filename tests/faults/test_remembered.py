@@ -11,17 +11,14 @@ import pytest
 from stopping import EVAL, RESTLESS, TRAIN, Bench, contents, runs_in, text_in
 
 
-def manifest_of(run: Path) -> dict[str, Any]:
-    return json.loads((run / "run.json").read_text())
-
-
 @pytest.mark.faults
 def test_a_run_killed_while_its_logger_starts_keeps_its_choices_and_its_card(bench: Bench, tmp_path: Path) -> None:
     args = [*TRAIN, *RESTLESS, *text_in(tmp_path), "logger=wandb", "pe=alibi", "softmax=ssmax"]
     assert bench.run(args, tmp_path, kill_before="/wandb").code == -9
     (run,) = runs_in(tmp_path)
     right = {"pe": "alibi", "softmax": "ssmax", "model": "tiny"}
-    assert {key: manifest_of(run)["choices"][key] for key in right} == right
+    manifest = json.loads((run / "run.json").read_text())
+    assert {key: manifest["choices"][key] for key in right} == right
     ended = bench.run(["train", f"resume={run}", "logger=none"], tmp_path)
     assert ended.code == 0, ended.err
     assert "tiny model, pe=alibi, softmax=ssmax" in ended.err
@@ -31,11 +28,6 @@ def test_a_run_killed_while_its_logger_starts_keeps_its_choices_and_its_card(ben
     card = (tmp_path / "exported" / "README.md").read_text()
     tags = card.split("---")[1]
     assert ("None" in tags, "alibi" in tags, "ssmax" in tags) == (False, True, True), tags
-
-
-def empty(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 FOREIGN: dict[str, Any] = {
@@ -64,8 +56,9 @@ def test_last_means_the_same_run_whatever_lies_beside_it(name: str, bench: Bench
     for args in (["eval", "run=last", *EVAL], ["train", "resume=last", "logger=none"]):
         ended = bench.run(args, tmp_path)
         assert ended.code == 0, ended.err
-    assert manifest_of(run)["status"] == "done"
-    assert manifest_of(run).get("resumed") is not None
+    manifest = json.loads((run / "run.json").read_text())
+    assert manifest["status"] == "done"
+    assert manifest.get("resumed") is not None
 
 
 @pytest.mark.faults
@@ -83,7 +76,8 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_taken_once_it_i
     assert str(newest) in ended.err
     shutil.rmtree(newest)
     assert bench.run(["train", f"resume={run}", "logger=none"], tmp_path).code == 0
-    reference = empty(tmp_path / "never-stopped")
+    reference = tmp_path / "never-stopped"
+    reference.mkdir()
     assert bench.run(args, reference).code == 0
     last = "train/checkpoints/step-00000008/model.safetensors"
     assert contents(tmp_path)[last] == contents(reference)[last]

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forkserver import Ended
+from forkserver import COMMAND, Ended, in_a_process
 from stopping import EVAL, MAX_RETRIEVAL, RESTLESS, TRAIN, Bench, text_in
-from whole_process import COMMAND, in_a_process
 
 SECRETS = {
     "WANDB_API_KEY": "c0ffee00" * 5,

@@ -15,9 +15,9 @@ from conftest import FAST, Done, assert_refused, typed
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from roundround.analysis.changes import changed_settings
 from roundround.analysis.past_run import past_run
-from roundround.analysis.repetition import own_overrides
+from roundround.analysis.repetition import overrides_of
+from roundround.analysis.then_and_now import changed_settings
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
 from roundround.runs.loggers.base import Logger
@@ -125,7 +125,7 @@ def test_the_manifest_records_all_loggers(sweep: Path) -> None:
 def test_a_run_with_several_loggers_is_repeated_without_them_and_compared_with_the_usual_one(sweep: Path) -> None:
     run = past_run(sweep / "1")
     assert [word for word in run.manifest["overrides"] if "logger" in word]
-    assert [word for word in own_overrides(run) if "logger" in word] == []
+    assert [word for word in overrides_of(run) if "logger" in word] == []
     changed = changed_settings(run)
     assert changed is not None
     assert [change.value for change in changed if change.key == "logger"] == ["several"]

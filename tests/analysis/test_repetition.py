@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roundround.analysis.agreement import compared
+from roundround.analysis.repetition import compared
 
 THEN: list[dict[str, Any]] = [
     {"metric": "perplexity", "run": "/then", "pe": "rope", "pe.p": 0.75, "length": 16, "step": 2, "value": 100.0},
