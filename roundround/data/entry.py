@@ -32,7 +32,7 @@ from roundround.data.corpora import fingerprint
 from roundround.data.store import Folder, Store
 from roundround.data.tokenizers import Vocabulary, check_ids, open_vocabulary
 from roundround.support.errors import UserError, one_line
-from roundround.support.files import check_is_file, parse_json, read_text, write_atomically
+from roundround.support.files import check_is_file, leftovers, parse_json, read_text, write_atomically
 
 SPLITS = ("train", "held_out")
 FILES = (*SPLITS, "held_out_bytes")
@@ -199,6 +199,8 @@ def _check_arrays(folder: Folder, files: list[ShardFile]) -> None:
             read_large |= large
     if read_large:  # the stamps were taken before the arrays were read: later ones could be those of other bytes
         with suppress(OSError):  # in a folder that cannot be written they are read at each opening
+            for left in leftovers(folder.path, [STAMPS]):
+                left.unlink()  # of a process that was killed here; another that writes just now gives up
             write_atomically(folder.path / STAMPS, json.dumps(stamps))
 
 

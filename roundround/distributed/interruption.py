@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -65,6 +66,17 @@ def hand_on(signum: int, handlers: dict[int, Any]) -> None:
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """Raise `Interrupted`, so that the task can end in order."""
     raise Interrupted(signum)
+
+
+def sent_again(ignored: sys.UnraisableHookArgs) -> None:
+    """A `sys.unraisablehook`: an `Interrupted` that rose in a weakref's callback or a __del__ is not lost.
+
+    Python drops what is raised there; so the signal is sent once more, a moment later, when another line is reached.
+    """
+    if isinstance(ignored.exc_value, Interrupted):
+        threading.Timer(0.01, os.kill, (os.getpid(), ignored.exc_value.signum)).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def end_at_once(signum: int, frame: FrameType | None, *, speaks: bool = True) -> None:

@@ -27,6 +27,7 @@ from roundround.data.tokens import TokenData
 from roundround.loading.models import build_decoder
 from roundround.loading.rebuilt import saved_tokenizer
 from roundround.model.decoder import Decoder
+from roundround.model.shards import is_sharded
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
 from roundround.runs.run import Invocation
@@ -152,12 +153,12 @@ class ResumedStart(Start):
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         if past is None:
             self.began.load_into(decoder, None)
-        elif past.weights:
-            checkpoints.load_into(decoder, past.weights, past.folder)
-        else:
+        elif any(is_sharded(parameter) for parameter in decoder.parameters()):
             from roundround.runs.sharded_checkpoints import load_shards_into  # torch.distributed takes a second
 
             load_shards_into(decoder, past)
+        else:
+            checkpoints.load_into(decoder, past.weights, past.folder)
 
 
 def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Start]:

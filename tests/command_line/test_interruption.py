@@ -56,6 +56,28 @@ def test_a_signal_while_the_config_is_composed_leaves_no_directory(here: Path) -
     assert list(here.glob("outputs/*/*/*")) == []
 
 
+@pytest.mark.parametrize("collected", ["weakref.ref(here, stop)", "weakref.finalize(here, stop)"])
+def test_a_signal_in_a_callback_whose_errors_python_drops_still_stops_the_run(here: Path, collected: str) -> None:
+    program = STOPPED.format(module="nothing", signum=0).replace(
+        "main()\n",
+        "import time, weakref, roundround.command_line.launch as launch\n"
+        f"stop = lambda *_: os.kill(os.getpid(), {int(signal.SIGTERM)})\n"
+        "from roundround.distributed.interruption import interrupt, on_signals\n"
+        "def job(*_):\n"
+        "    on_signals(interrupt)\n"
+        "    here = Stopper()\n"
+        f"    kept = {collected}\n"
+        "    del here\n"
+        "    time.sleep(20)\n"
+        "launch.Job.__call__ = job\n"
+        "main()\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "train", "logger=none"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (143, "roundround train: interrupted by SIGTERM\n")
+
+
 @pytest.fixture
 def ctrl_c_ignored() -> Iterator[None]:
     """As a shell without job control starts a command in the background."""

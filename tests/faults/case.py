@@ -49,6 +49,7 @@ STATUS = re.compile(
             r"documents (are joined by|are read one by one|in a window do not)|a joint costs |read as roundround eval ",
             r"the loss is the mean of five draws",
             r"uniform is |wavelength: |heads: |diffuse$|\d+ texts, ",  # below the tables of a probe
+            r"-slow, -fast: |pair: with ",
             r"(label|previous|diagonal|offset|semantic|local|sink|diffuse) +[h\d]|head: layer",  # its rows
             r"mean of \d+ seeds|per cent, one seed; |root mean square distance |\w+ = \w+: the same in every measure",
             r"(the same )?[\d,]+ targets",
