@@ -26,9 +26,12 @@ def checked(schema: type[T], cfg: DictConfig) -> T:
     typed = OmegaConf.structured(schema)
     for key in map(str, cfg):
         try:
-            assign(typed, key, OmegaConf.select(cfg, key, throw_on_missing=True))
+            given = OmegaConf.select(cfg, key, throw_on_missing=True)
+            assign(typed, key, given)
         except OmegaConfBaseException as error:
             raise UserError(f"{key}: {without_place(error)}") from error
+        if isinstance(given, str) and not given.isascii() and isinstance(typed[key], int):
+            raise UserError(f"{key}={given}: a number is written with the digits 0 to 9")
     values: dict[str, Any] = {}
     for field in fields(schema):  # type: ignore[arg-type]
         if OmegaConf.is_missing(typed, field.name):

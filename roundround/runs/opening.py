@@ -261,7 +261,7 @@ def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, 
         "versions": versions(),
         "device": None,
         "peak_memory": None,
-        "seed": None if config.get("seed") is None else int(config["seed"]),  # typed as the text of any digits
+        "seed": config.get("seed"),
         "data": None,
         "facts": {},
         "headline": {},
