@@ -150,7 +150,8 @@ def as_csv(comparison: Comparison) -> str:
         rows.append({key: plain(value) for key, value in record.items()})
     table = DataFrame(rows, dtype=object)  # integers stay such
     first = ["metric", "verb", *dict.fromkeys(key for row in comparison.table for key in row.place), "settings"]
-    return table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
+    text: str = table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
+    return text
 
 
 def plain(value: Any) -> Any:
