@@ -95,8 +95,9 @@ def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
 
 
 def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: int) -> dict[str, Tensor]:
-    """What a normaliser reads about the query rows a..b: its row parameters and `n_visible`."""
-    return {name: value[:, :, a:b] for name, value in rows.items()} | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
+    """What a normaliser reads about the query rows a..b: its row parameters and `n_visible`, where these lack it."""
+    of_rows = {name: value[:, :, a:b] for name, value in rows.items()}
+    return of_rows if "n_visible" in rows else of_rows | {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
 
 
 def texts_at_once(q_BHQC: Tensor, keys: Keys) -> int:
@@ -119,11 +120,11 @@ def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[t
 
 
 def rows_within(limit: int, keys: Keys) -> int:
-    """Number of rows with at most `limit` logits; with a window they span no more keys than themselves and it."""
-    rows = limit // keys.n_keys
-    if keys.window is None:
-        return rows
-    return max(rows, largest_square(limit, keys.window * (1 if keys.causal else 2)))
+    """Number of rows with at most `limit` logits; with a window or chunks they span few keys beside themselves."""
+    reach = min(keys.window or keys.n_keys, keys.chunk or keys.n_keys)
+    if reach >= keys.n_keys:
+        return limit // keys.n_keys
+    return max(limit // keys.n_keys, largest_square(limit, reach * (1 if keys.causal else 2)))
 
 
 def largest_square(limit: int, side: int) -> int:

@@ -19,6 +19,7 @@ class AttentionShape:
     """The sizes of one attention layer, known only when a model is built; they never stand in a yaml.
 
     theta: the base of the layer's own RoPE, where the model is a loaded one that brings it.
+    logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
     """
 
     n_heads: int
@@ -28,6 +29,12 @@ class AttentionShape:
     layer: int
     train_length: int
     theta: float = 10_000.0  # config/recorded.py has the same
+    logit_scale: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """What multiplies q . k."""
+        return self.head_dim**-0.5 if self.logit_scale is None else self.logit_scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,8 @@ class Keys:
     q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
     valid_BK: False where a key is padding; None where none is.
     window: a query sees itself and the `window - 1` tokens before it; None for all.
-    documents: those that do not see each other, in causal attention without padding, window or cache; None for one.
+    chunk: a query sees the tokens of its own chunk of this many, counted from the first key; None for all.
+    documents: those that do not see each other, in causal attention without padding or cache; None for one.
     """
 
     q_pos_BQ: Tensor
@@ -48,12 +56,16 @@ class Keys:
     valid_BK: Tensor | None = None
     causal: bool = True
     window: int | None = None
+    chunk: int | None = None
     documents: Documents | None = None
 
     def __post_init__(self) -> None:
-        alone = self.causal and self.valid_BK is None and self.window is None and self.n_queries == self.n_keys
+        for name, value in (("window", self.window), ("chunk", self.chunk)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1: a query sees itself")
+        alone = self.causal and self.valid_BK is None and self.n_queries == self.n_keys
         if self.documents is not None and not alone:
-            raise ValueError("documents= is for causal attention without padding, a window or a cache")
+            raise ValueError("documents= is for causal attention without padding or a cache")
 
     @property
     def n_queries(self) -> int:
@@ -66,19 +78,41 @@ class Keys:
     @property
     def is_plain_causal(self) -> bool:
         """Whether a kernel's own causal flag says everything: one document, no padding, no window, no cache."""
-        one = self.causal and self.documents is None and self.valid_BK is None and self.window is None
+        one = self.causal and self.documents is None and self.valid_BK is None and not self.is_local
         return one and self.n_queries == self.n_keys
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a window or a chunk hides keys from a query that comes late enough."""
+        return self.window is not None or self.chunk is not None
 
     @property
     def is_unmasked(self) -> bool:
         """Whether every query sees every key, as one new query against its cache does."""
         past_all = not self.causal or (self.n_queries == 1 and self.documents is None)
-        return past_all and self.valid_BK is None and (self.window is None or self.window >= self.n_keys)
+        hides = (self.window or self.n_keys) < self.n_keys or (self.chunk or self.n_keys) < self.n_keys
+        return past_all and self.valid_BK is None and not hides
+
+    def within(self, window: int | None, chunk: int | None = None) -> Keys:
+        """These keys where a query looks no further back than a window or its chunk, both of at least one token.
+
+        What hides no key of so many is left out, so that the kernels' own causal flag still says everything.
+        """
+        if self.chunk is not None and chunk is not None and chunk != self.chunk:
+            raise ValueError(f"chunks of {chunk} within chunks of {self.chunk} tokens")
+        windows = [w for w in (self.window, window) if w is not None and w < self.n_keys]
+        chunks = [c for c in (self.chunk, chunk) if c is not None and c < self.n_keys]
+        return replace(self, window=min(windows, default=None), chunk=min(chunks, default=None))
+
+    def without_windows(self) -> Keys:
+        """These keys where a query sees as far back as there are any."""
+        return replace(self, window=None, chunk=None)
 
     def of_groups(self) -> list[Keys]:
         """The keys of each group of `documents`, where every row is a document."""
         assert self.documents is not None, "asked for documents alone"
-        return [Keys(q_pos_BQ=pos_ML, k_pos_BK=pos_ML) for pos_ML in self.documents.pos_of_groups]
+        of_group = [Keys(q_pos_BQ=pos_ML, k_pos_BK=pos_ML) for pos_ML in self.documents.pos_of_groups]
+        return [keys.within(self.window, self.chunk) for keys in of_group]
 
     def of_texts(self, texts: slice) -> Keys:
         """The keys of some texts of the batch."""
@@ -89,13 +123,26 @@ class Keys:
         valid = None if self.valid_BK is None else of(self.valid_BK)
         return replace(self, q_pos_BQ=of(self.q_pos_BQ), k_pos_BK=of(self.k_pos_BK), valid_BK=valid)
 
+    def first_visible(self, row_Q: Tensor) -> Tensor:
+        """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more."""
+        row_Q = row_Q + self.n_keys - self.n_queries
+        first_Q = torch.zeros_like(row_Q)
+        if self.window is not None:
+            first_Q = first_Q.maximum(row_Q - self.window + 1)
+        if self.chunk is not None:
+            first_Q = first_Q.maximum(row_Q // self.chunk * self.chunk)
+        return first_Q
+
     def span(self, a: int, b: int) -> tuple[int, int]:
         """The smallest range of keys that holds everything visible to the query rows a..b."""
         offset = self.n_keys - self.n_queries
-        last = b + offset if self.causal else self.n_keys
-        first = max(0, a + offset - self.window + 1) if self.window is not None else 0
-        if self.window is not None and not self.causal:
+        first, last = 0, b + offset if self.causal else self.n_keys
+        if self.window is not None:
+            first = max(first, a + offset - self.window + 1)
             last = min(last, b + offset + self.window - 1)
+        if self.chunk is not None:
+            first = max(first, (a + offset) // self.chunk * self.chunk)
+            last = min(last, -(-(b + offset) // self.chunk) * self.chunk)
         return first, last
 
     def visible(self, a: int, b: int) -> Tensor:
@@ -114,6 +161,8 @@ class Keys:
             mask_QK &= column_K > row_Q1 - self.window
             if not self.causal:
                 mask_QK &= column_K < row_Q1 + self.window
+        if self.chunk is not None:
+            mask_QK &= column_K // self.chunk == row_Q1 // self.chunk
         if self.valid_BK is None:
             return mask_QK[None, None]
         return mask_QK & self.valid_BK[:, None, None, first:last]
@@ -123,14 +172,19 @@ class Keys:
 
         With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
         """
-        row_Q = torch.arange(a, b, device=self.k_pos_BK.device) + self.n_keys - self.n_queries
-        first_Q, end_Q = torch.zeros_like(row_Q), torch.full_like(row_Q, self.n_keys)
+        rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
+        row_Q, first_Q = rows_Q + self.n_keys - self.n_queries, self.first_visible(rows_Q)
+        end_Q = torch.full_like(row_Q, self.n_keys)
         if self.window is not None:
-            first_Q, end_Q = (row_Q - self.window + 1).clamp(min=0), (row_Q + self.window).clamp(max=self.n_keys)
+            end_Q = end_Q.minimum(row_Q + self.window)
+        if self.chunk is not None:
+            end_Q = end_Q.minimum((row_Q // self.chunk + 1) * self.chunk)
         if self.causal:
             end_Q = (row_Q + 1).clamp(min=0)
         if self.documents is not None:
-            first_Q = self.documents.first_BT[:, None, a:b]
+            # a chunk counts from its document's first token, which only the groups of documents know
+            assert self.chunk is None, "documents are in groups where there are chunks"
+            first_Q = self.documents.first_BT[:, None, a:b].maximum(first_Q)
         marks = None if self.valid_BK is None else self.valid_BK[:, None]
         if marked is not None:
             marks = marked if marks is None else marked & marks

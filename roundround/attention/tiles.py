@@ -93,7 +93,7 @@ class Operands:
         """
         keys, n_heads = self.keys, self.n_key_heads
         offset = keys.n_keys - keys.n_queries
-        if not keys.is_unmasked and (keys.valid_BK is not None or keys.window is not None):
+        if not keys.is_unmasked and (keys.valid_BK is not None or keys.is_local):
             at_once = 1 if keys.valid_BK is None else self.q.shape[0] * keys.n_keys
             for a, b in ranges(keys.n_queries, max(1, min(MASKED_ROWS, MASK_ELEMENTS // at_once))):
                 yield Tile(a, b, 0, n_heads, [KeyBlock(*keys.span(a, b), masked=True)])

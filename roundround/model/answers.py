@@ -79,7 +79,7 @@ def score_answers(decoder: Decoder, batches: Iterable[Batch], *, device: torch.d
         inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
         targets_S, has_output_B = targets_BT.to(device)[scored_BT], output_BT.any(-1)
         found: dict[str, list[Tensor]] = {"exact": [], "output": [], "hits": [], "nats": []}
-        for step in decoder.encoding.draws(tokens_BT):
+        for step in decoder.draws(tokens_BT):
             x_SD, nats, right = decoder.hidden(inputs_BT, step=step)[scored_BT], [], []
             for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
                 logits_RV = at_least_float32(decoder.unembed(x_RD))

@@ -1,4 +1,4 @@
-"""One layer of the decoder: attention, then a gated MLP, each behind an RMSNorm and a residual; shapes as there."""
+"""One layer of the decoder: attention, then a gated MLP, each with an RMSNorm and a residual; shapes as there."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.keys import Keys
 from roundround.model.attention import Attention
 from roundround.pe.base import PositionalEncoding
-from roundround.softmax.base import AttentionSoftmax
 
 
 class MLP(nn.Module):
@@ -30,24 +29,42 @@ class MLP(nn.Module):
         return out
 
 
-class Block(nn.Module):
-    """Pre-norm Transformer layer (Touvron et al. 2023, arXiv:2302.13971); names as in Hugging Face's Llama.
+NORMS = ("before", "both", "after")
 
-    With `d_mlp` 0 it is the attention alone, and has neither an MLP nor the norm in front of it.
+
+class Block(nn.Module):
+    """Transformer layer with residuals (Touvron et al. 2023, arXiv:2302.13971); names as in Hugging Face's models.
+
+    norms: where the RMSNorms of attention and MLP stand: `before` each, as in Llama; `both` before and after each, as
+    in Gemma 2 to 4; `after` each, as in OLMo 2 and 3. With `d_mlp` 0 the layer is the attention alone, with its norms.
     """
 
-    def __init__(
-        self, shape: AttentionShape, softmax: AttentionSoftmax, *, d_mlp: int, geglu: bool, norm_eps: float
-    ) -> None:
+    def __init__(self, attention: Attention, *, d_mlp: int, geglu: bool, norm_eps: float, norms: str) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.d_model, eps=norm_eps)
-        self.self_attn = Attention(shape, softmax)
-        self.post_attention_layernorm = nn.RMSNorm(shape.d_model, eps=norm_eps) if d_mlp else None
-        self.mlp = MLP(shape.d_model, d_mlp, geglu=geglu) if d_mlp else None
+        if norms not in NORMS:
+            raise ValueError(f"norms={norms} must be one of {', '.join(NORMS)}")
+
+        def norm(*, there: bool = True) -> nn.RMSNorm | None:
+            return nn.RMSNorm(attention.shape.d_model, eps=norm_eps) if there else None
+
+        has_mlp, after = bool(d_mlp), norms != "before"
+        self.input_layernorm = norm(there=norms != "after")
+        self.self_attn = attention
+        # Llama's second norm is before the MLP; in the others the one of this name is after attention
+        self.post_attention_layernorm = norm(there=after or has_mlp)
+        self.pre_feedforward_layernorm = norm(there=has_mlp and norms == "both")
+        self.mlp = MLP(attention.shape.d_model, d_mlp, geglu=geglu) if has_mlp else None
+        self.post_feedforward_layernorm = norm(there=has_mlp and after)
+        self.norms_after = after
 
     def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, prepared: Any, keys: Keys) -> Tensor:
-        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), encoding, prepared, keys)
-        if self.mlp is None or self.post_attention_layernorm is None:
+        found_BTD = self.self_attn(normed(self.input_layernorm, x_BTD), encoding, prepared, keys)
+        x_BTD = x_BTD + (normed(self.post_attention_layernorm, found_BTD) if self.norms_after else found_BTD)
+        if self.mlp is None:
             return x_BTD
-        out: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
-        return out
+        before = self.pre_feedforward_layernorm if self.norms_after else self.post_attention_layernorm
+        return x_BTD + normed(self.post_feedforward_layernorm, self.mlp(normed(before, x_BTD)))
+
+
+def normed(norm: nn.RMSNorm | None, x_BTD: Tensor) -> Tensor:
+    return x_BTD if norm is None else norm(x_BTD)

@@ -7,7 +7,8 @@ Shapes: B batch, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast, final
 
 import torch
@@ -18,10 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from roundround.attention.documents import documents_of
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
+from roundround.model.attention import Attention
 from roundround.model.block import Block
+from roundround.model.kinds import LayerKind
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
-from roundround.softmax.base import AttentionSoftmax
 
 MOST_LAYERS = 10_000  # each takes milliseconds to construct: a typo or a foreign file would take hours
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32: a long window times a large vocabulary would not fit
@@ -30,7 +32,7 @@ LOGITS_AT_ONCE_ON_CPU = 2**21  # 8 MiB stay in the cache and in the allocator's 
 
 @final
 class Decoder(nn.Module):
-    """Llama's decoder with any positional encoding and any normaliser; Gemma's flavour by two switches.
+    """Llama's decoder with any positional encoding and any normaliser in each kind of layer; Gemma's by some switches.
 
     h <- h + attention(norm(h)); h <- h + mlp(norm(h)); logits = W norm(h)
 
@@ -41,8 +43,7 @@ class Decoder(nn.Module):
         self,
         *,
         n_vocab: int,
-        make_encoding: Callable[[AttentionShape], PositionalEncoding],
-        make_softmax: Callable[[AttentionShape], AttentionSoftmax],
+        kinds: Sequence[LayerKind],
         d_model: int,
         n_layers: int,
         n_heads: int,
@@ -55,10 +56,14 @@ class Decoder(nn.Module):
         scaled_embeddings: bool,
         norm_eps: float,
         initializer_range: float,
+        norms: str = "before",
+        attention_bias: bool = False,
         shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
-        """`train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads.
+        """`kinds`: those of the layers, again and again where there are more layers.
 
+        `train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads. `norms`
+        says where a layer has them: see `Block`. `attention_bias`: of the four projections.
         `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer. `shard_layer` may leave a
         share of a layer's parameters, before the next layer is made: no process then ever holds all layers.
         """
@@ -69,28 +74,28 @@ class Decoder(nn.Module):
         for name, value in (("norm_eps", norm_eps), ("initializer_range", initializer_range)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}={value} must be a finite number, 0 or above")
-        head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim)
+        kind_of_layer = [kinds[layer % len(kinds)] for layer in range(n_layers)]
         shapes = [
-            AttentionShape(
-                n_heads=n_heads,
-                n_key_heads=n_key_heads,
-                head_dim=head_dim,
-                d_model=d_model,
-                layer=layer,
-                train_length=train_length,
-            )
-            for layer in range(n_layers)
+            shape_of(kind, layer, d_model, n_heads, n_key_heads, head_dim, train_length)
+            for layer, kind in enumerate(kind_of_layer)
         ]
         seed = int(torch.randint(2**62, (), device="cpu"))  # drawn first: what a variant draws moves no other weight
         self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
         self.activation_checkpointing = False  # True: a layer's backward pass computes its activations again
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
-        first = make_encoding(shapes[0])
-        others = map(make_encoding, shapes[1:]) if first.per_layer else ()
-        self.encodings = nn.ModuleList([first, *others])
+        self.kinds = kind_of_layer
+        encodings, self.encoding_of_layer, self.leaders = encodings_of(kind_of_layer, shapes)
+        self.encodings = nn.ModuleList(encodings)
         self.layers = nn.ModuleList()
-        for shape in shapes:
-            layer = Block(shape, make_softmax(shape), d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps)
+        for kind, shape in zip(kind_of_layer, shapes, strict=True):
+            attention = Attention(
+                shape,
+                kind.make_softmax(shape),
+                qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
+                gate=None if kind.make_gate is None else kind.make_gate(shape),
+                bias=attention_bias,
+            )
+            layer = Block(attention, d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps, norms=norms)
             self.layers.append(layer)
             if shard_layer is not None:
                 shard_layer(layer)
@@ -101,13 +106,30 @@ class Decoder(nn.Module):
     @property
     def encoding(self) -> PositionalEncoding:
         """The encoding that all layers share, or the first layer's."""
-        first = self.encodings[0]
-        assert isinstance(first, PositionalEncoding)
-        return first
+        return self.all_encodings[0]
+
+    @property
+    def all_encodings(self) -> list[PositionalEncoding]:
+        """Every instance once; `encoding_of_layer` has the number in here of each layer's."""
+        return cast("list[PositionalEncoding]", list(self.encodings))
+
+    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
+        """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
+        return max((self.all_encodings[own].draws(tokens_BT) for own in set(self.leaders)), key=len)
+
+    @property
+    def draws_positions(self) -> bool:
+        """Whether an evaluation takes the mean of several draws of the positions."""
+        return any(encoding.draws_positions for encoding in self.all_encodings)
+
+    def longest(self) -> int | None:
+        """The largest number of positions that all encodings have, None where there is no limit."""
+        limits = [encoding.longest() for encoding in self.all_encodings]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def facts(self) -> dict[str, int | str]:
         """What the encodings report about themselves; of layers that differ the least and the most."""
-        by_layer = [encoding.facts() for encoding in cast("list[PositionalEncoding]", list(self.encodings))]
+        by_layer = [encoding.facts() for encoding in self.all_encodings]
         found: dict[str, int | str] = {}
         for name in dict.fromkeys(name for facts in by_layer for name in facts):
             values = [facts.get(name, 0) for facts in by_layer]
@@ -132,7 +154,7 @@ class Decoder(nn.Module):
         """
         if targets_BT is not None and step is None:
             alike = tokens_BT if ends_BT is None else tokens_BT.new_zeros(1, 1)  # documents of a batch share a draw
-            draws = self.encoding.draws(alike)
+            draws = self.draws(alike)
             if len(draws) > 1:
                 options = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
                 return torch.stack([self.forward(tokens_BT, step=draw, **options) for draw in draws]).mean(0)
@@ -161,17 +183,18 @@ class Decoder(nn.Module):
         `valid_BT` is False where a token is padding, which nobody sees and which is not counted. `ends_BT` is True
         where a document ends: none sees another, and positions begin at 0 in each. It goes with neither of the two.
         """
-        keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)
-        pos_BT = keys.q_pos_BQ
+        encodings = self.all_encodings
+        keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # of each encoding
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale
-        x_BTD = self.encoding.embed(x_BTD, pos_BT)
-        encodings = cast("list[PositionalEncoding]", list(self.encodings))  # one, or one a layer
-        prepared = [encoding.prepare(pos_BT, x_BTD.dtype) for encoding in encodings]
-        for i, layer in enumerate(self.layers):
-            own = i % len(encodings)
-            inputs = (x_BTD, encodings[own], prepared[own], keys)
+        for own in dict.fromkeys(self.leaders):
+            x_BTD = encodings[own].embed(x_BTD, keys[own].q_pos_BQ)
+        prepared = [
+            encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)
+        ]
+        for layer, kind, own in zip(self.layers, self.kinds, self.encoding_of_layer, strict=True):
+            inputs = (x_BTD, encodings[own], prepared[own], keys[own].within(kind.window, kind.chunk))
             again = self.activation_checkpointing and torch.is_grad_enabled()
             x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)
         out: Tensor = self.norm(x_BTD)
@@ -184,18 +207,16 @@ class Decoder(nn.Module):
         pos_BT: Tensor | None,
         valid_BT: Tensor | None,
         ends_BT: Tensor | None,
-    ) -> Keys:
-        """Where the tokens stand, and which see which."""
-        if ends_BT is not None:
-            if pos_BT is not None or valid_BT is not None:
-                raise ValueError("ends_BT= says where tokens stand and what they see; give no pos_BT= or valid_BT=")
-            documents = documents_of(ends_BT, lambda pos_1T: self.encoding.positions(pos_1T, step))
-            return Keys(q_pos_BQ=documents.pos_BT, k_pos_BK=documents.pos_BT, documents=documents)
-        if pos_BT is None:
-            pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-            pos_BT = pos_BT if valid_BT is None else (valid_BT.cumsum(-1) - 1).clamp(min=0)
-        pos_BT = self.encoding.positions(pos_BT, step)
-        return Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
+    ) -> list[Keys]:
+        """Where the tokens stand for each encoding, and which see which, windows aside."""
+        made: dict[int | None, Keys] = {}
+        for own in self.leaders:
+            encoding = self.all_encodings[own]
+            moves = type(encoding).positions is not PositionalEncoding.positions
+            if (own if moves else None) not in made:
+                made[own if moves else None] = keys_of(encoding, tokens_BT, step, pos_BT, valid_BT, ends_BT)
+            made[own] = made[own if moves else None]
+        return [made[own] for own in self.leaders]
 
     def unembed(self, x_BTD: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D]."""
@@ -220,6 +241,67 @@ class Decoder(nn.Module):
                 std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
                 whole = torch.empty(module.weight.shape, dtype=module.weight.dtype)  # drawn alike in every process
                 fill(module.weight, nn.init.normal_(whole, std=std, generator=generator))
+
+
+def shape_of(
+    kind: LayerKind, layer: int, d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None, train_length: int
+) -> AttentionShape:
+    """The sizes of a layer's attention. Raises ValueError where they do not fit each other."""
+    n_key_heads = n_key_heads if kind.n_key_heads is None else kind.n_key_heads
+    head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim if kind.head_dim is None else kind.head_dim)
+    return AttentionShape(
+        n_heads=n_heads,
+        n_key_heads=n_key_heads,
+        head_dim=head_dim,
+        d_model=d_model,
+        layer=layer,
+        train_length=train_length,
+        logit_scale=kind.logit_scale,
+    )
+
+
+def encodings_of(
+    kinds: Sequence[LayerKind], shapes: Sequence[AttentionShape]
+) -> tuple[list[PositionalEncoding], list[int], list[int]]:
+    """All encodings; which of them each layer has; and for each the first that was made as it was, its leader.
+
+    Where an encoding is one a layer, the first layer's says for all of them where tokens stand and what is added to
+    their embeddings. Raises ValueError where layers of different kinds draw their positions.
+    """
+    made: list[PositionalEncoding] = []
+    of_layer, leaders, first_of = [], [], {}
+    for kind, shape in zip(kinds, shapes, strict=True):
+        alike = kind.make_encoding, replace(shape, layer=0)
+        if alike not in first_of or made[first_of[alike]].per_layer:
+            made.append(kind.make_encoding(shape))
+            leaders.append(first_of.setdefault(alike, len(made) - 1))
+            of_layer.append(len(made) - 1)
+        else:
+            of_layer.append(first_of[alike])
+    if sum(made[own].draws_positions for own in set(leaders)) > 1:
+        raise ValueError("the encodings of two kinds of layers draw positions; let one of them do so")
+    return made, of_layer, leaders
+
+
+def keys_of(
+    encoding: PositionalEncoding,
+    tokens_BT: Tensor,
+    step: Any,
+    pos_BT: Tensor | None,
+    valid_BT: Tensor | None,
+    ends_BT: Tensor | None,
+) -> Keys:
+    """Where the tokens stand for an encoding, and which see which; the arguments are those of `Decoder.hidden`."""
+    if ends_BT is not None:
+        if pos_BT is not None or valid_BT is not None:
+            raise ValueError("ends_BT= says where tokens stand and what they see; give no pos_BT= or valid_BT=")
+        documents = documents_of(ends_BT, lambda pos_1T: encoding.positions(pos_1T, step))
+        return Keys(q_pos_BQ=documents.pos_BT, k_pos_BK=documents.pos_BT, documents=documents)
+    if pos_BT is None:
+        pos_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        pos_BT = pos_BT if valid_BT is None else (valid_BT.cumsum(-1) - 1).clamp(min=0)
+    pos_BT = encoding.positions(pos_BT, step)
+    return Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
 
 
 def check_sizes(**sizes: int) -> None:

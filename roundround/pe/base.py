@@ -51,7 +51,7 @@ class PositionalEncoding(nn.Module):
     @property
     def draws_positions(self) -> bool:
         """Whether an evaluation takes the mean of several draws."""
-        return len(self.draws(torch.zeros(1, 1, dtype=torch.int64))) > 1
+        return len(self.draws(torch.zeros(1, 1, dtype=torch.int64, device="cpu"))) > 1
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
         """Token embeddings with positions added; called once, before the first layer."""

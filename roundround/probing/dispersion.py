@@ -122,7 +122,7 @@ def fused_entropies(
     if not isinstance(softmax, RowScale):
         return plain, None, None
     own, own_beta = (plain, log_sum_exp), torch.ones_like(plain)
-    beta = softmax.beta(keys.counts(0, keys.n_queries).to(plain.dtype), lambda: plain)
+    beta = softmax.beta(softmax.n_counted(keys).to(plain.dtype), lambda: plain)
     if beta is not None:
         own_beta = own_beta * beta
         bias = None if bias is None else bias.times(own_beta)

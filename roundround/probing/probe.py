@@ -234,7 +234,8 @@ class Watch:
 
 def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
-    return Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n], window=keys.window)
+    first = Keys(q_pos_BQ=keys.q_pos_BQ[:1, :n], k_pos_BK=keys.k_pos_BK[:1, :n])
+    return first.within(keys.window, keys.chunk)
 
 
 def key_heads(softmax: AttentionSoftmax, q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -133,15 +133,15 @@ class ProbedDecoder(ProbedModel):
 
     @property
     def draws(self) -> bool:
-        return self.decoder.encoding.draws_positions
+        return self.decoder.draws_positions
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
         self.check_length(len(tokens))
-        [first, *_] = self.decoder.encoding.draws(torch.tensor([tokens]))
+        [first, *_] = self.decoder.draws(torch.tensor([tokens]))
         return self.decoder.encoding.positions(torch.arange(len(tokens))[None], first)[0]
 
     def check_length(self, n_tokens: int) -> None:
-        longest = self.decoder.encoding.longest()
+        longest = self.decoder.longest()
         if longest is not None and n_tokens > longest:
             raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; cut it shorter")
 
@@ -226,7 +226,8 @@ def watching(
     """
 
     def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        take_in(softmax, qkv, {**options, "keys": softmax.narrowed(options["keys"])})
+        keys = options["keys"]
+        take_in(softmax, qkv, {**options, "keys": softmax.narrowed(keys), "rows": softmax.counted(options["rows"], keys)})
 
     hooks = [softmax.register_forward_pre_hook(show, with_kwargs=True) for softmax in normalisers]
     try:

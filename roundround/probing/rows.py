@@ -52,7 +52,7 @@ class SampledRows:
         self.softmax, self.rows_R, self.scale, self.q_HTC, self.k_HKC = softmax, rows_R, scale, q_HTC, k_HKC
         self.visible_RK = keys.visible_to(rows_R, 0, k_HKC.shape[1])[0, 0]
         self.per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
-        self.per_row["n_visible"] = self.visible_RK.sum(-1)[None, None, :, None]
+        self.per_row.setdefault("n_visible", self.visible_RK.sum(-1)[None, None, :, None])
 
     def queries(self) -> Tensor:
         """Queries times the scale, [H, R, C]."""
@@ -100,9 +100,9 @@ class RowStatistics:
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
         for block in sampled_rows:
-            self.add_rows(layout, block, sink_HK, keys.window)
+            self.add_rows(layout, block, sink_HK, keys)
 
-    def add_rows(self, layout: Layout, block: SampledRows, sink_HK: Tensor, window: int | None) -> None:
+    def add_rows(self, layout: Layout, block: SampledRows, sink_HK: Tensor, keys: Keys) -> None:
         sums, rows_R = self.sums[block.softmax.shape.layer], block.rows_R
         q_HRC, k_HKC, visible_RK = block.queries(), block.k_HKC, block.visible_RK
         logits_HRK = block.logits()
@@ -124,15 +124,15 @@ class RowStatistics:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 for name, value_HR in extremes(alpha_HRK, logits_HRK, visible_RK).items():
                     add_to(sums, name, value_HR.sum(1))
-        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, window)
+        self.add_split(sums, layout, q_HRC, k_HKC, rows_R, keys)
 
     def add_split(
-        self, sums: dict[str, Tensor], layout: Layout, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor, window: int | None
+        self, sums: dict[str, Tensor], layout: Layout, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor, keys: Keys
     ) -> None:
         """What every pair adds to the logit, by distance: sums [H, P, D] and counts [D]."""
-        total_HPD, n_D = [], []
+        total_HPD, n_D, first_R = [], [], keys.first_visible(rows_R)
         for distance in self.distances:
-            in_reach = rows_R >= distance if window is None or distance < window else torch.zeros_like(rows_R).bool()
+            in_reach = rows_R - distance >= first_R
             product = q_HRC[:, in_reach] * k_HKC[:, rows_R[in_reach] - distance]
             total_HPD.append(layout.split(product).sum((1, 3)))
             n_D.append(in_reach.sum())

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +26,9 @@ class RunsInBlocks(UserWarning):
     """Said once of a combination that no fused kernel computes exactly."""
 
 
+Count = Literal["visible", "position"]
+
+
 class AttentionSoftmax(nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
@@ -36,12 +38,15 @@ class AttentionSoftmax(nn.Module):
     PyTorch's forward hooks see the queries, keys and values of every layer, and `narrowed` tells which keys count.
 
     window: a query sees itself and at most the `window - 1` tokens before it; None for all that the model shows it.
+    count: what `n_visible` is, for a variant that reads it: the number of visible keys, or the query's `position`, the
+    number of keys that it would see without windows. The two differ exactly where a window or a chunk hides keys.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     cost_in_blocks: time of attention over blocks of rows as a multiple of the fused softmax's, forward, at 4,096 tokens
     (docs/benchmarks.md).
     """
 
     window: int | None = None
+    count: Count = "visible"
     sums_to_one: ClassVar[bool] = True
     cost_in_blocks: ClassVar[float]
 
@@ -59,9 +64,18 @@ class AttentionSoftmax(nn.Module):
 
     def narrowed(self, keys: Keys) -> Keys:
         """The keys that this normaliser looks at. Those of several documents are narrowed in each by itself."""
-        if self.window is None or keys.documents is not None or self.window >= keys.n_keys:
-            return keys
-        return replace(keys, window=self.window if keys.window is None else min(self.window, keys.window))
+        return keys if self.window is None or keys.documents is not None else keys.within(self.window)
+
+    def n_counted(self, keys: Keys) -> Tensor:
+        """Number of keys that each row is taken to have, [1 or B, 1, Q, 1], int64; `count` says which."""
+        counted = keys.without_windows() if self.count == "position" else keys
+        return counted.counts(0, keys.n_queries)
+
+    def counted(self, rows: Mapping[str, Tensor], keys: Keys) -> Mapping[str, Tensor]:
+        """The row parameters with `n_visible` among them where what is visible does not tell it."""
+        if self.count == "visible" or "n_visible" in rows:
+            return rows
+        return {**rows, "n_visible": self.n_counted(keys)}
 
     @final  # type: ignore[misc]  # torch declares an attribute
     def forward(
@@ -79,7 +93,8 @@ class AttentionSoftmax(nn.Module):
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
-        together = self.window is None and self.takes_documents(q_BHQC, bias)
+        rows = self.counted(rows, keys)
+        together = self.window is None and not keys.is_local and self.takes_documents(q_BHQC, bias)
         if keys.documents is not None and not together:
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         keys = self.narrowed(keys)
@@ -104,7 +119,7 @@ class AttentionSoftmax(nn.Module):
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         """The formula: weights of float32 or float64 logits. What it gives where a key is not visible is ignored.
 
-        `rows` holds `n_visible` (visible keys of each row, int64, [1 or B, 1, Q, 1]) and the `row_parameters`.
+        `rows` holds `n_visible` (keys of each row as `count` says, int64, [1 or B, 1, Q, 1]) and the `row_parameters`.
         """
         raise NotImplementedError
 
@@ -123,7 +138,7 @@ class AttentionSoftmax(nn.Module):
         self, q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: Bias | None, rows: Mapping[str, Tensor]
     ) -> Tensor:
         """The weights of every query and key, [B, H, Q, K]: a table of n x n numbers, for whoever asks to see it."""
-        keys, blocks = self.narrowed(keys), []
+        rows, keys, blocks = self.counted(rows, keys), self.narrowed(keys), []
         for a, b in query_blocks(q_BHQC, keys, bias):
             logits_BHQK, visible_B1QK = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
             alpha_BHQK = self.weights(logits_BHQK, visible_B1QK, rows_between(rows, visible_B1QK, a, b))

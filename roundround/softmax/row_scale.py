@@ -39,8 +39,8 @@ class RowScale(AttentionSoftmax):
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:
         """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
 
-        `n_visible` is the number of visible keys of each row [1 or B, 1, Q, 1], as float32 or float64; `entropy()` the
-        Shannon entropy of the softmax of each row [B, H, Q, 1] in nats, which costs a second pass over the logits.
+        `n_visible` is the number of keys of each row, as `count` says, [1 or B, 1, Q, 1], float32 or float64; `entropy()`
+        the Shannon entropy of the softmax of each row [B, H, Q, 1] in nats, which costs a second pass over the logits.
         """
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class RowScale(AttentionSoftmax):
     def attend_fused(
         self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
     ) -> Tensor:
-        n_visible = keys.counts(0, keys.n_queries).to(wide_dtype(q_BHQC.dtype))
+        n_visible = self.n_counted(keys).to(wide_dtype(q_BHQC.dtype))
         if self.differentiates_entropy and bias is None and torch.is_grad_enabled():
 
             def beta_of(entropy_BHQ1: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     remarks = []
     if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
         remarks = ["this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"]
-    if decoder.encoding.draws_positions:
+    if decoder.draws_positions:
         remarks += ["the loss is the mean of five draws of positions, of each window or of all documents"]
     score(cfg, config, invocation, evaluated, remarks)
 

@@ -151,7 +151,7 @@ def decoder_of(
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:
     """Raises UserError where the encoding has fewer positions than `n_tokens`, which `what` asks for."""
-    longest = decoder.encoding.longest()
+    longest = decoder.longest()
     if longest is not None and n_tokens > longest:
         raise UserError(
             f"pe={choices.get('pe')} has {longest} positions and {what} asks for more; "
@@ -226,7 +226,7 @@ def show(run: Run, config: EvalConfig, evaluation: TaskEvaluation, found: Measur
         f"{config.examples:,} test examples{each} at each length; intervals of 95 %, in which those that are the same "
     )
     line += f"count once; checkpoint {config.checkpoint}"
-    if evaluation.decoder.encoding.draws_positions:
+    if evaluation.decoder.draws_positions:
         line += "; each example is the mean of five draws of its positions"
     line += f"; training had lengths {trained[0]} to {trained[1]}"
     if found.n_shared:

@@ -119,7 +119,7 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
         f"loaded in a clean process: {found.n_logits:,} logits on {windows.numel():,} held-out tokens differ from the "
         f"run's by at most {found.difference:.2g}, the largest being {found.largest:.3g}"
     )
-    if model.decoder.encoding.draws_positions:
+    if model.decoder.draws_positions:
         print_status(
             f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
         )

@@ -24,6 +24,7 @@ VALID_BK = torch.tensor(
 )
 SIZES = [(7, 7), (1, 7), (3, 7), (1, 1)]
 WINDOWS = [None, 1, 2, 3, 7, 100]
+CHUNKS = [None, 1, 3, 4, 100]
 
 each_size = pytest.mark.parametrize(("n_queries", "n_keys"), SIZES)
 each_causality = pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
@@ -31,18 +32,28 @@ each_padding = pytest.mark.parametrize("padded", [True, False], ids=["padded", "
 
 
 def keys_of(
-    n_queries: int, n_keys: int, causal: bool = True, window: int | None = None, valid_BK: Tensor | None = None
+    n_queries: int,
+    n_keys: int,
+    causal: bool = True,
+    window: int | None = None,
+    valid_BK: Tensor | None = None,
+    chunk: int | None = None,
 ) -> Keys:
     """Keys whose positions say nothing about their order, because visibility goes by order alone."""
     pos_1K = torch.arange(n_keys)[None].flip(1) * 3 + 5
     return Keys(
-        q_pos_BQ=pos_1K[:, n_keys - n_queries :], k_pos_BK=pos_1K, valid_BK=valid_BK, causal=causal, window=window
+        q_pos_BQ=pos_1K[:, n_keys - n_queries :],
+        k_pos_BK=pos_1K,
+        valid_BK=valid_BK,
+        causal=causal,
+        window=window,
+        chunk=chunk,
     )
 
 
 def every_window(n_queries: int, n_keys: int, causal: bool, padded: bool) -> list[Keys]:
     valid_BK = VALID_BK[:, -n_keys:] if padded else None
-    return [keys_of(n_queries, n_keys, causal, window, valid_BK) for window in WINDOWS]
+    return [keys_of(n_queries, n_keys, causal, window, valid_BK, chunk) for window in WINDOWS for chunk in CHUNKS]
 
 
 def sees(keys: Keys, row: int, column: int) -> bool:
@@ -50,7 +61,8 @@ def sees(keys: Keys, row: int, column: int) -> bool:
     token = keys.n_keys - keys.n_queries + row
     if keys.causal and column > token:
         return False
-    return keys.window is None or abs(token - column) < keys.window
+    in_chunk = keys.chunk is None or token // keys.chunk == column // keys.chunk
+    return in_chunk and (keys.window is None or abs(token - column) < keys.window)
 
 
 def by_loop(keys: Keys) -> Tensor:

@@ -135,7 +135,7 @@ def test_one_call_for_rows_of_unequal_length_gives_the_same(name: str, monkeypat
     assert calls == ([[4, 1, 9, 6, 3, 5]] if name in ("softmax", "ssmax", "log_n") else [])
 
 
-@pytest.mark.parametrize("options", [{"window": 3}, {"causal": False}, {"valid_BK": torch.ones(2, 14).bool()}], ids=str)
+@pytest.mark.parametrize("options", [{"causal": False}, {"valid_BK": torch.ones(2, 14).bool()}], ids=str)
 def test_documents_go_with_causal_attention_alone(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="documents="):
         keys_of_documents(**options)

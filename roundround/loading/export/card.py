@@ -160,7 +160,7 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
         "steps": f"{card.step:,} (checkpoint {card.checkpoint})",
         **measured_and_learnt(card, data),
         "positional encoding": shown(with_arguments(choices.get("pe"), manifest["config"]["pe"]))
-        + ("; measured at drawn positions, here at consecutive positions" if decoder.encoding.draws_positions else ""),
+        + ("; measured at drawn positions, here at consecutive positions" if decoder.draws_positions else ""),
         "softmax": shown(with_arguments(choices.get("softmax"), manifest["config"]["softmax"])),
         "corpus": shown(data["corpus_hash"][:16]),
         "vocabulary": f"{data['n_vocab']:,}",

@@ -1,0 +1,85 @@
+"""What stands between attention and its output matrix: gates that read the layer's input, and exclusive attention.
+
+Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roundround.attention.kernels import repeated
+from roundround.attention.keys import AttentionShape
+
+ACTIVATIONS = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
+MIN_SQUARED_NORM = 1e-8  # of a value that a row's output is made orthogonal to
+
+
+class OutputGate(nn.Module):
+    """Base of what changes the output of attention before `o_proj`.
+
+    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer, that defines `forward`.
+    Its matrices (`nn.Linear`) are initialised as the decoder's are.
+    """
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, out_BHTC: Tensor, x_BTD: Tensor, v_BGTC: Tensor) -> Tensor:
+        """The output of attention, [B, H, T, C], given the layer's normed input and its values."""
+        raise NotImplementedError
+
+
+@final
+class InputGate(OutputGate):
+    """Lets each token scale what its heads bring, by a number that it reads off its own input.
+
+    y <- y f(W x)
+
+    Qiu et al. 2025, arXiv:2505.06708 (f the sigmoid).
+
+    `per` is `head`, a number a head, or `channel`, a number for each of its channels. `activation` is `sigmoid` or
+    `softplus`. `bias` adds one to W x, from 0.
+    """
+
+    def __init__(self, shape: AttentionShape, *, per: str, activation: str, bias: bool) -> None:
+        super().__init__(shape)
+        if per not in ("head", "channel"):
+            raise ValueError(f"per={per} must be head or channel")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation} must be {' or '.join(ACTIVATIONS)}")
+        self.n_of_head = 1 if per == "head" else shape.head_dim
+        self.activate = ACTIVATIONS[activation]
+        self.proj = nn.Linear(shape.d_model, shape.n_heads * self.n_of_head, bias=bias)
+        if bias:
+            nn.init.zeros_(self.proj.bias)
+
+    def forward(self, out_BHTC: Tensor, x_BTD: Tensor, v_BGTC: Tensor) -> Tensor:
+        gate_BTHN = self.activate(self.proj(x_BTD)).unflatten(-1, (-1, self.n_of_head))
+        return out_BHTC * gate_BTHN.transpose(1, 2)
+
+
+@final
+class ExclusiveSelfAttention(OutputGate):
+    """Takes away what of a head's output lies along the token's own value, which the residual stream has already.
+
+    y <- y - a (y . v) v / max(|v|^2, 1e-8)
+
+    XSA, arXiv:2603.09078.
+
+    `a` is 1, or, where it is `learned`, the tanh of a number of each head that starts at 0.
+    """
+
+    def __init__(self, shape: AttentionShape, *, learned: bool) -> None:
+        super().__init__(shape)
+        self.strength = nn.Parameter(torch.zeros(shape.n_heads)) if learned else None
+
+    def forward(self, out_BHTC: Tensor, x_BTD: Tensor, v_BGTC: Tensor) -> Tensor:
+        v_BHTC = repeated(v_BGTC, out_BHTC)
+        along_BHT1 = (out_BHTC * v_BHTC).sum(-1, keepdim=True)
+        own_BHTC = v_BHTC * (along_BHT1 / v_BHTC.square().sum(-1, keepdim=True).clamp_min(MIN_SQUARED_NORM))
+        return out_BHTC - (own_BHTC if self.strength is None else self.strength.tanh()[:, None, None] * own_BHTC)

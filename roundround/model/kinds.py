@@ -1,0 +1,67 @@
+"""A kind of layer: what its attention is made of, and in which order kinds follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from roundround.attention.keys import AttentionShape
+from roundround.model.gate import OutputGate
+from roundround.model.qk_norm import QueryKeyNorm
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """What one kind of layer computes with.
+
+    Layers whose kinds have the same `make_encoding` and the same sizes share one instance of their encoding, unless it
+    is one a layer. `make_qk_norm` and `make_gate` None: there is none.
+    window: tokens that a query sees at most, itself included; None for all. chunk: a query sees the tokens of its own
+    chunk of this many alone; None for all.
+    n_key_heads, head_dim: None is the model's. logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
+    """
+
+    make_encoding: Callable[[AttentionShape], PositionalEncoding]
+    make_softmax: Callable[[AttentionShape], AttentionSoftmax]
+    make_qk_norm: Callable[[AttentionShape], QueryKeyNorm] | None = None
+    make_gate: Callable[[AttentionShape], OutputGate] | None = None
+    name: str = "layer"
+    window: int | None = None
+    chunk: int | None = None
+    n_key_heads: int | None = None
+    head_dim: int | None = None
+    logit_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("window", "chunk", "n_key_heads", "head_dim"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{self.name}: {name}={value} must be at least 1")
+        if self.logit_scale is not None and not 0 < self.logit_scale < float("inf"):
+            raise ValueError(f"{self.name}: logit_scale={self.logit_scale} must be a finite number above 0")
+
+
+def order_of_layers(
+    kinds: Mapping[str, object], order: Sequence[str], n_layers: int, *, last: str | None, whole: bool
+) -> list[str]:
+    """The kind of each layer: `order` again and again, but for the last layer where `last` names its kind.
+
+    Raises ValueError for a name that is no kind, for a kind that no layer is of, and, where `whole` says that the
+    order stands a whole number of times, for a number of layers that it does not divide.
+    """
+    if not order:
+        raise ValueError("order is empty; name the kinds of the first layers")
+    for name in (*order, *([] if last is None else [last])):
+        if name not in kinds:
+            raise ValueError(f"order names '{name}', and the kinds are {', '.join(kinds)}")
+    if whole and n_layers % len(order):
+        raise ValueError(f"its order of {len(order)} layers does not divide n_layers={n_layers}")
+    names = [order[layer % len(order)] for layer in range(n_layers)]
+    if last is not None:
+        names[-1] = last
+    unused = [name for name in kinds if name not in names]
+    if unused:
+        raise ValueError(f"no layer of n_layers={n_layers} is of the kind {unused[0]}; give more layers or another order")
+    return names

@@ -1,0 +1,96 @@
+"""Normalised queries and keys: no logit grows with the length of a vector.
+
+Shapes: B batch, T tokens, H heads, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from roundround.attention.checks import checked_positive
+from roundround.attention.keys import AttentionShape
+from roundround.attention.precision import at_least_float32
+
+
+class QueryKeyNorm(nn.Module):
+    """Base of what normalises queries and keys: `forward` does, before the rotation or after it.
+
+    A variant is one final class: `__init__(self, shape, *, tunables)`, one instance a layer.
+    """
+
+    after_rotation: bool = False
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, q_BHTC: Tensor, k_BGTC: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalised queries and keys."""
+        raise NotImplementedError
+
+    def of_values(self, v_BGTC: Tensor) -> Tensor:
+        """The values; default as they are."""
+        return v_BGTC
+
+
+@final
+class RMSQueryKeyNorm(QueryKeyNorm):
+    """Divides queries and keys by the root mean square of their channels.
+
+    q <- g_q q / sqrt(mean(q^2) + eps), and k alike
+
+    Dehghani et al. 2023, arXiv:2302.05442 (QK-norm); Gemma Team 2025, arXiv:2503.19786.
+
+    `gain` learns g for each channel, from 1; without it g is 1. `across_heads` takes the mean over the channels of all
+    heads, as OLMo 2 and 3 do, and has a gain for each. `values` normalises values too, without a gain, as Gemma 4 does.
+    """
+
+    def __init__(
+        self, shape: AttentionShape, *, gain: bool, after_rotation: bool, across_heads: bool, values: bool, eps: float
+    ) -> None:
+        super().__init__(shape)
+        if across_heads and after_rotation:
+            raise ValueError("across_heads=true normalises whole vectors, before they are rotated; after_rotation=false")
+        checked_positive(eps=eps)
+        self.after_rotation, self.across_heads, self.values, self.eps = after_rotation, across_heads, values, eps
+        widths = [n * shape.head_dim if across_heads else shape.head_dim for n in (shape.n_heads, shape.n_key_heads)]
+        self.q_norm, self.k_norm = (nn.RMSNorm(width, eps=eps, elementwise_affine=gain) for width in widths)
+
+    def forward(self, q_BHTC: Tensor, k_BGTC: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.across_heads:
+            return self.q_norm(q_BHTC), self.k_norm(k_BGTC)
+        q_BTHC, k_BTGC = q_BHTC.transpose(1, 2), k_BGTC.transpose(1, 2)
+        q_BTHC = self.q_norm(q_BTHC.flatten(2)).view_as(q_BTHC)
+        k_BTGC = self.k_norm(k_BTGC.flatten(2)).view_as(k_BTGC)
+        return q_BTHC.transpose(1, 2), k_BTGC.transpose(1, 2)
+
+    def of_values(self, v_BGTC: Tensor) -> Tensor:
+        return nn.functional.rms_norm(v_BGTC, v_BGTC.shape[-1:], eps=self.eps) if self.values else v_BGTC
+
+
+@final
+class L2QueryKeyNorm(QueryKeyNorm):
+    """Makes a logit the cosine of the angle between query and key, times a number that each head learns.
+
+    e_j = g_h q . k_j / (|q| |k_j|)
+
+    Henry et al. 2020, arXiv:2010.04245.
+
+    `start` null is log2(L^2 - L), L the training context length, as in the paper.
+    """
+
+    def __init__(self, shape: AttentionShape, *, start: float | None) -> None:
+        super().__init__(shape)
+        length = max(2, shape.train_length)
+        start = math.log2(length * length - length) if start is None else start
+        checked_positive(start=start)
+        self.g = nn.Parameter(torch.full((shape.n_heads,), start))
+
+    def forward(self, q_BHTC: Tensor, k_BGTC: Tensor) -> tuple[Tensor, Tensor]:
+        q_BHTC, k_BGTC = nn.functional.normalize(q_BHTC, dim=-1), nn.functional.normalize(k_BGTC, dim=-1)
+        g_H11 = at_least_float32(self.g)[:, None, None] / self.shape.scale  # which multiplies the logit afterwards
+        return (q_BHTC * g_H11).to(q_BHTC.dtype), k_BGTC
