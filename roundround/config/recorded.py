@@ -65,17 +65,25 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
         yield from nodes_in(item, f"{name}.{key}" if name else str(key))
 
 
+def encodings_in(config: DictConfig) -> dict[str, DictConfig]:
+    """The encodings that a config names, by their dotted keys: the run's own, and those of kinds of layers."""
+    pattern: Any = config._get_node("pattern", validate_access=False)
+    there = isinstance(pattern, DictConfig) and not pattern._is_none()
+    kinds = [str(name) for name in pattern if isinstance(pattern._get_node(name), DictConfig)] if there else []
+    nodes: dict[str, Any] = {"pe": config._get_node("pe", validate_access=False)}
+    nodes |= {f"pattern.{name}.pe": pattern[name]._get_node("pe", validate_access=False) for name in kinds}
+    return {key: node for key, node in nodes.items() if isinstance(node, DictConfig) and not node._is_none()}
+
+
 def give_theta(config: DictConfig, theta: Any = THETA) -> None:
-    """Put the base of RoPE, in one number or one for each kind of layer, where `pe.theta` is null for the model's own.
+    """Put the base of RoPE, in one number or one for each kind of layer, where `theta` is null for the model's own.
 
     A run records the number, so that its config says everything about its model.
     """
-    pe: Any = config._get_node("pe", validate_access=False)
-    given: Any = (
-        pe._get_node("theta", validate_access=False) if isinstance(pe, DictConfig) and not pe._is_none() else None
-    )
-    if given is not None and given._is_none():
-        OmegaConf.update(config, "pe.theta", theta)
+    for key, node in encodings_in(config).items():
+        given: Any = node._get_node("theta", validate_access=False)
+        if given is not None and given._is_none():
+            OmegaConf.update(config, f"{key}.theta", theta)
 
 
 def overridden(overrides: list[str]) -> set[str]:

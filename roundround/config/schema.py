@@ -37,6 +37,9 @@ class TrainConfig:
     trust: bool = MISSING
     tokenizer: Any = None  # a task has its own vocabulary
     init: str | None = None  # runs from before it was there have none
+    pattern: Any = None
+    qk_norm: Any = None
+    gate: Any = None
     activation_checkpointing: bool = False
 
     def check(self) -> None:

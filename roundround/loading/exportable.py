@@ -12,6 +12,7 @@ import torch
 from roundround.config.build import checked_values
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask
+from roundround.loading.models import OF_THE_BUILDER
 from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from roundround.loading.export.folder import ModelToExport
 
 TO_READ = 4  # the length of the example in the card, where training had it
-OF_THE_BUILDER = {"n_vocab", "make_encoding", "make_softmax", "shard_layer"}  # of the decoder, in no config
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
 
 

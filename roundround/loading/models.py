@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from roundround.config.build import build, maker
+from roundround.config.build import build, checked_values, maker
 from roundround.config.options import load_option, options_of
+from roundround.loading.patterns import kinds_of, parts_of
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
@@ -23,17 +24,21 @@ if TYPE_CHECKING:
     from roundround.loading.probed_model import ProbedHuggingFaceModel
 
 M = TypeVar("M", bound=nn.Module)
+OF_THE_BUILDER = {"n_vocab", "kinds", "shard_layer"}  # arguments of the decoder that stand in no config
 
 
 def build_decoder(
     model: DictConfig,
-    pe: DictConfig,
-    softmax: DictConfig,
+    pe: DictConfig | None,
+    softmax: DictConfig | None,
     n_vocab: int,
     *,
+    pattern: DictConfig | None = None,
+    qk_norm: DictConfig | None = None,
+    gate: DictConfig | None = None,
     shard_layer: Callable[[Block], object] | None = None,
 ) -> Decoder:
-    """The decoder that the three nodes describe, freshly initialised from torch's global generator."""
+    """The decoder that the nodes describe, freshly initialised from torch's global generator."""
     kind = model.get("kind")
     if kind != "architecture":
         raise UserError(f"model is of kind '{kind}'; this verb takes an architecture: see roundround list model")
@@ -41,18 +46,29 @@ def build_decoder(
         model,
         Decoder,
         n_vocab=n_vocab,
-        make_encoding=maker(pe, PositionalEncoding),
-        make_softmax=maker(softmax, AttentionSoftmax),
+        kinds=kinds_of(
+            int(checked_values(model, Decoder, OF_THE_BUILDER)["n_layers"]),
+            pattern=pattern,
+            pe=pe,
+            softmax=softmax,
+            qk_norm=qk_norm,
+            gate=gate,
+        ),
         shard_layer=shard_layer,
     )
 
 
-def check_buildable(model: DictConfig, pe: DictConfig, softmax: DictConfig, n_vocab: int = 2) -> int:
-    """The number of parameters of the decoder that the nodes describe; costs no memory.
+def decoder_of_config(config: Any, n_vocab: int, *, shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+    """`build_decoder` of the nodes of a training run's config."""
+    return build_decoder(config.model, n_vocab=n_vocab, shard_layer=shard_layer, **parts_of(config))
 
-    Raises UserError where the nodes do not fit each other, before minutes go into data.
+
+def check_buildable(config: Any, n_vocab: int = 2) -> int:
+    """The number of parameters of the decoder that a training run's config describes; costs no memory.
+
+    Raises UserError where its nodes do not fit each other, before minutes go into data.
     """
-    return count_parameters(lambda: build_decoder(model, pe, softmax, n_vocab))
+    return count_parameters(lambda: decoder_of_config(config, n_vocab))
 
 
 def count_parameters(make: Callable[[], nn.Module]) -> int:

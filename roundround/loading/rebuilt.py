@@ -15,7 +15,7 @@ from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
-from roundround.loading.models import build_decoder, planned
+from roundround.loading.models import decoder_of_config, planned
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
@@ -64,7 +64,7 @@ class TrainedRun:
         weights, own = checkpoints.load_weights(folder), self.config
 
         def make() -> Decoder:
-            return build_decoder(own.model, own.pe, own.softmax, self.manifest["data"]["n_vocab"])
+            return decoder_of_config(own, self.manifest["data"]["n_vocab"])
 
         plan = planned(make)  # before a wrong size takes the memory
         for part in self.replaced:

@@ -24,7 +24,8 @@ from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.data.tokens import TokenData
-from roundround.loading.models import build_decoder
+from roundround.loading.models import decoder_of_config
+from roundround.loading.patterns import close_unread_parts
 from roundround.loading.rebuilt import saved_tokenizer
 from roundround.model.decoder import Decoder
 from roundround.model.shards import is_sharded
@@ -104,7 +105,7 @@ class FromLlama(Start):
     def check(self, config: TrainConfig) -> None:
         with torch.device("meta"):
             n_vocab = self.checkpoint.nodes.n_vocab
-            self.checkpoint.check(build_decoder(config.model, config.pe, config.softmax, n_vocab=n_vocab))
+            self.checkpoint.check(decoder_of_config(config, n_vocab))
 
     def checked_data(self, data: Data) -> Data:
         return with_rows(data, self.checkpoint.nodes.n_vocab, str(self.checkpoint.folder))
@@ -171,6 +172,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
         task = build(cfg.data, Task)  # type: ignore[type-abstract]
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
+    close_unread_parts(cfg, invocation.overrides, choices)
     cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
     give_theta(cfg)
     start.task = task

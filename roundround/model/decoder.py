@@ -190,9 +190,7 @@ class Decoder(nn.Module):
             x_BTD = x_BTD * self.embedding_scale
         for own in dict.fromkeys(self.leaders):
             x_BTD = encodings[own].embed(x_BTD, keys[own].q_pos_BQ)
-        prepared = [
-            encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)
-        ]
+        prepared = [encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)]
         for layer, kind, own in zip(self.layers, self.kinds, self.encoding_of_layer, strict=True):
             inputs = (x_BTD, encodings[own], prepared[own], keys[own].within(kind.window, kind.chunk))
             again = self.activation_checkpointing and torch.is_grad_enabled()
@@ -269,7 +267,8 @@ def encodings_of(
     their embeddings. Raises ValueError where layers of different kinds draw their positions.
     """
     made: list[PositionalEncoding] = []
-    of_layer, leaders, first_of = [], [], {}
+    of_layer, leaders = [], []
+    first_of: dict[object, int] = {}
     for kind, shape in zip(kinds, shapes, strict=True):
         alike = kind.make_encoding, replace(shape, layer=0)
         if alike not in first_of or made[first_of[alike]].per_layer:

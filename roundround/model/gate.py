@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import AttentionShape
 
-ACTIVATIONS = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "softplus": F.softplus}
 MIN_SQUARED_NORM = 1e-8  # of a value that a row's output is made orthogonal to
 
 

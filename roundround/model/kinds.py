@@ -63,5 +63,7 @@ def order_of_layers(
         names[-1] = last
     unused = [name for name in kinds if name not in names]
     if unused:
-        raise ValueError(f"no layer of n_layers={n_layers} is of the kind {unused[0]}; give more layers or another order")
+        raise ValueError(
+            f"no layer of n_layers={n_layers} is of the kind {unused[0]}; give model.n_layers={len(order)} or more"
+        )
     return names

@@ -18,6 +18,7 @@ from roundround.attention.kernels import repeated
 from roundround.attention.keys import AttentionShape
 from roundround.attention.row_measures import entropy_of_logits, extreme_logits
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained
 from roundround.pe.rope import RoPE
 from roundround.probing.layout import PAIRINGS, Layout
@@ -98,7 +99,7 @@ def stories260k() -> Trained:
         return RoPE(shape, theta=nodes.pe["theta"])
 
     sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
-    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, make_encoding=encoding, make_softmax=Softmax)
+    decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[LayerKind(make_encoding=encoding, make_softmax=Softmax)])
     checkpoint.load_into(decoder)
     folder = packaged_models()["stories260k"]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

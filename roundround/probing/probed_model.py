@@ -226,8 +226,8 @@ def watching(
     """
 
     def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        keys = options["keys"]
-        take_in(softmax, qkv, {**options, "keys": softmax.narrowed(keys), "rows": softmax.counted(options["rows"], keys)})
+        keys, rows = softmax.narrowed(options["keys"]), softmax.counted(options["rows"], options["keys"])
+        take_in(softmax, qkv, {**options, "keys": keys, "rows": rows})
 
     hooks = [softmax.register_forward_pre_hook(show, with_kwargs=True) for softmax in normalisers]
     try:

@@ -22,7 +22,10 @@ from roundround.support.errors import UserError, printable
 from roundround.support.files import sha256
 
 FOLDER = "variants"
-REBUILT = ("model", "pe", "softmax", "data", "tokenizer")  # nodes of a training run that a look at its model builds
+REBUILT = (  # nodes of a training run that a look at its model builds
+    *("model", "pattern", "pe", "softmax", "qk_norm", "gate"),
+    *("data", "tokenizer"),
+)
 REBUILT_OF_MAX_RETRIEVAL = ("model", "normalisers")
 
 

@@ -17,6 +17,7 @@ from roundround.attention.checks import checked_finite
 from roundround.attention.heads import n_scaled_heads, of_all_heads
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import at_least_float32
+from roundround.softmax.base import checked_count
 from roundround.softmax.projection import Projection, entmax_of
 
 
@@ -35,7 +36,8 @@ class ASEntmax(Projection):
     u_0 are 0, and softplus(w_0) is `start` - delta. delta=0 and start=1 begin as the plain entmax.
 
     `scaled_heads` is the share of the heads that are scaled, the last ones, rounded up; the others are the plain
-    entmax. None scales all; the authors scale the heads that NAPE leaves without position.
+    entmax. None scales all; the authors scale the heads that NAPE leaves without position. `count` position counts,
+    under a window, all tokens up to the query's own.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class ASEntmax(Projection):
         gamma_range: float,
         start: float | None,
         scaled_heads: float | None,
+        count: str = "visible",
     ) -> None:
         super().__init__(shape)
+        self.count = checked_count(count)
         if not 1 <= alpha < math.inf:
             raise ValueError(f"alpha={alpha} must be a finite number, 1 or above")
         checked_finite(delta=delta, gamma_range=gamma_range)

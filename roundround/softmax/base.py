@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, cast, final, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,13 @@ class RunsInBlocks(UserWarning):
 
 
 Count = Literal["visible", "position"]
+
+
+def checked_count(count: str) -> Count:
+    """What `AttentionSoftmax.count` may be. Raises ValueError for anything else."""
+    if count not in get_args(Count):
+        raise ValueError(f"count={count} must be {' or '.join(get_args(Count))}")
+    return cast("Count", count)
 
 
 class AttentionSoftmax(nn.Module):

@@ -9,6 +9,7 @@ from typing import final
 from torch import Tensor
 
 from roundround.attention.keys import AttentionShape
+from roundround.softmax.base import checked_count
 from roundround.softmax.row_scale import RowScale
 
 
@@ -20,13 +21,15 @@ class LogN(RowScale):
 
     Chiang and Cholak 2022, arXiv:2202.12172, section 5.3.
 
-    `n_train` null is the length that the model is trained on.
+    `n_train` null is the length that the model is trained on. `count` position counts, under a window, all tokens up to
+    the query's own.
     """
 
     reads_entropy = False
 
-    def __init__(self, shape: AttentionShape, *, n_train: int | None) -> None:
+    def __init__(self, shape: AttentionShape, *, n_train: int | None, count: str = "visible") -> None:
         super().__init__(shape)
+        self.count = checked_count(count)
         self.n_train = shape.train_length if n_train is None else n_train
         if self.n_train < 2:
             raise ValueError(f"n_train={self.n_train} must be 2 or more")

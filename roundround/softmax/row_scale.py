@@ -39,8 +39,9 @@ class RowScale(AttentionSoftmax):
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:
         """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
 
-        `n_visible` is the number of keys of each row, as `count` says, [1 or B, 1, Q, 1], float32 or float64; `entropy()`
-        the Shannon entropy of the softmax of each row [B, H, Q, 1] in nats, which costs a second pass over the logits.
+        `n_visible` is the number of keys of each row as `count` says [1 or B, 1, Q, 1], as float32 or float64;
+        `entropy()` the Shannon entropy of the softmax of each row [B, H, Q, 1] in nats, which costs a second pass over
+        the logits.
         """
         raise NotImplementedError
 

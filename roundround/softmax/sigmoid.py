@@ -8,7 +8,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.softmax.base import AttentionSoftmax
+from roundround.attention.keys import AttentionShape
+from roundround.softmax.base import AttentionSoftmax, checked_count
 
 
 @final
@@ -18,10 +19,16 @@ class Sigmoid(AttentionSoftmax):
     alpha_j = 1 / (1 + exp(-(e_j - ln n))), n the visible keys
 
     Ramapuram et al. 2024, arXiv:2409.04431, section 3.
+
+    `count` position counts, under a window, all tokens up to the query's own.
     """
 
     sums_to_one: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float] = 3
+
+    def __init__(self, shape: AttentionShape, *, count: str = "visible") -> None:
+        super().__init__(shape)
+        self.count = checked_count(count)
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         ln_n = rows["n_visible"].clamp(min=1).to(logits_BHQK.dtype).log()

@@ -13,6 +13,7 @@ from roundround.attention.checks import checked_finite
 from roundround.attention.heads import n_scaled_heads, of_all_heads
 from roundround.attention.keys import AttentionShape
 from roundround.attention.precision import at_least_float32
+from roundround.softmax.base import checked_count
 from roundround.softmax.row_scale import RowScale
 
 
@@ -25,7 +26,8 @@ class SSMax(RowScale):
     Nakanishi 2025, arXiv:2501.19399, equations 2 and 5.
 
     `s` null starts at 1 / ln(training context length), where it equals the plain softmax at that length. `bias` adds
-    b, which starts at 0 and which the paper finds to hurt longer contexts.
+    b, which starts at `b` and which the paper finds to hurt longer contexts. `count` position counts, under a window,
+    all tokens up to the query's own.
 
     `scaled_heads` is the share of the heads that are scaled, the last ones, rounded up; the others are the plain
     softmax. None scales all. Vasylenko et al. 2025, arXiv:2506.16640, scale those that NAPE leaves without position.
@@ -33,15 +35,25 @@ class SSMax(RowScale):
 
     reads_entropy = False
 
-    def __init__(self, shape: AttentionShape, *, s: float | None, bias: bool, scaled_heads: float | None) -> None:
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        s: float | None,
+        bias: bool,
+        scaled_heads: float | None,
+        b: float = 0.0,
+        count: str = "visible",
+    ) -> None:
         super().__init__(shape)
+        self.count = checked_count(count)
         n_scaled = n_scaled_heads(shape.n_heads, scaled_heads)
         start = 1 / math.log(max(shape.train_length, 2)) if s is None else s
-        checked_finite(s=start)
+        checked_finite(s=start, b=b)
         if start < 0:
             raise ValueError(f"s={start} must not be negative at the start: it would reverse the order of the weights")
         self.s = nn.Parameter(torch.full((n_scaled,), start))
-        self.b = nn.Parameter(torch.zeros(n_scaled)) if bias else None
+        self.b = nn.Parameter(torch.full((n_scaled,), b)) if bias else None
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
         beta = at_least_float32(self.s)[:, None, None] * n_visible.clamp(min=1).log()

@@ -36,7 +36,7 @@ def device_of(trainer: Mapping[str, Any]) -> torch.device:
 
 def check_sizes(config: TrainConfig, n_vocab: int = 2) -> None:
     """Raises UserError where the parts of the model do not fit each other, or the model the memory; costs no memory."""
-    check_model_fits(check_buildable(config.model, config.pe, config.softmax, n_vocab), config.trainer)
+    check_model_fits(check_buildable(config, n_vocab), config.trainer)
 
 
 def check_model_fits(n_parameters: int, trainer: Mapping[str, Any]) -> None:

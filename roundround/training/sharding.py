@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from roundround.config.schema import TrainConfig
-from roundround.loading.models import build_decoder, planned
+from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.start import Start
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
@@ -31,7 +31,7 @@ def decoder_of(
     """The decoder with its weights; where parameters are shared out, a plan of it, and what makes a process's share."""
 
     def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
-        decoder = build_decoder(config.model, config.pe, config.softmax, n_vocab, shard_layer=shard_layer)
+        decoder = decoder_of_config(config, n_vocab, shard_layer=shard_layer)
         decoder.activation_checkpointing = config.activation_checkpointing
         if str(config.trainer.precision).startswith("64"):  # before it is given weights; Lightning does it after that
             decoder.double()

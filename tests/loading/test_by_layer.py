@@ -19,6 +19,7 @@ from roundround.loading.patching.attention import attention_layers, installed
 from roundround.loading.patching.frequencies import frequency_tables
 from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE
@@ -93,8 +94,7 @@ def test_a_run_and_its_export_are_the_same_with_an_encoding_that_differs_by_laye
         decoder = Decoder(
             **sizes,
             n_vocab=checkpoint.nodes.n_vocab,
-            make_encoding=lambda shape, kind=kind: kind(shape, theta=None),
-            make_softmax=Softmax,
+            kinds=[LayerKind(make_encoding=lambda shape, kind=kind: kind(shape, theta=None), make_softmax=Softmax)],
         ).eval()
         checkpoint.load_into(decoder)
         with torch.no_grad(), rr.patch(model, pe=lambda shape, kind=kind: kind(shape, theta=None)):
@@ -138,7 +138,7 @@ def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
     decoder = Decoder(
         d_model=32, n_layers=2, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=97,
         tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.2,
-        make_encoding=lambda shape: EveryOther(shape, theta=None), make_softmax=Softmax,
+        kinds=[LayerKind(make_encoding=lambda shape: EveryOther(shape, theta=None), make_softmax=Softmax)],
     ).eval()  # fmt: skip
     probed, tokens = ProbedDecoder("patterned", decoder, None, 0), some_tokens(1, 24)
     own = decoder(tokens)

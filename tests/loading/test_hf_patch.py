@@ -20,6 +20,7 @@ from roundround.loading.patching.attention import installed
 from roundround.loading.patching.frequencies import frequency_tables
 from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
@@ -258,7 +259,7 @@ def test_an_encoding_of_ones_own_that_does_more_than_rotate_is_refused(kind: typ
     decoder = Decoder(
         d_model=32, n_layers=1, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=N_VOCAB,
         tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.02,
-        make_encoding=lambda shape: kind(shape, theta=1e4), make_softmax=Softmax,
+        kinds=[LayerKind(make_encoding=lambda shape: kind(shape, theta=1e4), make_softmax=Softmax)],
     )  # fmt: skip
     with pytest.raises(UserError, match=rf"rotates by more than its frequencies say \({kind.__name__}\)"):
         ProbedDecoder("own", decoder, None, 0)

@@ -23,6 +23,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCau
 
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.model.kinds import LayerKind
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
 
@@ -458,4 +459,9 @@ def test_a_llama_from_disk_tells_the_story_it_tells_in_hugging_face() -> None:
 def test_sizes_that_do_not_fit_are_a_value_error_that_names_them(sizes: dict[str, int], message: str) -> None:
     usual: dict[str, Any] = {**SMALL, "n_vocab": 97, "head_dim": None, "geglu": False, "scaled_embeddings": False}
     with pytest.raises(ValueError, match=message):
-        Decoder(**(usual | sizes), norm_eps=1e-5, initializer_range=0.02, make_encoding=NoPE, make_softmax=Softmax)
+        Decoder(
+            **(usual | sizes),
+            norm_eps=1e-5,
+            initializer_range=0.02,
+            kinds=[LayerKind(make_encoding=NoPE, make_softmax=Softmax)],
+        )

@@ -17,6 +17,7 @@ from torch import Tensor
 from roundround.loading.patching.attention import installed
 from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.constructions import frequencies, ladder_by_formula, turned, weights
 from roundround.papers.rope import p_rope_listing, table_1, thm_5_3, thm_6_1
@@ -143,7 +144,8 @@ def random_decoder(make_encoding: Any) -> Trained:
     """A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly."""
     torch.manual_seed(0)
     decoder = Decoder(
-        n_vocab=16, make_encoding=make_encoding, make_softmax=Softmax, d_model=16, n_layers=2, n_heads=2, n_key_heads=1,
+        n_vocab=16, kinds=[LayerKind(make_encoding=make_encoding, make_softmax=Softmax)],
+        d_model=16, n_layers=2, n_heads=2, n_key_heads=1,
         head_dim=None, d_mlp=16, train_length=64, tied_embeddings=True, geglu=False, scaled_embeddings=False,
         norm_eps=1e-6, initializer_range=0.02,
     ).requires_grad_(False)  # fmt: skip

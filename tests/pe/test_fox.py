@@ -11,6 +11,7 @@ from helpers_pe import attention_shape, build, golden, keys_at, layer_bias, nois
 from roundround.attention.bias import LinearBias
 from roundround.attention.tiles import LinearTerms, Operands
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.pe.fox import FoX
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sigmoid import Sigmoid
@@ -107,8 +108,7 @@ def fox_decoder(normaliser: type[AttentionSoftmax]) -> Decoder:
     """Two layers, two key heads for four heads, gates that are far from alike."""
     decoder = Decoder(
         n_vocab=50,
-        make_encoding=lambda shape: FoX(shape, init_std=0.5),
-        make_softmax=normaliser,
+        kinds=[LayerKind(make_encoding=lambda shape: FoX(shape, init_std=0.5), make_softmax=normaliser)],
         d_model=32,
         n_layers=2,
         n_heads=4,

@@ -20,6 +20,7 @@ from roundround.attention.documents import documents_of, grouped
 from roundround.attention.kernel_choice import Kernel
 from roundround.attention.keys import Keys
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 
 END, N_VOCAB = 0, 40
 # documents of 4, 1 and 9 tokens, and of 6 and 3 with a beginning of 5 behind them; no other token twice in a window
@@ -33,8 +34,12 @@ def decoder_of(encoding: str, normaliser: str) -> Decoder:
     torch.manual_seed(0)
     return Decoder(
         n_vocab=N_VOCAB,
-        make_encoding=lambda shape: made("pe", encoding, shape, {}, 0.3),
-        make_softmax=lambda shape: made("softmax", normaliser, shape, REPLACED.get(normaliser, {}), 0.3),
+        kinds=[
+            LayerKind(
+                make_encoding=lambda shape: made("pe", encoding, shape, {}, 0.3),
+                make_softmax=lambda shape: made("softmax", normaliser, shape, REPLACED.get(normaliser, {}), 0.3),
+            )
+        ],
         d_model=16,
         n_layers=1,
         n_heads=4,

@@ -19,6 +19,7 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding as Encoding
 from roundround.softmax.base import AttentionSoftmax as Normaliser
 
@@ -61,8 +62,12 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         super().__init__(config)
         self.model = Decoder(
             n_vocab=config.vocab_size,
-            make_encoding=partial(Encoding, **config.encoding),
-            make_softmax=partial(Normaliser, **config.normaliser),
+            kinds=[
+                LayerKind(
+                    make_encoding=partial(Encoding, **config.encoding),
+                    make_softmax=partial(Normaliser, **config.normaliser),
+                )
+            ],
             d_model=config.hidden_size,
             n_layers=config.num_hidden_layers,
             n_heads=config.num_attention_heads,

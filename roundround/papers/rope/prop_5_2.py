@@ -89,6 +89,6 @@ def last_row(attention: Attention, x_B3D: Tensor, encoding: PositionalEncoding, 
     with attention.softmax.register_forward_pre_hook(lambda _, qkv: seen.append(qkv[:2])):
         attention(x_B3D, encoding, encoding.prepare(keys.q_pos_BQ, x_B3D.dtype), keys)
     ((q, k),) = seen
-    logits, visible = logits_of_rows(q, k, attention.scale, keys, None, 0, 3)
+    logits, visible = logits_of_rows(q, k, attention.shape.scale, keys, None, 0, 3)
     alpha = attention.softmax.weights(logits, visible, {"n_visible": visible.sum(-1, keepdim=True)})
     return logits[:, 0, 2], alpha[:, 0, 2]

@@ -14,6 +14,7 @@ from torch import Tensor
 from roundround.attention.blocks import logits_of_rows, query_blocks, rows_between
 from roundround.attention.row_measures import extreme_logits
 from roundround.model.decoder import Decoder
+from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_most, near, shown
 from roundround.papers.constructions import slope
 from roundround.papers.trained import ModelRows, rows_of_model
@@ -131,7 +132,8 @@ def random_decoder(make_softmax: type[AttentionSoftmax] = Softmax) -> Decoder:
     """
     torch.manual_seed(0)
     decoder = Decoder(
-        n_vocab=VOCABULARY, make_encoding=partial(PRoPE, p=0.75, theta=100.0), make_softmax=make_softmax, d_model=WIDTH,
+        n_vocab=VOCABULARY, d_model=WIDTH,
+        kinds=[LayerKind(make_encoding=partial(PRoPE, p=0.75, theta=100.0), make_softmax=make_softmax)],
         n_layers=LAYERS, n_heads=HEADS, n_key_heads=HEADS, head_dim=HEAD_DIM, d_mlp=2 * WIDTH, train_length=LONGEST,
         tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=NORM_EPS, initializer_range=0.15,
     ).double().requires_grad_(False)  # fmt: skip

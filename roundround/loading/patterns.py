@@ -1,0 +1,166 @@
+"""From the node `pattern` to the kinds of a decoder's layers, and back to a line of text for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from roundround.config.build import maker
+from roundround.config.checked import checked
+from roundround.config.recorded import overridden
+from roundround.model.attention import Attention
+from roundround.model.decoder import Decoder, check_sizes
+from roundround.model.gate import OutputGate
+from roundround.model.kinds import LayerKind, order_of_layers
+from roundround.model.qk_norm import QueryKeyNorm
+from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError, one_line
+
+FAMILIES = {"pe": PositionalEncoding, "softmax": AttentionSoftmax, "qk_norm": QueryKeyNorm, "gate": OutputGate}
+OF_THE_PATTERN = ("order", "last", "whole")  # every other key is a kind of layer
+
+
+@dataclass
+class KindConfig:
+    """A kind of layer as a pattern gives it: null leaves a part open to the run's own, and a size to the model's."""
+
+    pe: Any = None
+    softmax: Any = None
+    qk_norm: Any = None
+    gate: Any = None
+    window: int | None = None
+    chunk: int | None = None
+    n_key_heads: int | None = None
+    head_dim: int | None = None
+    logit_scale: float | None = None
+
+    def check(self) -> None:
+        """Nothing here: `LayerKind` checks the sizes."""
+
+
+@dataclass
+class OrderConfig:
+    """In which order the kinds of layers follow each other: see `order_of_layers`."""
+
+    order: list[str]
+    last: str | None = None
+    whole: bool = False
+
+    def check(self) -> None:
+        """Nothing here: `order_of_layers` checks the names."""
+
+
+def parts_of(config: Any) -> dict[str, DictConfig | None]:
+    """The nodes of a run's config, typed or not, that say how its layers attend."""
+    return {name: getattr(config, name, None) for name in ("pattern", *FAMILIES)}
+
+
+def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:
+    """The kind of each layer; of one kind alone where there is no pattern.
+
+    parts: the nodes of FAMILIES, for what a kind leaves open. Raises UserError where the pattern is wrong.
+    """
+    check_sizes(n_layers=n_layers)
+    makers = {name: maker_of(name, node) for name, node in parts.items()}
+    if not pattern:
+        return [kind_of("layer", KindConfig(), makers)]
+    kinds, order = split_pattern(pattern)
+    try:
+        names = order_of_layers(kinds, order.order, n_layers, last=order.last, whole=order.whole)
+        made = {name: kind_of(name, kind, makers) for name, kind in kinds.items()}
+    except ValueError as error:
+        raise UserError(f"pattern: {one_line(error)}") from error
+    return [made[name] for name in names]
+
+
+def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConfig]:
+    """The kinds of a pattern by name, and their order. Raises UserError for a key that neither has."""
+    names = [str(key) for key in pattern if key not in OF_THE_PATTERN]
+    kinds = {}
+    for name in names:
+        node = pattern[name]
+        if not isinstance(node, DictConfig):
+            raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
+        try:
+            kinds[name] = checked(KindConfig, node)
+        except UserError as error:
+            raise UserError(f"pattern.{name}: {error}") from error
+    order = OmegaConf.masked_copy(pattern, [key for key in OF_THE_PATTERN if key in pattern])
+    return kinds, checked(OrderConfig, order)
+
+
+def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
+    """A kind of layer; `otherwise` are the makers of the parts that it leaves open."""
+    own = {part: getattr(kind, part) for part in FAMILIES}
+    makers = {part: otherwise[part] if node is None else maker_of(part, node) for part, node in own.items()}
+    for part in ("pe", "softmax"):
+        if makers[part] is None:
+            raise UserError(f"pattern.{name} leaves {part} open, and the run has none; give {part}=...")
+    return LayerKind(
+        make_encoding=makers["pe"],  # type: ignore[arg-type]
+        make_softmax=makers["softmax"],  # type: ignore[arg-type]
+        make_qk_norm=makers["qk_norm"],
+        make_gate=makers["gate"],
+        name=name,
+        **{name: getattr(kind, name) for name in ("window", "chunk", "n_key_heads", "head_dim", "logit_scale")},
+    )
+
+
+def maker_of(part: str, node: DictConfig | None) -> Callable[..., Any] | None:
+    return maker(node, FAMILIES[part]) if node else None  # an option such as qk_norm=none has nothing in it
+
+
+def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> None:
+    """Take away the parts of a config that every kind of its pattern names itself, and their choices.
+
+    UserError for one that the command line gives.
+    """
+    if not cfg.get("pattern"):
+        return
+    kinds, _ = split_pattern(cfg.pattern)
+    for part in FAMILIES:
+        closed = all(getattr(kind, part) is not None for kind in kinds.values())
+        if closed and part in {key.partition(".")[0] for key in overridden(overrides)}:
+            name = next(iter(kinds))
+            raise UserError(
+                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; "
+                f"give {part}@pattern.{name}.{part}=..."
+            )
+        if closed and part in cfg:
+            with open_dict(cfg):
+                cfg[part] = None
+            choices[part] = None
+
+
+def layer_lines(decoder: Decoder) -> list[str]:
+    """What each kind of layer computes with, a line each."""
+    lines = []
+    for kind in dict.fromkeys(decoder.kinds):
+        layers = [layer for layer, own in enumerate(decoder.kinds) if own is kind]
+        attention = decoder.layers[layers[0]].self_attn
+        assert isinstance(attention, Attention)
+        encoding = decoder.all_encodings[decoder.encoding_of_layer[layers[0]]]
+        numbers = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in encoding.facts().items())
+        about = [
+            f"{type(encoding).__name__}" + (f" ({numbers})" if numbers else ""),
+            type(attention.softmax).__name__,
+            *(type(part).__name__ for part in (attention.qk_norm, attention.gate) if part is not None),
+            *(f"{name} {getattr(kind, name):,} tokens" for name in ("window", "chunk") if getattr(kind, name)),
+        ]
+        reach = min(kind.window or kind.chunk or 0, kind.chunk or kind.window or 0)
+        if reach >= (context := attention.shape.train_length):
+            about[-1] += f" (hides nothing in the training context of {context:,})"
+        lines.append(f"{kind.name}: {runs_of(layers)}: {', '.join(about)}")
+    return lines
+
+
+def runs_of(layers: list[int]) -> str:
+    """Numbers of layers, the first 0: `layers 0-4, 6-10`."""
+    ends = [i for i, layer in enumerate(layers) if layer + 1 not in layers]
+    starts = [0, *(i + 1 for i in ends[:-1])]
+    parts = [f"{layers[a]}" if a == b else f"{layers[a]}-{layers[b]}" for a, b in zip(starts, ends, strict=True)]
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(parts)}"

@@ -1,0 +1,49 @@
+"""Length temperatures as they are deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from torch import Tensor
+
+from roundround.attention.checks import checked_finite, checked_positive
+from roundround.attention.keys import AttentionShape
+from roundround.softmax.base import checked_count
+from roundround.softmax.row_scale import RowScale
+
+GROWTHS = ("steps", "smooth", "beyond")
+
+
+@final
+class LengthTemperature(RowScale):
+    """Sharpens rows by a slowly growing function of the number of tokens up to their own.
+
+    alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = 1 + a ln(u), u = 1 + floor(n / L)
+
+    Meta 2025, Llama 4 (`attn_scale`, `floor_scale`).
+
+    `strength` is a and `length` L, in tokens. `growth` says what u is: `steps`, as above; `smooth`, 1 + n / L;
+    `beyond`, max(1, n / L). With `power` beta is u^a. n is `first` for the first token, 1 or 0. `count` position is
+    what the models do: a window changes no scale.
+    """
+
+    reads_entropy = False
+
+    def __init__(
+        self, shape: AttentionShape, *, strength: float, length: int, growth: str, power: bool, first: int, count: str
+    ) -> None:
+        super().__init__(shape)
+        checked_finite(strength=strength)
+        checked_positive(length=length)
+        if growth not in GROWTHS:
+            raise ValueError(f"growth={growth} must be one of {', '.join(GROWTHS)}")
+        if first not in (0, 1):
+            raise ValueError(f"first={first} must be 0 or 1: what n is for the first token")
+        self.strength, self.length, self.growth, self.power, self.first = strength, length, growth, power, first
+        self.count = checked_count(count)
+
+    def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor:
+        n = (n_visible - 1 + self.first).clamp(min=0) / self.length
+        grown = {"steps": 1 + n.floor(), "smooth": 1 + n, "beyond": n.clamp(min=1.0)}[self.growth]
+        return grown**self.strength if self.power else 1 + self.strength * grown.log()
