@@ -83,7 +83,8 @@ def give_theta(config: DictConfig, theta: Any = THETA) -> None:
     for key, node in encodings_in(config).items():
         given: Any = node._get_node("theta", validate_access=False)
         if given is not None and given._is_none():
-            OmegaConf.update(config, f"{key}.theta", theta)
+            of_kind = None if key == "pe" else OmegaConf.select(config, f"{key.rpartition('.')[0]}.theta")
+            OmegaConf.update(config, f"{key}.theta", theta if of_kind is None else of_kind)
 
 
 def overridden(overrides: list[str]) -> set[str]:

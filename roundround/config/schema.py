@@ -18,8 +18,6 @@ MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty 
 class TrainConfig:
     """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
 
-    pe: Any = MISSING
-    softmax: Any = MISSING
     model: Any = MISSING
     data: Any = MISSING
     optim: Any = MISSING
@@ -38,6 +36,8 @@ class TrainConfig:
     tokenizer: Any = None  # a task has its own vocabulary
     init: str | None = None  # runs from before it was there have none
     pattern: Any = None
+    pe: Any = None  # None where every kind of layer names its own
+    softmax: Any = None
     qk_norm: Any = None
     gate: Any = None
     activation_checkpointing: bool = False

@@ -21,6 +21,7 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
 
 FAMILIES = {"pe": PositionalEncoding, "softmax": AttentionSoftmax, "qk_norm": QueryKeyNorm, "gate": OutputGate}
+PARTS = ("pattern", *FAMILIES)  # of a decoder, beside its sizes
 OF_THE_PATTERN = ("order", "last", "whole")  # every other key is a kind of layer
 
 
@@ -36,6 +37,7 @@ class KindConfig:
     chunk: int | None = None
     n_key_heads: int | None = None
     head_dim: int | None = None
+    theta: float | None = None
     logit_scale: float | None = None
 
     def check(self) -> None:
@@ -56,7 +58,7 @@ class OrderConfig:
 
 def parts_of(config: Any) -> dict[str, DictConfig | None]:
     """The nodes of a run's config, typed or not, that say how its layers attend."""
-    return {name: getattr(config, name, None) for name in ("pattern", *FAMILIES)}
+    return {name: getattr(config, name, None) for name in PARTS}
 
 
 def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:
@@ -99,14 +101,16 @@ def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., A
     makers = {part: otherwise[part] if node is None else maker_of(part, node) for part, node in own.items()}
     for part in ("pe", "softmax"):
         if makers[part] is None:
-            raise UserError(f"pattern.{name} leaves {part} open, and the run has none; give {part}=...")
+            raise UserError(
+                f"{part} has no value; give {part}=... or, of a kind of layer, {part}@pattern.KIND.{part}=..."
+            )
     return LayerKind(
         make_encoding=makers["pe"],  # type: ignore[arg-type]
         make_softmax=makers["softmax"],  # type: ignore[arg-type]
         make_qk_norm=makers["qk_norm"],
         make_gate=makers["gate"],
         name=name,
-        **{name: getattr(kind, name) for name in ("window", "chunk", "n_key_heads", "head_dim", "logit_scale")},
+        **{name: getattr(kind, name) for name in ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")},
     )
 
 

@@ -255,6 +255,7 @@ def shape_of(
         layer=layer,
         train_length=train_length,
         logit_scale=kind.logit_scale,
+        **({} if kind.theta is None else {"theta": kind.theta}),
     )
 
 

@@ -60,8 +60,8 @@ class InputGate(OutputGate):
             nn.init.zeros_(self.proj.bias)
 
     def forward(self, out_BHTC: Tensor, x_BTD: Tensor, v_BGTC: Tensor) -> Tensor:
-        gate_BTHN = self.activate(self.proj(x_BTD)).unflatten(-1, (-1, self.n_of_head))
-        return out_BHTC * gate_BTHN.transpose(1, 2)
+        gate_BTG = self.activate(self.proj(x_BTD))
+        return out_BHTC * gate_BTG.view(*x_BTD.shape[:2], -1, self.n_of_head).transpose(1, 2)
 
 
 @final

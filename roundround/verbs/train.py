@@ -16,7 +16,7 @@ from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
 from roundround.loading.exportable import export_best
-from roundround.loading.patterns import layer_lines
+from roundround.loading.patterns import PARTS, layer_lines
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
@@ -164,7 +164,8 @@ def announce(
     details = ", ".join(
         f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
     )
-    print_status(f"{choices.get('model')} model, pe={choices.get('pe')}, softmax={choices.get('softmax')}: {details}")
+    parts = [f"{name}={choices[name]}" for name in PARTS if choices.get(name) not in (None, "uniform", "none")]
+    print_status(f"{choices.get('model')} model, {', '.join(parts)}: {details}")
     for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
         print_status(line)
     print_status(material.about())
