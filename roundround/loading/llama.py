@@ -70,6 +70,8 @@ def rope_parameters(encoding: PositionalEncoding) -> dict[str, Any] | None:
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
             return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
+        case RoPE() if encoding.log_factor_P is not None:
+            return None
         case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case PRoPE():

@@ -22,6 +22,7 @@ from roundround.support.errors import UserError, one_line
 
 FAMILIES = {"pe": PositionalEncoding, "softmax": AttentionSoftmax, "qk_norm": QueryKeyNorm, "gate": OutputGate}
 PARTS = ("pattern", *FAMILIES)  # of a decoder, beside its sizes
+SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind
 OF_THE_PATTERN = ("order", "last", "whole")  # every other key is a kind of layer
 
 
@@ -110,7 +111,9 @@ def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., A
         make_qk_norm=makers["qk_norm"],
         make_gate=makers["gate"],
         name=name,
-        **{name: getattr(kind, name) for name in ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")},
+        **{
+            name: getattr(kind, name) for name in ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")
+        },
     )
 
 

@@ -20,7 +20,8 @@ class LayerKind:
     is one a layer. `make_qk_norm` and `make_gate` None: there is none.
     window: tokens that a query sees at most, itself included; None for all. chunk: a query sees the tokens of its own
     chunk of this many alone; None for all.
-    n_key_heads, head_dim: None is the model's. theta: the base of RoPE where the encoding names none; None is 10,000. logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
+    n_key_heads, head_dim: None is the model's. theta: the base of RoPE where the encoding names none; None is 10,000.
+    logit_scale: what multiplies q . k; None is 1 / sqrt(head_dim).
     """
 
     make_encoding: Callable[[AttentionShape], PositionalEncoding]

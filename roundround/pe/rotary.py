@@ -40,10 +40,15 @@ def check_head_dim(shape: AttentionShape) -> None:
         raise ValueError(f"head_dim={shape.head_dim} is odd; rotary encodings pair channels, so it must be even")
 
 
-def rotation(pos_BT: Tensor, frequencies_P: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines [1 or B, T, 2P] of position times frequency, as `apply_rotation` takes them."""
+def rotation(pos_BT: Tensor, frequencies_P: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines [1 or B, T, 2P] of position times frequency, as `apply_rotation` takes them.
+
+    `factor` multiplies both, and so a logit by its square.
+    """
     angles_BTP = pos_BT[..., None].to(frequencies_P.dtype) * frequencies_P
     cos_BTP, sin_BTP = angles_BTP.cos(), angles_BTP.sin()
+    if factor != 1:
+        cos_BTP, sin_BTP = cos_BTP * factor, sin_BTP * factor
     return torch.cat([cos_BTP, cos_BTP], dim=-1), torch.cat([-sin_BTP, sin_BTP], dim=-1)
 
 
@@ -63,16 +68,18 @@ def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
 class RotaryEncoding(PositionalEncoding):
     """Base of the RoPE family: rotates pairs of channels by position times frequency.
 
-    It promises that `frequencies` determines the rotation: queries and keys are rotated alike, no vector changes its
-    length, and a logit depends on the distance alone. Exports, patches and ablations rest on that. An encoding that
-    also scales (xPos), or rotates queries and keys differently, derives from `PositionalEncoding` and calls
-    `apply_rotation`.
+    It promises that `frequencies` determines the rotation: queries and keys are rotated alike, vectors change their
+    length by `attention_factor` alone, and a logit depends on the distance alone. Exports, patches and ablations rest
+    on that. An encoding that also scales (xPos), or rotates queries and keys differently, derives from
+    `PositionalEncoding` and calls `apply_rotation`.
 
     Frequencies are computed where they are used and never stored, so that no cast of the module can round them: in
     bfloat16 the slowest pairs would be 10 radians off at position 8191.
 
     `theta` None is the base of the model that the encoding is put into, `shape.theta`: 10,000 where it brings none.
     """
+
+    attention_factor: float = 1.0  # of cosines and sines, as YaRN has one
 
     def __init__(self, shape: AttentionShape, *, theta: float | None) -> None:
         super().__init__(shape)
@@ -85,7 +92,7 @@ class RotaryEncoding(PositionalEncoding):
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         wide = wide_dtype(dtype)  # bfloat16 would be radians off at long distances
-        return rotation(pos_BT, self.frequencies(wide, pos_BT.device))
+        return rotation(pos_BT, self.frequencies(wide, pos_BT.device), self.attention_factor)
 
     def rotate_queries(self, q_BHTC: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         return apply_rotation(q_BHTC, *prepared)
@@ -94,5 +101,7 @@ class RotaryEncoding(PositionalEncoding):
         return apply_rotation(k_BGTC, *prepared)
 
     def facts(self) -> dict[str, int]:
-        n_rotated = int(torch.count_nonzero(self.frequencies()))
-        return {"rotated_pairs": n_rotated, "pairs": self.shape.head_dim // 2}
+        rotating = self.frequencies(torch.float64).detach()
+        rotating = rotating[rotating != 0].abs()
+        slowest = {"slowest_wavelength": round(2 * math.pi / float(rotating.min()))} if len(rotating) else {}
+        return {"rotated_pairs": len(rotating), "pairs": self.shape.head_dim // 2, **slowest}

@@ -176,10 +176,10 @@ class SelfTest:
 
 @torch.no_grad()
 def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
-    """Whether plain rotation at `frequencies()` is all that the encoding does to queries and keys at inference.
+    """Whether rotation at `frequencies()`, times its factor, is all that it does to queries and keys at inference.
 
-    Seen on a few vectors, because a class may define any hook anew: YaRN's attention factor or xPos's decay there would
-    be lost by whoever reads the frequencies alone.
+    Seen on a few vectors, because a class may define any hook anew: xPos's decay there, or frequencies that follow the
+    length, would be lost by whoever reads the frequencies alone.
     """
     shape, generator = encoding.shape, torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in encoding.parameters()), torch.device("cpu"))
@@ -188,7 +188,7 @@ def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
     x_BTD = torch.randn(1, 3, shape.d_model, generator=generator).to(device)
     last = (encoding.longest() or LENGTHS * shape.train_length) - 1
     pos_BT = torch.tensor([[0, min(1, last), last]], device=device)
-    cos, sin = rotation(pos_BT, encoding.frequencies(device=device))
+    cos, sin = rotation(pos_BT, encoding.frequencies(device=device), encoding.attention_factor)
     prepared = encoding.prepare(encoding.positions(pos_BT, None), q.dtype)
     prepared = encoding.prepare_layer(x_BTD, prepared, Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT))
     turned = [(encoding.rotate_queries(q, prepared), q), (encoding.rotate_keys(k, prepared), k)]

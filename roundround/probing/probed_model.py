@@ -201,6 +201,7 @@ class FixedFrequencies(RotaryEncoding):
     def __init__(self, own: PositionalEncoding, frequencies_P: Tensor) -> None:
         super().__init__(own.shape, theta=10000.0)
         self.own, self.given_P = own, frequencies_P.double().cpu()
+        self.attention_factor = getattr(own, "attention_factor", 1.0)
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         return self.own.draws(tokens_BT)

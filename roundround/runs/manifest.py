@@ -119,7 +119,7 @@ OPTIONAL = {
 NEEDED_BY_VERB = {
     "train": {
         **dict.fromkeys([f"config.{name}" for name in ("model", "data")], NODE),
-        **dict.fromkeys([f"config.{name}" for name in ("pe", "softmax")], NODE.or_null()),  # kinds of layers name theirs
+        **dict.fromkeys([f"config.{name}" for name in ("pe", "softmax")], NODE.or_null()),  # a pattern may name them
         "config.tokenizer": NODE.or_null(),  # a task brings its vocabulary
         "config.seed": WHOLE,
         "config.model.train_length": WHOLE,

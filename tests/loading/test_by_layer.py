@@ -165,7 +165,10 @@ def test_where_layers_cannot_be_told_apart_it_is_refused_in_one_line(name: str, 
     model = tiny(name)
     own = logits(model)
     with pytest.raises(UserError, match=message) as error:
-        rr.patch(model, pe=lambda shape: NoPE(shape) if shape.layer % 2 == 0 else RoPE(shape, theta=None))
+        rr.patch(
+            model,
+            pe=lambda shape: NoPE(shape) if shape.layer % 2 == 0 else RoPE(shape, theta=None),
+        )
     assert "\n" not in str(error.value)
     assert torch.equal(logits(model), own)
     with installed(model):

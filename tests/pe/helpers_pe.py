@@ -46,11 +46,16 @@ def encoding_class(name: str) -> type[PositionalEncoding]:
     return cls
 
 
+SCALED = ("linear", "llama3", "longrope", "ntk_dynamic", "yarn")  # their yamls leave open by how much
+
+
 def build(name: str, shape: AttentionShape | None = None, **overrides: Any) -> PositionalEncoding:
     """The encoding that conf/pe/<name>.yaml describes, with some of its tunables replaced."""
     values = {key: value for key, value in tunables(name).items() if key != "_target_"}
     assert overrides.keys() <= values.keys(), f"{name} has no tunable {overrides.keys() - values.keys()}"
-    return encoding_class(name)(shape or attention_shape(), **(values | overrides))
+    return encoding_class(name)(
+        shape or attention_shape(), **(values | ({"factor": 4.0} if name in SCALED else {}) | overrides)
+    )
 
 
 def positions(n_tokens: int, start: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from roundround.pe.scaled import FollowsLength
 from roundround.pe.t5_bias import bucket
 
 
@@ -30,6 +31,77 @@ def test_p_rope_frequencies_are_the_proportional_ones_to_the_last_bit(head_dim: 
     theirs, scaling = ROPE_INIT_FUNCTIONS["proportional"](config, device=torch.device("cpu"))
     assert scaling == 1.0
     assert torch.equal(build("p_rope", attention_shape(head_dim=head_dim), p=p).frequencies(), theirs)
+
+
+SCALED = {  # ours -> the parameters of Hugging Face's
+    "linear": {"rope_type": "linear"},
+    "ntk_dynamic": {"rope_type": "dynamic"},
+    "yarn": {"rope_type": "yarn"},
+    "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "longrope": {"rope_type": "longrope"},
+}
+OF_PAIRS = ("short_factor", "long_factor")
+VARIATIONS = {  # of one scheme, beside those of the grid
+    "yarn": [
+        {},
+        {"truncate": False},
+        {"beta_fast": 16.0, "beta_slow": 2.0},
+        {"attention_factor": 1.3},
+        {"mscale": 1.0, "mscale_all_dim": 0.7},
+    ],
+}
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.0, 8.0, 32.0])
+@pytest.mark.parametrize("theta", [1e4, 5e5, 1e6])
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_frequencies_and_their_factor_are_hugging_faces_to_the_last_bit(
+    name: str, head_dim: int, theta: float, factor: float
+) -> None:
+    shape, kind = attention_shape(head_dim=head_dim, train_length=512), SCALED[name]
+    for more in VARIATIONS.get(name, [{}]):
+        if name == "longrope":
+            generator = torch.Generator().manual_seed(head_dim)
+            more = {key: (1 + 9 * torch.rand(head_dim // 2, generator=generator)).tolist() for key in OF_PAIRS}
+        numbers = more | {"factor": factor}
+        config = llama_config(
+            head_dim, **(kind | numbers | {"rope_theta": theta, "original_max_position_embeddings": 512})
+        )
+        config.max_position_embeddings = 512  # what the dynamic scheme begins from
+        ours = build(name, shape, theta=theta, **numbers)
+        for length in (100, 512, 513, 2048):
+            theirs, scaling = ROPE_INIT_FUNCTIONS[kind["rope_type"]](config, torch.device("cpu"), seq_len=length)
+            follows = isinstance(ours, FollowsLength)
+            found = ours.frequencies_at(length, torch.float32, "cpu") if follows else ours.frequencies()
+            assert torch.equal(found, theirs), (length, more)
+            assert ours.attention_factor == scaling
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_factor_that_is_left_out_follows_from_the_lengths(name: str) -> None:
+    shape = attention_shape(train_length=128)
+    given, from_lengths = build(name, shape, factor=4.0), build(name, shape, factor=None, length=512)
+    assert torch.equal(given.frequencies(), from_lengths.frequencies())
+    assert from_lengths.attention_factor == given.attention_factor
+    with pytest.raises(ValueError, match=r"factor has no value; give factor=.* or length="):
+        build(name, shape, factor=None)
+    with pytest.raises(ValueError, match=r"factor=0.5 must be a finite number, 1 or above"):
+        build(name, shape, factor=None, length=64)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_scaled_rotation_is_llamas_beyond_the_trained_length_too(name: str) -> None:
+    parameters = SCALED[name] | {"factor": 4.0, "original_max_position_embeddings": 160}
+    if name == "longrope":
+        parameters |= {"short_factor": [1.0] * 32, "long_factor": [4.0] * 32}
+    config = llama_config(64, **parameters)
+    config.max_position_embeddings = 160
+    q, pos_1T = noise(2, 4, 30, 64).float(), positions(30, 400)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(q, pos_1T)
+    theirs, _ = llama.apply_rotary_pos_emb(q, q, cos, sin)
+    ours = rotated(build(name, attention_shape(head_dim=64)), q, pos_1T)
+    torch.testing.assert_close(ours, theirs, atol=rounding(2, 2 * float(q.abs().max())), rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_kinds_of_encoding_are_all_there() -> None:
 @every_packaged
 def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
     lines = (ROOT / "conf" / "pe" / f"{name}.yaml").read_text().splitlines()
-    assert lines[0] == f"# roundround train pe={name}"
+    assert lines[0].startswith((f"# roundround train pe={name}", f"# roundround eval run=last pe={name} pe.factor="))
 
 
 @every_packaged
@@ -77,7 +77,8 @@ def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
     cls = encoding_class(name)
     _, *parameters = inspect.signature(cls).parameters.values()
     assert cls.__dict__.get("__final__") is True
-    assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
+    assert all(p.default is p.empty for p in parameters if p.name != "learned_frequencies"), "an option that came later"
     assert {p.name for p in parameters} | {"_target_"} == tunables(name).keys()
 
 
@@ -174,22 +175,27 @@ def test_a_bfloat16_module_keeps_its_angles(name: str) -> None:
     encoding = build(name, shape)
     cast = build(name, shape).bfloat16()
     assert torch.equal(cast.frequencies(), encoding.frequencies())
-    cos, sin = cast.prepare(torch.tensor([[8191]]), torch.bfloat16)
+    at = (
+        8191 if type(encoding).prepare is RotaryEncoding.prepare else shape.train_length - 1
+    )  # or it follows the length
+    cos, sin = cast.prepare(torch.tensor([[at]]), torch.bfloat16)
     assert cos.dtype == sin.dtype == torch.float32
     n_pairs = len(encoding.frequencies())
     cos, sin = cos[..., n_pairs:], sin[..., n_pairs:]  # the first half is that of the channels' partners
-    exact = 8191 * encoding.frequencies(torch.float64)
+    exact = at * encoding.frequencies(torch.float64)
     phase_error = torch.atan2(sin * exact.cos() - cos * exact.sin(), cos * exact.cos() + sin * exact.sin())
     assert phase_error.abs().max() < 1e-3
 
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_a_rotation_keeps_the_length_of_every_vector(name: str) -> None:
-    """A RotaryEncoding changes no vector's length; one that does is a PositionalEncoding (pe/rotary.py)."""
-    x_BHTC = noise(2, 4, 12, 16)
+    """A RotaryEncoding multiplies every vector's length by its attention factor, which is 1 but for YaRN's and its like
+    (pe/rotary.py); one that changes it otherwise is a PositionalEncoding.
+    """
+    x_BHTC, encoding = noise(2, 4, 12, 16), build(name)
     for rotate in (rotated, rotated_keys):
-        x_rotated = rotate(build(name), x_BHTC, positions(12, 1000))
-        torch.testing.assert_close(x_rotated.norm(dim=-1), x_BHTC.norm(dim=-1))
+        x_rotated = rotate(encoding, x_BHTC, positions(12, 1000))
+        torch.testing.assert_close(x_rotated.norm(dim=-1), encoding.attention_factor * x_BHTC.norm(dim=-1))
 
 
 @pytest.mark.parametrize("name", ROTARY)

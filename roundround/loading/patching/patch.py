@@ -112,7 +112,7 @@ def rotations_of(
         frequencies = encoding.frequencies(torch.float32)
         if len(frequencies) != len(table_P):
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
-        found.append(Rotation(frequencies))
+        found.append(Rotation(frequencies, encoding.attention_factor))
     return found
 
 

@@ -1,0 +1,41 @@
+"""Clipped RoPE."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.attention.keys import AttentionShape
+from roundround.pe.rotary import RotaryEncoding, ladder
+
+
+@final
+class ClippedRoPE(RotaryEncoding):
+    """RoPE whose slowest frequencies are tapered off to zero.
+
+    g_k = w_k theta^(-2k / head_dim), w = (1 + cos(pi j / (n - 1))) / 2 over the n slowest pairs j = 0 .. n - 1, else 1
+
+    arXiv:2602.05258, 2026 (there named CoPE, as is Contextual Position Encoding, which this is not).
+
+    `n_clipped` null is the number of pairs that do not turn once within the training context. `hard` sets them to zero,
+    which is p-RoPE.
+    """
+
+    def __init__(self, shape: AttentionShape, *, theta: float | None, n_clipped: int | None, hard: bool) -> None:
+        super().__init__(shape, theta=theta)
+        n_pairs = shape.head_dim // 2
+        if n_clipped is None:
+            wavelengths = 2 * math.pi / ladder(n_pairs, shape.head_dim, self.theta, torch.float64, "cpu")
+            n_clipped = int((wavelengths > shape.train_length).sum())
+        if not 0 <= n_clipped <= n_pairs:
+            raise ValueError(f"n_clipped={n_clipped} must be from 0 to the {n_pairs} pairs of a head")
+        self.n_clipped, self.hard = n_clipped, hard
+
+    def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
+        head_dim, n = self.shape.head_dim, self.n_clipped
+        own = ladder(head_dim // 2, head_dim, self.theta, dtype, device)
+        taper = 0.5 * (1 + torch.linspace(0, math.pi, n, dtype=dtype, device=device).cos())
+        return torch.cat([own[: len(own) - n], own[len(own) - n :] * (taper * (not self.hard))])
