@@ -36,8 +36,8 @@ class TrainConfig:
     resume: str | None = MISSING
     trust: bool = MISSING
     tokenizer: Any = None  # a task has its own vocabulary
-    init: str | None = None  # runs from before it was there have none
-    activation_checkpointing: bool = False
+    init: str | None = MISSING
+    activation_checkpointing: bool = MISSING
 
     def check(self) -> None:
         at_least_one(
@@ -257,8 +257,8 @@ class MaxRetrievalConfig:
     run: str | None = MISSING
     resume: str | None = MISSING
     trust: bool = MISSING
-    bfloat16: str = "false"  # runs from before they were there have none
-    one_temperature: bool = False
+    bfloat16: str = MISSING
+    one_temperature: bool = MISSING
 
     def check(self) -> None:
         at_least_one(

@@ -16,6 +16,8 @@ from roundround.support.errors import printable
 DEEPEST = 32  # levels of nesting; a config has five
 MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
 MOST_TOKENS = 2**31
+OLDEST = (0, 2)  # version whose runs are read
+RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)  # what a version begins with
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def is_by_name(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 TEXT = Kind("a text", is_text)
+VERSION = Kind("a version", lambda value: is_text(value) and RELEASE.match(value) is not None)
 VERB = Kind("the name of a verb", lambda value: is_text(value) and re.fullmatch("[a-z]+(-[a-z]+)*", value) is not None)
 STATUS = Kind(
     "running, done, interrupted or failed: WHY",
@@ -88,7 +91,7 @@ NEEDED = {
     "verb": VERB,
     "status": STATUS,
     "started": DATE,
-    "roundround": TEXT,
+    "roundround": VERSION,
     "command": TEXT,
     "overrides": WORDS,
     "config": VALUES,
@@ -99,7 +102,7 @@ NEEDED = {
     "wandb": VALUES.or_null(),
     "sweep": TEXT.or_null(),
 }
-# written later in a run's life, or by versions that came later
+# written later in a run's life, or by some verbs
 OPTIONAL = {
     "ended": DATE.or_null(),
     "resumed": DATE.or_null(),
@@ -132,6 +135,13 @@ DATA_OF_TRAIN = {
     "data.end_of_document": TOKENS,
     "data.training_tokens": WHOLE,
 }
+
+
+def too_old(manifest: Any) -> str | None:
+    """The version that wrote a manifest, where it is one whose runs are no longer read."""
+    version = manifest.get("roundround") if isinstance(manifest, dict) else None
+    found = RELEASE.match(version) if isinstance(version, str) else None
+    return version if found is not None and tuple(map(int, found.groups())) < OLDEST else None
 
 
 def fault(manifest: Any) -> str | None:

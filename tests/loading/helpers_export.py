@@ -28,7 +28,7 @@ LENGTH = 24
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": LENGTH}
 SHARP = {"initializer_range": 0.4}  # logits of several units, so that no normaliser looks like another
 MANIFEST = {
-    "roundround": "0.1.0",
+    "roundround": "0.2.0",
     "seed": 0,
     "command": "roundround train",
     "choices": {"pe": "a", "softmax": "b", "data": "text"},

@@ -81,7 +81,7 @@ def test_a_run_without_choices_has_no_such_tags(decoder: Decoder) -> None:
 
 
 def test_what_is_harmless_stays_as_it_is() -> None:
-    for text in ("p_rope (p=0.75, theta=10000.0)", "my model", "0.1.0", "a (k=[1.0, -2])"):
+    for text in ("p_rope (p=0.75, theta=10000.0)", "my model", "0.2.0", "a (k=[1.0, -2])"):
         assert shown(text) == text
     assert code("roundround train pe.p=0.5 'data.path=a b'") == "`roundround train pe.p=0.5 'data.path=a b'`"
     assert code("a|b <c>") == "`a&#124;b &lt;c&gt;`"

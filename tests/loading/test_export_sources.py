@@ -153,7 +153,7 @@ def test_only_import_lines_change_in_files_of_roundround() -> None:
     for name, text in files.items():
         heading, _, rest = text.partition("\n")
         place = heading.split()[1]
-        assert heading == f"# {place} of roundround 0.1.0 (Apache-2.0); only its import lines are changed"
+        assert heading == f"# {place} of roundround 0.2.0 (Apache-2.0); only its import lines are changed"
         changed = changed_lines((ROOT / place).read_text(), rest)
         assert [line for line in changed if not line.lstrip().startswith("from ")] == [], name
 

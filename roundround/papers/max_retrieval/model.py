@@ -60,7 +60,7 @@ class MaxRetrieval(nn.Module):
         scaled_logits: bool,
         tanh_gelu: bool,
         uniform_init: bool,
-        haiku_init: bool = False,  # its default is for runs that were kept before there was a choice
+        haiku_init: bool = False,
     ) -> None:
         super().__init__()
         if not 2 <= n_classes <= MOST_CLASSES:
