@@ -54,17 +54,17 @@ def changed_settings(run: PastRun) -> list[Change] | None:
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """A line where the code is not that of the run: its commit, or what was not committed then or is not now."""
     kept, (state, patch) = directory / "code.patch", git_state()
-    patch_then = kept.read_text(encoding="utf-8", errors="replace") if kept.is_file() else None
+    patch_then = kept.read_bytes() if kept.is_file() else None
     then, now = (manifest["roundround"], manifest.get("git"), patch_then), (__version__, state, patch)
-    same = [(v if g is None else g.get("commit"), p, g and g.get("left_out")) for v, g, p in (then, now)]
+    same = [(v if g is None else g.get("commit"), p) for v, g, p in (then, now)]
     if same[0] != same[1]:
         yield f"the code is another: {describe(*then)} then, {describe(*now)} now"
 
 
-def describe(version: str, git: Mapping[str, Any] | None, patch: str | None) -> str:
+def describe(version: str, git: Mapping[str, Any] | None, patch: bytes | None) -> str:
     """Code in words: its commit, or the version where there is no repository, and the size of what is not committed."""
     own = [] if patch is None else patch.splitlines()
-    n_lines = sum(line[:1] in ("+", "-") and line[:4] not in ("+++ ", "--- ") for line in own)
+    n_lines = sum(line[:1] in (b"+", b"-") and line[:4] not in (b"+++ ", b"--- ") for line in own)
     known = f"roundround {version}" if git is None else f"commit {str(git.get('commit'))[:12]}"
     return f"{known} and {n_lines} lines that are not committed" if n_lines else known
 

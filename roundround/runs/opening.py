@@ -121,7 +121,7 @@ def check_free(directory: Path, before: set[str]) -> None:
         raise UserError(f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder")
 
 
-def record_start(run: Run, patch: str | None, before: set[str] | None) -> None:
+def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
     """Write what is known before anything starts: the manifest last, since with it the run is there.
 
     before: what lay in the directory of a new run; None where a run is gone on with, and what a killed process left is

@@ -29,7 +29,7 @@ KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewher
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: ({"commit": "c", "dirty": True}, "the patch"))
+    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: ({"commit": "c", "dirty": True}, b"the patch"))
 
 
 def work(directory: Path, logger: Logger | None = None, known: Mapping[str, Any] | None = KNOWN) -> None:
