@@ -9,12 +9,14 @@ import ast
 import functools
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+
+from roundround.support.imports import import_statements
+from roundround.support.imports import reached as imports_of_imports
 
 PACKAGE = ROOT / "roundround"
 
@@ -102,20 +104,11 @@ def imports(path: Path) -> list[Import]:
 
 @functools.cache
 def imports_of(source: str) -> list[Import]:
-    return list(imports_below(ast.parse(source), at_import=True))
-
-
-def imports_below(node: ast.AST, at_import: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        inside = inside or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
-        if isinstance(child, ast.Import):
-            yield from (Import(alias.name, child.lineno, at_import) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            origin = "." * child.level + (child.module or "")
-            yield from (Import(f"{origin}.{alias.name}", child.lineno, at_import) for alias in child.names)
-        else:
-            yield from imports_below(child, at_import and not inside)
+    return [
+        Import(name, statement.node.lineno, statement.at_import)
+        for statement in import_statements(source)
+        for name in statement.names
+    ]
 
 
 def violations(package: Path) -> list[str]:
@@ -171,12 +164,7 @@ def parents(module: str) -> list[str]:
 
 def reached(graph: dict[str, set[str]], start: str) -> set[str]:
     """Everything that importing `start` imports."""
-    found, ahead = set(), [start]
-    while ahead:
-        for name in graph.get(ahead.pop(), set()) - found:
-            found.add(name)
-            ahead.append(name)
-    return found
+    return set(imports_of_imports(graph.get(start, ()), lambda name: graph.get(name, ())))
 
 
 # -- the rules
