@@ -150,7 +150,7 @@ def test_no_name_of_a_shard_leads_out_of_the_checkpoint(tmp_path: Path) -> None:
     on_ranks(1, tmp_path, save, tmp_path / "checkpoints", [1])
     state = tmp_path / "checkpoints" / "step-00000001" / "state.json"
     state.write_text(state.read_text().replace('"shard-00001-model', '"../shard-00001-model'))
-    with pytest.raises(UserError, match="lacks the hashes"):
+    with pytest.raises(UserError, match="sha256 is a mapping and must be the hashes"):
         checkpoints.load_weights(state.parent)
 
 
