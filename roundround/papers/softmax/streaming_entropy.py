@@ -12,7 +12,7 @@ from torch import Tensor
 from roundround.attention import fused
 from roundround.attention.keys import Keys
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, near
-from roundround.papers.softmax.polynomial import adaptive, beta_by_listing
+from roundround.papers.softmax.temperature import adaptive, beta_by_listing
 
 CHANNELS, TILE = 16, 64
 LENGTHS, SPREADS = (17, 300, 4096, 16_384), (0.1, 1.0, 5.0, 20.0)  # keys of one row; deviations of its logits
