@@ -85,9 +85,9 @@ def ladder_by_formula(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
     return torch.tensor([theta ** (-2 * (k - 1) / head_dim) for k in range(1, head_dim // 2 + 1)], dtype=torch.float64)
 
 
-def random_vector(n: int, seed: int) -> Tensor:
-    """Standard normal, float64."""
-    return torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def random_vector(*sizes: int, seed: int) -> Tensor:
+    """Standard normal numbers, float64; a matrix or more where there are several sizes."""
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roundround.attention.keys import Keys
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.papers.constructions import SHAPE, first_length, lone_weight, weights
+from roundround.papers.constructions import SHAPE, first_length, lone_weight, random_vector, weights
 from roundround.papers.trained import rows_of_model
 from roundround.softmax.softmax import Softmax
 
@@ -167,7 +167,7 @@ class GemmaDeltas(Claim):
 
     def of_other_rows(self, delta: float, best: float) -> Comparison:
         """Random rows stretched to this spread: one key at the top is the best case."""
-        rows_RN = torch.randn(8, CONTEXT, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        rows_RN = random_vector(8, CONTEXT, seed=0)
         rows_RN = delta * rows_RN / (rows_RN.amax(-1, keepdim=True) - rows_RN.amin(-1, keepdim=True))
         what = f"largest weight of 8 random rows of 8,192 keys over the best, delta {delta:g}"
         return at_most(what, float(weights(rows_RN).max()) / best, 1.0)

@@ -16,6 +16,7 @@ from roundround.papers.constructions import (
     frequencies,
     ladder_by_formula,
     p_rope_frequencies,
+    random_vector,
     rotated,
     weights,
 )
@@ -57,49 +58,34 @@ class Confusion(Claim):
     def check(self) -> Finding:
         places = {name: [places_confused(n, *kind) for n in CONTEXTS] for name, kind in KINDS.items()}
         tokens = {name: [tokens_confused(n, *kind) for n in CONTEXTS] for name, kind in KINDS.items()}
-        comparisons: list[Comparison] = [*self.law(), *self.grows(places, tokens), *self.trade(places, tokens)]
+        usual, large, p_rope = KINDS
         limit = math.acos(0.25) / math.pi  # the unrotated quarter of the pairs is all that is left of the correlation
-        frozen = tokens["p-RoPE 0.75, theta = 10,000"][-1]
-        comparisons.append(
-            near("tokens, p-RoPE 0.75, context of 16.8 million, against arccos(1/4) / pi", frozen, limit, 0.01)
-        )
-        curves = [Curve(f"places, {name}", CONTEXTS, places[name]) for name in list(KINDS)[:2]]
+        comparisons: list[Comparison] = self.law()
+        for what, shares, allowed in (("places", places, SAMPLING), ("tokens", tokens, 0.02)):
+            for name in (usual, large):
+                comparisons += [
+                    Comparison(f"{what}, {name}, context of 256", shares[name][0], 0.0, 0.45),
+                    near(f"{what}, {name}, context of 16.8 million", shares[name][-1], 0.5, allowed),
+                ]
+        lost, kept = places[large][0] - places[usual][0], tokens[usual][0] - tokens[large][0]
+        comparisons += [
+            at_least("tokens, context of 256: theta = 10,000 less 500,000", kept, 0.0),
+            at_least("places, context of 256: theta = 500,000 less 10,000", lost, 0.0),
+            near("tokens, p-RoPE 0.75, context of 16.8 million, against arccos(1/4) / pi", tokens[p_rope][-1], limit,
+                 0.01),
+        ]  # fmt: skip
+        curves = [Curve(f"places, {name}", CONTEXTS, places[name]) for name in (usual, large)]
         curves += [Curve(f"tokens, {name}", CONTEXTS, tokens[name]) for name in KINDS]
-        usual, large = (tokens[name] for name in list(KINDS)[:2])
         remark = (
-            f"At 65,536 tokens of context, theta = 10,000 and 500,000: tokens {usual[4]:.3f} and {large[4]:.3f}, "
-            f"places {places['theta = 10,000'][4]:.3f} and {places['theta = 500,000'][4]:.3f}. Within 256 tokens the "
-            f"larger base helps tokens ({usual[0]:.3f}, {large[0]:.3f}) and costs places "
-            f"({places['theta = 10,000'][0]:.3f}, {places['theta = 500,000'][0]:.3f}), the trade that the paper tells "
+            f"At 65,536 tokens of context, theta = 10,000 and 500,000: tokens {tokens[usual][4]:.3f} and "
+            f"{tokens[large][4]:.3f}, places {places[usual][4]:.3f} and {places[large][4]:.3f}. Within 256 tokens the "
+            f"larger base helps tokens ({tokens[usual][0]:.3f}, {tokens[large][0]:.3f}) and costs places "
+            f"({places[usual][0]:.3f}, {places[large][0]:.3f}), the trade that the paper tells "
             "of; at length it helps both here. Places are asked of a key like the query: for Gaussian keys they are "
             "at 1/2 at any length, by symmetry. Allowed about 1/2: four standard errors for places, 0.02 of "
             "correlation left for tokens."
         )
         return Finding(comparisons, Picture("context in tokens", "probability of confusion", curves, log="x"), remark)
-
-    def trade(self, places: dict[str, list[float]], tokens: dict[str, list[float]]) -> list[Comparison]:
-        """The paper's trade: within a short context a larger base keeps tokens apart better, and places worse."""
-        usual, large = list(KINDS)[:2]
-        return [
-            at_least("tokens, context of 256: theta = 10,000 less 500,000", tokens[usual][0] - tokens[large][0], 0.0),
-            at_least("places, context of 256: theta = 500,000 less 10,000", places[large][0] - places[usual][0], 0.0),
-        ]
-
-    def grows(self, places: dict[str, list[float]], tokens: dict[str, list[float]]) -> list[Comparison]:
-        """From well below one half to one half, with RoPE."""
-        found = []
-        for what, shares in (("places", places), ("tokens", tokens)):
-            for name in list(KINDS)[:2]:
-                found += [
-                    Comparison(f"{what}, {name}, context of 256", shares[name][0], 0.0, 0.45),
-                    near(
-                        f"{what}, {name}, context of 16.8 million",
-                        shares[name][-1],
-                        0.5,
-                        SAMPLING if what == "places" else 0.02,
-                    ),
-                ]
-        return found
 
     def law(self) -> list[Comparison]:
         """Random queries and keys through this program's rotation, against the arcsine law."""
@@ -142,10 +128,9 @@ def tokens_confused(context: int, p: float, theta: float) -> float:
 
 def share_reversed(apart: int) -> float:
     """Of random keys with an equal-norm query, whether they come in another order that many tokens on."""
-    generator = torch.Generator().manual_seed(apart)
     g_P = p_rope_frequencies(1.0, HEAD_DIM)
     q = torch.cat([torch.ones_like(g_P), torch.zeros_like(g_P)])
-    difference_NC = torch.randn(DRAWS, HEAD_DIM, generator=generator, dtype=torch.float64)
+    difference_NC = random_vector(DRAWS, HEAD_DIM, seed=apart)
     signs_2N = (rotated(q, torch.tensor([0, apart]), g_P) @ difference_NC.T).sign()
     return float((signs_2N[0] != signs_2N[1]).double().mean())
 

@@ -57,7 +57,9 @@ class Prop31(Claim):
 
 def of_equal_norms() -> list[Comparison]:
     """The same where every pair has the same norm: the logit falls fast to 0.74, and never comes back."""
-    f_N = mean_cosine(FAR)
+    ones = torch.ones(HEAD_DIM, dtype=torch.float64)
+    blocks = torch.arange(FAR).split(LONGEST)
+    f_N = torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM
     values = [
         near(f"logit over |q|^2 at distance {n}, equal norms", float(f_N[n]), expected, 5e-4)
         for n, expected in enumerate(EQUAL_NORMS, start=1)
@@ -68,13 +70,6 @@ def of_equal_norms() -> list[Comparison]:
         near(f"distance of the largest of the others, up to {FAR:,}", int(f_N[1:].argmax()) + 1, 1, 0),
         at_most(f"largest {within}, equal norms", float(f_N[100:].max()), 0.4655),
     ]
-
-
-def mean_cosine(n: int) -> Tensor:
-    """Logit of equal vectors at distances 0 .. n-1 as a share of that at 0: [n]."""
-    ones = torch.ones(HEAD_DIM, dtype=torch.float64)
-    blocks = [torch.arange(a, min(a + LONGEST, n)) for a in range(0, n, LONGEST)]
-    return torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM
 
 
 DISTANCES = (0, 1, 10, 100, 1000, 5000)
@@ -98,41 +93,26 @@ class Prop32(Claim):
 
     def check(self) -> Finding:
         q_NC, k_NC = gaussians()
+        comparisons: list[Comparison] = []
         means, variances = [], []
         for r in DISTANCES:
             logits_N = (q_NC * rotated(k_NC, torch.tensor([-r]), frequencies())).sum(-1)
             means.append(float(logits_N.mean()))
             variances.append(float(logits_N.var()))
-        return Finding([*compared(means, variances)], mean_and_deviation(means, variances))
-
-
-def gaussians() -> tuple[Tensor, Tensor]:
-    """Queries and keys, [SAMPLES, C] each."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(2, SAMPLES, HEAD_DIM, generator=generator, dtype=torch.float64)
-    return drawn[0], drawn[1]
-
-
-def compared(means: list[float], variances: list[float]) -> list[Comparison]:
-    """Within `ERRORS` standard errors of 0 and of d."""
-    found = []
-    for r, mean, variance in zip(DISTANCES, means, variances, strict=True):
-        found.append(near(f"mean logit at distance {r:,}", mean, 0.0, ERRORS * MEAN_ERROR, published=0.0))
-        found.append(near(f"its variance at distance {r:,}", variance, HEAD_DIM, ERRORS * VARIANCE_ERROR))
-    return found
-
-
-def mean_and_deviation(means: list[float], variances: list[float]) -> Picture:
-    """Both in units of sqrt(d); distance 0 has no place on the axis."""
-    x, unit = DISTANCES[1:], math.sqrt(HEAD_DIM)
-    return Picture(
-        "distance in tokens",
-        "logit over the square root of d",
-        [
+            comparisons += [
+                near(f"mean logit at distance {r:,}", means[-1], 0.0, ERRORS * MEAN_ERROR, published=0.0),
+                near(f"its variance at distance {r:,}", variances[-1], HEAD_DIM, ERRORS * VARIANCE_ERROR),
+            ]
+        x, unit = DISTANCES[1:], math.sqrt(HEAD_DIM)  # distance 0 has no place on the axis
+        curves = [
             Curve("mean", x, [mean / unit for mean in means[1:]], points=True),
             Curve("standard deviation", x, [math.sqrt(variance) / unit for variance in variances[1:]], points=True),
             Curve("expected mean", x, [0.0] * len(x)),
             Curve("expected standard deviation", x, [1.0] * len(x)),
-        ],
-        log="x",
-    )
+        ]
+        return Finding(comparisons, Picture("distance in tokens", "logit over the square root of d", curves, log="x"))
+
+
+def gaussians() -> Tensor:
+    """Queries and keys, [2, SAMPLES, C]."""
+    return random_vector(2, SAMPLES, HEAD_DIM, seed=0)

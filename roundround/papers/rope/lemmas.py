@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.constructions import frequencies, weights
+from roundround.papers.constructions import frequencies, random_vector, weights
 from roundround.pe.rotary import rotation
 
 FOLLOWED = 8192
@@ -133,7 +133,8 @@ class LemmaA3(Claim):
     def check(self) -> Finding:
         comparisons = []
         for n in LENGTHS:
-            logits_RN = drawn_logits(n)
+            rows_SRN = random_vector(len(SPREADS), ROWS, n, seed=n)  # of every spread
+            logits_RN = (rows_SRN * torch.tensor(SPREADS, dtype=torch.float64)[:, None, None]).flatten(0, 1)
             alpha_RN = weights(logits_RN)
             below_RN = logits_RN < logits_RN.amax(-1, keepdim=True)
             most = float(alpha_RN.masked_fill(~below_RN, 0.0).max())
@@ -147,22 +148,11 @@ class LemmaA3(Claim):
             at_least(f"weight of a key whose logit is {GAP:g} below the other", close, 0.5 - GAP),
             at_most("the same: below one half", close, 0.5),
         ]
-        return Finding(comparisons, of_second_logit())
-
-
-def drawn_logits(n: int) -> Tensor:
-    """Normal logits of every spread, `ROWS` rows each: [R, n]."""
-    generator = torch.Generator().manual_seed(n)
-    rows = torch.randn(len(SPREADS), ROWS, n, generator=generator, dtype=torch.float64)
-    return (rows * torch.tensor(SPREADS, dtype=torch.float64)[:, None, None]).flatten(0, 1)
-
-
-def of_second_logit() -> Picture:
-    gap = torch.linspace(0, 5, 101, dtype=torch.float64)
-    curves = []
-    for n in (2, 3, 10):
-        rows = torch.zeros(len(gap), n, dtype=torch.float64)
-        rows[:, 1:] = -gap[:, None]
-        curves.append(Curve(f"{n} keys", gap, weights(rows)[:, 1]))
-    curves.append(Curve("one half", gap, torch.full_like(gap, 0.5)))
-    return Picture("how far below the largest logit", "weight of the second", curves)
+        gap = torch.linspace(0, 5, 101, dtype=torch.float64)
+        curves = []
+        for n in (2, 3, 10):
+            rows = torch.zeros(len(gap), n, dtype=torch.float64)
+            rows[:, 1:] = -gap[:, None]
+            curves.append(Curve(f"{n} keys", gap, weights(rows)[:, 1]))
+        curves.append(Curve("one half", gap, torch.full_like(gap, 0.5)))
+        return Finding(comparisons, Picture("how far below the largest logit", "weight of the second", curves))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.keys import Keys
 from roundround.model.attention import Attention
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
 from roundround.papers.constructions import HEAD_DIM, THETA, causal_weights, on_pair, shape, weights
@@ -73,15 +73,11 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     keys = Keys(q_pos_BQ=pos, k_pos_BK=pos)
     rows = []
     for spread in SPREADS:
-        attention = Attention(single_head(), Softmax(single_head())).double()
+        attention = Attention(shape(WIDTH), Softmax(shape(WIDTH))).double()
         for matrix in attention.parameters():
             torch.nn.init.normal_(matrix, std=spread * WIDTH**-0.5, generator=generator)
         rows.append(last_row(attention, x_B3D, encoding, keys))
     return torch.cat([logits for logits, _ in rows]), torch.cat([alpha for _, alpha in rows])
-
-
-def single_head() -> AttentionShape:
-    return shape(WIDTH)
 
 
 @torch.no_grad()

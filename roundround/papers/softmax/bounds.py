@@ -62,7 +62,7 @@ class Lemma21(Claim):
                 ),
                 near(
                     f"attained maximum over its formula, farthest, theta = {theta:g}",
-                    farthest(found[:, 2]),
+                    found[np.abs(found[:, 2] - 1).argmax(), 2],
                     1,
                     ROUNDING,
                 ),
@@ -113,7 +113,8 @@ class Lemma21(Claim):
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
     """Of a random row: its least and largest weight over their bounds; then the weight of one key at the top of a row
     whose other keys are at the bottom over its formula; and the random row's largest weight."""
-    logits_N = uniform_logits(n)
+    uniform_N = torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    logits_N = (2 * uniform_N - 1) * HALF_RANGE
     spread = float(logits_N.max() - logits_N.min())
     alpha_N = weights_at(theta, logits_N[None])[0]
     low, high = weight_bounds(n, spread, theta)
@@ -142,17 +143,6 @@ def of_this_program() -> list[Comparison]:
             at_most(f"largest weight of the row over the bound, {where}", float(alpha_1N.max()) / most, 1 + ROUNDING),
         ]
     return comparisons
-
-
-def farthest(ratio_N: np.ndarray) -> float:
-    """The ratio that is farthest from 1."""
-    return float(ratio_N[np.abs(ratio_N - 1).argmax()])
-
-
-def uniform_logits(n: int) -> Tensor:
-    """Between -HALF_RANGE and HALF_RANGE."""
-    generator = torch.Generator().manual_seed(n)
-    return (2 * torch.rand(n, generator=generator, dtype=torch.float64) - 1) * HALF_RANGE
 
 
 DRAWS, WIDTH, ITEMS = 500, 16, 32
@@ -189,7 +179,7 @@ class Prop31(Claim):
         ratios, scales = random_ratios()
         y_D, one_DD = random_vector(WIDTH, seed=1), torch.eye(WIDTH, dtype=torch.float64)
         both_ND = torch.stack([y_D, -y_D])
-        turn_DD, _ = torch.linalg.qr(random_vector(WIDTH**2, seed=2).view(WIDTH, WIDTH))
+        turn_DD, _ = torch.linalg.qr(random_vector(WIDTH, WIDTH, seed=2))
         equal = spread(one_DD, one_DD, y_D, both_ND) / spread_bound(one_DD, one_DD, y_D, both_ND)
         turned = spread(3 * turn_DD, 0.5 * turn_DD, y_D, both_ND) / spread_bound(
             3 * turn_DD, 0.5 * turn_DD, y_D, both_ND

@@ -108,6 +108,7 @@ class Polynomial(Claim):
 
     def check(self) -> Finding:
         entropies = torch.linspace(0, 7, 7001, dtype=torch.float64)
+        longest = max((n for n in range(300, 460) if beta_of_even_row(n) > 1), default=0)
         beta = inverse_temperature(entropies)
         acting = entropies[beta > 1]
         comparisons = [
@@ -128,7 +129,7 @@ class Polynomial(Claim):
             near("largest beta", float(beta.max()), LARGEST, 0.0005),
             near("entropy of the largest beta", float(entropies[beta.argmax()]), AT, 0.0015),
             at_most("the polynomial at the gate of 0.5 nats", float(np.polyval(PUBLISHED, GATE)), 1.0),
-            near("most keys of an even row that is sharpened", longest_even_row(), math.floor(math.exp(END)), 0),
+            near("most keys of an even row that is sharpened", longest, math.floor(math.exp(END)), 0),
         ]
         comparisons += [
             near(f"beta of an even row of {n} keys", beta_of_even_row(n), beta_by_listing(math.log(n)), 1e-9)
@@ -199,11 +200,6 @@ def adaptive() -> AdaptiveTemperature:
 def beta_of_even_row(n: int) -> float:
     """Of n equal logits, their entropy measured by this program."""
     return float(inverse_temperature(entropy_of_weights(weights(torch.zeros(1, n, dtype=torch.float64)))[0]))
-
-
-def longest_even_row() -> int:
-    """The longest row of equal logits that gets a beta above 1."""
-    return max((n for n in range(300, 460) if beta_of_even_row(n) > 1), default=0)
 
 
 def by_listing(logits_HRK: Tensor, visible_RK: Tensor) -> Tensor:
