@@ -17,9 +17,8 @@ from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.models import count_parameters
 from roundround.papers.max_retrieval.evaluation import bytes_of_one_set
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
+from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, joined, seeds_of, share_of, train
 from roundround.papers.max_retrieval.sets import TrainingSets, bytes_of_training
-from roundround.papers.max_retrieval.training import joined, seeds_of, share_of, train
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.several import build_logger
