@@ -18,7 +18,7 @@ from pandas import DataFrame, Series
 from roundround.analysis.comparison import Baseline, Comparison, Group, Row, choices, order, values_of, varying
 from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
 from roundround.analysis.load import LongTable, load
-from roundround.analysis.quality import rank
+from roundround.analysis.past_run import rank
 from roundround.analysis.remarks import remarks_of
 from roundround.support.errors import UserError, nearest
 
