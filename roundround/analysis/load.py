@@ -27,7 +27,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from roundround.analysis.choosing import directories_of_all, filters_of, is_one_of, runs_in
+from roundround.analysis.choosing import OF_RUNS, Filters, directories_of_all, is_same, runs_in
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
 from roundround.runs.identity import NAMES, cell
@@ -88,14 +88,14 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
     files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
-    filters = filters_of({key: text for key, text in where.items() if key not in COORDINATES})
+    filters = Filters({key: text for key, text in where.items() if key not in COORDINATES})
     numbers: list[Number] = []
     table = LongTable(DataFrame())
     directories = directories_of_all(others, outputs, *COMPARED) if others or not files else []
     numbers += numbers_of_runs(runs_in(directories, filters, table.skipped), table)
     for file in files:
-        if filters.asked:
-            raise UserError(f"{min(filters.asked)}= chooses among runs, and {file} holds none")
+        if asked := where.keys() & {*OF_RUNS}:
+            raise UserError(f"{min(asked)}= chooses among runs, and {file} holds none")
         numbers += [number for number in numbers_of_file(file) if filters.admit(number[0].settings)]
     filters.check()
     for key, text in where.items():
@@ -115,7 +115,9 @@ def frame_of(numbers: Iterable[Number]) -> DataFrame:
 def taken_at(numbers: list[Number], key: str, wanted: Sequence[str]) -> list[Number]:
     """The numbers that were taken at these values of a coordinate. UserError where none was."""
     values = [dict(coordinates).get(key) for _, _, coordinates, _ in numbers]
-    kept = [number for number, value in zip(numbers, values, strict=True) if is_one_of(value, wanted)]
+    kept = [
+        number for number, value in zip(numbers, values, strict=True) if any(is_same(value, text) for text in wanted)
+    ]
     if not kept:
         measured = {str(value) for value in values if value is not None}
         raise UserError(f"nothing was measured at {key}={','.join(wanted)}{nearest(','.join(wanted), measured)}")

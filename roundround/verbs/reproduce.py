@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from roundround.analysis.planned import has_same_numbers, planned_config
+from roundround.analysis.repetition import has_same_numbers, planned_config
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.options import load_option

@@ -15,17 +15,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.analysis.choosing import directories_of
 from roundround.analysis.past_run import PastRun, past_run
-from roundround.analysis.planned import planned_config
 from roundround.analysis.repetition import (
     DIFFERENT,
     MISSING,
     check_repeatable,
+    code_changes,
     compared,
+    config_changes,
     folder_of,
     overrides_of,
+    planned_config,
     recorded_config_dir,
+    surroundings_changes,
 )
-from roundround.analysis.then_and_now import code_changes, config_changes, surroundings_changes
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
 from roundround.config.lab_book import RerunConfig

@@ -17,7 +17,7 @@ from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
-from roundround.analysis.then_and_now import changed_settings
+from roundround.analysis.repetition import changed_settings
 from roundround.command_line.launch import Job
 from roundround.report.page.facts import commands_of
 

@@ -16,8 +16,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from roundround.analysis.past_run import past_run
-from roundround.analysis.repetition import overrides_of
-from roundround.analysis.then_and_now import changed_settings
+from roundround.analysis.repetition import changed_settings, overrides_of
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
 from roundround.runs.loggers.base import Logger

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.analysis.past_run import PastRun
-from roundround.analysis.repetition import REPEATABLE
-from roundround.analysis.then_and_now import Change
+from roundround.analysis.repetition import REPEATABLE, Change
 from roundround.config.recorded import flat
 from roundround.report.page.numbers import shown, text_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.analysis.then_and_now import changed_settings
+from roundround.analysis.repetition import changed_settings
 from roundround.report.page import facts, of_any, of_comparison, of_eval, of_max_retrieval, of_probe, of_train
 from roundround.report.page.document import html
 from roundround.report.page.sources import Record, RunFiles, opened_run
