@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
+from roundround.config.verbs import verb_named
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.manifest import is_date, time_of
 from roundround.support.errors import UserError, nearest
@@ -148,7 +149,7 @@ def filters_of(given: Mapping[str, str]) -> Filters:
     asked: dict[str, Callable[[PastRun], bool]] = {}
     rest = {key: value.split(",") for key, value in given.items()}
     if "verb" in rest:
-        verbs = [{"maxkey": "max-retrieval"}.get(verb, verb) for verb in rest.pop("verb")]
+        verbs = [verb_named(verb).name for verb in rest.pop("verb")]
         asked["verb"] = lambda run: run.verb in verbs
     if "since" in rest:
         since = time_since(",".join(rest.pop("since")))

@@ -30,13 +30,13 @@ from pandas import DataFrame
 from roundround.analysis.choosing import directories_of_all, filters_of, is_one_of, runs_in
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
+from roundround.config.verbs import VERBS, verb_named
 from roundround.runs.identity import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
 
 Coordinates = tuple[tuple[str, Any], ...]
 
-COMPARED = ("train", "eval", "probe", "max-retrieval")  # verbs that measure a model
 COORDINATES = ("length", "n", "task", "texts")  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")
@@ -91,7 +91,11 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     filters = filters_of({key: text for key, text in where.items() if key not in COORDINATES})
     numbers: list[Number] = []
     table = LongTable(DataFrame())
-    directories = directories_of_all(others, outputs, *COMPARED) if others or not files else []
+    directories = (
+        directories_of_all(others, outputs, *(verb.name for verb in VERBS if verb.measures))
+        if others or not files
+        else []
+    )
     numbers += numbers_of_runs(runs_in(directories, filters, table.skipped), table)
     for file in files:
         if filters.asked:
@@ -129,7 +133,7 @@ def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Numbe
     """The numbers of finished runs that measure a model; the table is told of the others."""
     others: Counter[str] = Counter()
     for run in runs:
-        if run.verb not in COMPARED:
+        if not verb_named(run.verb).measures:
             others[run.verb] += 1
         elif run.status != "done":
             table.skipped.append((str(run.directory), run.status))

@@ -12,13 +12,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from roundround.config.composition import compose, usual_config
 from roundround.config.options import config_name
 from roundround.config.recorded import as_dict, flat, own_options
+from roundround.config.verbs import verb_named
+from roundround.config.verbs.probe import SubjectConfig
 from roundround.loading.models import give_default_data
 from roundround.loading.start import starting_point
 from roundround.loading.subject import settle_model_and_data
 from roundround.runs.run import Invocation
 
 NO_RESULT = {"outputs", "logger", "resume"}  # keys that change no number
-ABOUT_MODELS = {"probe", "theory"}  # verbs that choose a text to go with the model
 
 
 def planned_config(
@@ -39,7 +40,7 @@ def planned_config(
     OmegaConf.update(cfg, "outputs", outputs)
     invocation = Invocation(verb=verb, directory=Path(), overrides=list(overrides), choices=choices)
     check(as_dict(cfg))
-    if verb in ABOUT_MODELS:
+    if issubclass(verb_named(verb).config or object, SubjectConfig):
         settle_model_and_data(cfg, invocation)
     if verb == "eval":
         give_default_data(cfg, otherwise="pydoc")

@@ -15,11 +15,10 @@ from roundround.analysis.past_run import PastRun, is_number
 from roundround.analysis.then_and_now import NO_RESULT
 from roundround.config.options import config_name
 from roundround.config.recorded import overridden
+from roundround.config.verbs import VERBS, verb_named
 from roundround.runs.leftovers import MANIFEST, RESULTS
 from roundround.support.errors import UserError
 
-REPEATABLE = ("train", "eval", "probe", "max-retrieval", "theory")
-LOOKS_AT_RUNS = {"eval", "probe", "max-retrieval", "theory"}
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
@@ -30,8 +29,9 @@ OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may dif
 
 def check_repeatable(run: PastRun) -> None:
     """Raises UserError for a run that has nothing to be compared with."""
-    if run.verb not in REPEATABLE:
-        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {', '.join(REPEATABLE)} (verb=train)")
+    if not verb_named(run.verb).repeats:
+        repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
+        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {repeatable} (verb=train)")
     if run.status != "done":
         raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be compared with")
     if not run.results():
@@ -52,7 +52,7 @@ def overrides_of(run: PastRun) -> list[str]:
         if group not in NO_RESULT:
             kept.append(word)
     source = run.manifest.get("run")
-    if source is None or run.verb not in LOOKS_AT_RUNS:
+    if source is None or "run" not in verb_named(run.verb).keys:
         return kept
     if not (Path(source) / MANIFEST).is_file():
         raise UserError(f"{run.directory} looked at the run in {source}, which is not there any more")

@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from roundround.config.build import build, literal, target_class
 from roundround.config.options import load_option
 from roundround.config.recorded import give_theta, overridden
-from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
+from roundround.config.verbs.train import TrainConfig
 from roundround.data.corpora import Source
 from roundround.data.prepared import Prepared
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Task

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import flat, overridden
+from roundround.config.verbs import verb_named
 from roundround.runs.directories import read_manifest
 from roundround.runs.variants import REBUILT, changes, taken_over
 
@@ -25,7 +26,7 @@ NOT_OF_THE_RESULT = ("run", "resume", "outputs", "logger", "trust", "device", "h
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
-    trains = manifest["verb"] in ("train", "max-retrieval")
+    trains = verb_named(manifest["verb"]).trains
     source = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
     if trains and manifest.get("run"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.launcher import launched_from_outside
 from roundround.loading.models import check_buildable
 from roundround.model.decoder import Decoder

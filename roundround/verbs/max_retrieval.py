@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import MaxRetrievalConfig
 from roundround.config.starting import config_of_run
+from roundround.config.verbs.max_retrieval import MaxRetrievalConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.models import count_parameters

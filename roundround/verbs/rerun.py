@@ -28,8 +28,8 @@ from roundround.analysis.repetition import (
 from roundround.analysis.then_and_now import code_changes, config_changes, surroundings_changes
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
-from roundround.config.lab_book import RerunConfig
 from roundround.config.recorded import as_dict, refuse_foreign
+from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, prepare

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict, foreign_targets, own_config
-from roundround.config.schema import ExportConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run
+from roundround.config.verbs.export import ExportConfig
 from roundround.data.corpora import Corpus
 from roundround.support.errors import UserError
 

@@ -19,7 +19,7 @@ from conftest import ROOT, Done, assert_refused
 from roundround.command_line.completion import complete_override
 from roundround.command_line.sugar import expand_sugar
 from roundround.config.composition import compose
-from roundround.config.schema import ReproduceConfig
+from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
 from roundround.papers.claim import at_least

@@ -1,0 +1,58 @@
+"""`roundround train`: a small language model, or a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.bounds import at_least_one, check_seed
+from roundround.config.verbs import Verb
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TrainConfig:
+    """What `roundround train` reads; the nodes are checked against the constructors they name by `build`."""
+
+    pe: Any
+    softmax: Any
+    model: Any
+    data: Any
+    optim: Any
+    schedule: Any
+    trainer: Any
+    logger: Any
+    outputs: str
+    seed: int
+    batch_size: int
+    validate_every: int
+    validation_tokens: int
+    checkpoint_every: int
+    compile: bool
+    resume: str | None
+    trust: bool
+    tokenizer: Any = None  # a task has its own vocabulary
+    init: str | None = None  # runs from before it was there have none
+    activation_checkpointing: bool = False
+
+    def check(self) -> None:
+        at_least_one(
+            batch_size=self.batch_size,
+            validate_every=self.validate_every,
+            validation_tokens=self.validation_tokens,
+            checkpoint_every=self.checkpoint_every,
+        )
+        check_seed(seed=self.seed)
+
+
+VERB = Verb(
+    name="train",
+    run="roundround.verbs.train:train",
+    place=2,
+    help="Train a small language model.",
+    config=TrainConfig,
+    parallel=True,
+    measures=True,
+    repeats=True,
+    title="Training run",
+    page="roundround.report.page.of_train:view",
+)
