@@ -30,7 +30,7 @@ from pandas import DataFrame
 from roundround.analysis.choosing import directories_of_all, filters_of, is_one_of, runs_in
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
-from roundround.config.verbs import VERBS, verb_named
+from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
 from roundround.runs.identity import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
@@ -41,13 +41,8 @@ COORDINATES = ("length", "n", "task", "texts")  # where a number was taken, thou
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
-# keys of a config, with all below them, that change no number, or that a record says better
-NOT_SETTINGS = {
-    *("run", "resume", "outputs", "logger", "trust", "device", "hydra", "seed", "seeds", "experiment", "compile"),
-    *("table", "batch_tokens", "checkpoint_every", "normalisers", "evaluate", "test_sizes", "dispersion", "rows"),
-    *("entropy", "trainer.accelerator", "trainer.devices", "trainer.log_every_n_steps", "trainer.strategy", "bos"),
-    *("trainer.peak_flops", "log_every", "prompt", *COORDINATES),
-}
+# keys that change no number of a model, or that a record says better; the last ones may be typed and are in no config
+NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
 # of a record: what says how it was measured, and what was found beside the number
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
 NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
@@ -202,9 +197,7 @@ def as_cell(value: Any) -> Any:
 
 
 def is_setting(key: str) -> bool:
-    if key.partition(".")[0] in NOT_SETTINGS or key in NOT_SETTINGS or "/" in key or "@" in key:
-        return False
-    return not key.endswith(("._target_", ".kind"))
+    return not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:

@@ -12,14 +12,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from roundround.config.composition import compose, usual_config
 from roundround.config.options import config_name
 from roundround.config.recorded import as_dict, flat, own_options
-from roundround.config.verbs import verb_named
+from roundround.config.verbs import WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
 from roundround.loading.models import give_default_data
 from roundround.loading.start import starting_point
 from roundround.loading.subject import settle_model_and_data
 from roundround.runs.run import Invocation
 
-NO_RESULT = {"outputs", "logger", "resume"}  # keys that change no number
+NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
 
 
 def planned_config(

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from roundround.analysis.past_run import PastRun, is_number
-from roundround.analysis.then_and_now import NO_RESULT
 from roundround.config.options import config_name
 from roundround.config.recorded import overridden
-from roundround.config.verbs import VERBS, verb_named
+from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.runs.leftovers import MANIFEST, RESULTS
 from roundround.support.errors import UserError
 
@@ -49,7 +48,7 @@ def overrides_of(run: PastRun) -> list[str]:
         group = key.partition(".")[0]
         if word.startswith("-") or not group or group == "hydra":
             raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not take")
-        if group not in NO_RESULT:
+        if group not in keys_of(WHERE):
             kept.append(word)
     source = run.manifest.get("run")
     if source is None or "run" not in verb_named(run.verb).keys:

@@ -16,11 +16,11 @@ from roundround import __version__
 from roundround.analysis.past_run import PastRun
 from roundround.config.composition import usual_config
 from roundround.config.recorded import flat, own_options
+from roundround.config.verbs import WHERE, keys_of
 from roundround.runs.provenance import git_state, versions
 from roundround.support.errors import printable
 
-NO_RESULT = {"outputs", "logger", "resume", "trust", "run"}  # keys of which a repetition has its own
-NOT_SETTINGS = ("outputs", "resume")  # keys whose change is none of the model
+NOT_SHOWN = ("outputs", "resume")  # keys that say where the run itself lies; the others show what was asked for
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def changed_settings(run: PastRun) -> list[Change] | None:
     if chosen is None:
         return None
     own, default = flat(run.manifest["config"]), flat(chosen[0])
-    values = [Change(key, value, default.get(key)) for key, value in own.items() if key not in NOT_SETTINGS]
+    values = [Change(key, value, default.get(key)) for key, value in own.items() if key not in NOT_SHOWN]
     return options + [change for change in values if change.value != change.default]
 
 
@@ -82,8 +82,8 @@ def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Ite
 
 
 def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A line for each value of a config, by its dotted key, that is not what it was."""
-    before, after = (flat({k: v for k, v in config.items() if k not in NO_RESULT}) for config in (then, now))
+    """A line for each value of a config, by its dotted key, that is not what it was, but for places."""
+    before, after = (flat({k: v for k, v in config.items() if k not in keys_of(WHERE)}) for config in (then, now))
     return [
         f"the config is another: {key} was {shown(before, key)} and is {shown(after, key)}"
         for key in sorted(before.keys() | after.keys())

@@ -51,7 +51,7 @@ SECRET = re.compile(
 
 
 def config_hash(config: Any) -> str:
-    """Hash of a config that is the same for equal configs whatever the order of their keys."""
+    """Hash of a whole config, where it went included: what was asked for, the same whatever the order of its keys."""
     text = json.dumps(config, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -65,7 +65,7 @@ def test_a_number_that_is_an_interpolation_is_a_wrong_type(trap: list[str]) -> N
 def test_a_resumed_run_keeps_its_literals_and_those_typed_now(trap: list[str]) -> None:
     manifest = a_manifest(config={**CONFIG, "outputs": "${trap:1}", "resume": None, "note": "${trap:2}"})
     cfg = OmegaConf.create({"trust": False, "resume": "\\${trap:3}", "outputs": "out", "note": "x"})
-    own = config_of_run(cfg, manifest, Path("run"), [], verb="train", free={"resume", "outputs"})
+    own = config_of_run(cfg, manifest, Path("run"), [], verb="train")
     assert (own.resume, own.outputs, own.note) == ("${trap:3}", "out", "${trap:2}")
     assert trap == []
 

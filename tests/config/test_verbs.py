@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -13,7 +14,18 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 
 from roundround.config.options import conf_dir, config_name
-from roundround.config.verbs import VERBS, Verb, verb_named
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    REPLICATE,
+    SETTING,
+    VERBS,
+    WHERE,
+    Verb,
+    is_below,
+    keys_of,
+    verb_named,
+)
 
 ENTRY = '''
 from dataclasses import dataclass
@@ -105,6 +117,27 @@ def test_the_yaml_of_a_verb_gives_keys_of_its_config(verb: Verb) -> None:
     given = OmegaConf.load(conf_dir() / f"{config_name(verb.name)}.yaml")
     assert {str(key) for key in given} - {"defaults", "hydra"} <= verb.keys
     assert {verb.words, verb.filters, *verb.pairs} - {""} <= verb.keys
+
+
+def test_a_key_has_one_role_in_all_verbs() -> None:
+    roles = (SETTING, REPLICATE, MEASURED, HOW, WHERE)
+    for one, other in itertools.combinations(roles, 2):
+        assert keys_of(one) & keys_of(other) == set()
+    assert keys_of(*roles) >= set.union(*(verb.keys for verb in VERBS))
+
+
+def test_what_a_resumed_run_may_be_given_changes_no_result() -> None:
+    """Everything else of a config is what run.json recorded; no other key becomes free unnoticed."""
+    free = {"outputs", "logger", "resume", "trust", "checkpoint_every"}
+    trainer = ("accelerator", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "log_every_n_steps")
+    of_train = {"compile", "activation_checkpointing", "trainer.peak_flops", *(f"trainer.{name}" for name in trainer)}
+    assert verb_named("train").keys_of(HOW, WHERE) == free | of_train
+    assert verb_named("max-retrieval").keys_of(HOW, WHERE) == free | {"run", "log_every", "device"}
+
+
+@pytest.mark.parametrize(("key", "below"), [("trust", True), ("trainer.devices", True), ("trainer.max_steps", False)])
+def test_a_dotted_key_has_the_role_of_what_it_stands_below(key: str, below: bool) -> None:
+    assert is_below(key, keys_of(HOW, WHERE)) is below
 
 
 def test_a_verb_is_found_by_its_name_and_by_its_alias() -> None:

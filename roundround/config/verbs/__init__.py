@@ -8,8 +8,21 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+# the role of a key of a config; one for which none is written is a setting: the result depends on it
+SETTING = "setting"
+REPLICATE = "replicate"  # the seed: another draw of the same setting
+MEASURED = "measured"  # which numbers are asked for: lengths, rows; asking for more changes none of them
+HOW = "how"  # how it is computed, without another result than rounding
+WHERE = "where"  # where things come from and go, and what is trusted: of the command, not of the result
+
+
+def key(role: str, default: Any = MISSING, **below: str) -> Any:
+    """A key of a config with its role; `below` gives the roles of keys of a node, such as the devices of `trainer`."""
+    return field(default=default, metadata={"role": role, "below": below})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +81,14 @@ class Verb:
         """The keys of its config."""
         return set() if self.config is None else {key.name for key in fields(self.config)}
 
+    def keys_of(self, *roles: str) -> set[str]:
+        """The keys of its config that have one of these roles; those below a node by their dotted names."""
+        found = {}
+        for node in () if self.config is None else fields(self.config):
+            found[node.name] = node.metadata.get("role", SETTING)
+            found |= {f"{node.name}.{name}": role for name, role in node.metadata.get("below", {}).items()}
+        return {name for name, role in found.items() if role in roles}
+
     @property
     def trains(self) -> bool:
         """Whether it trains: its runs leave checkpoints and can be resumed."""
@@ -78,6 +99,16 @@ def verb_named(name: str) -> Verb:
     """The verb of this name or alias; of one that is not known, as a run of another version may have, nothing else."""
     unknown = Verb(name=name, run="", place=0, help="", title=name.replace("-", " ").capitalize())
     return next((verb for verb in VERBS if name in (verb.name, *verb.aliases)), unknown)
+
+
+def keys_of(*roles: str) -> set[str]:
+    """The keys of all verbs that have one of these roles; a key of several has the same in each."""
+    return {name for verb in VERBS for name in verb.keys_of(*roles)}
+
+
+def is_below(key: str, keys: Collection[str]) -> bool:
+    """Whether a dotted key is one of these, or stands below one of the first level."""
+    return key in keys or key.partition(".")[0] in keys
 
 
 # every file of this folder, in the order of --help

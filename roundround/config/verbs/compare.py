@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import Verb
+from roundround.config.verbs import WHERE, Verb, key
 from roundround.support.errors import UserError, nearest
 
 COMPARISON_FORMATS = ("table", "csv", "latex", "markdown", "json")
@@ -19,9 +19,9 @@ class CompareConfig:
     baseline: list[str]
     metric: list[str]
     where: list[str]
-    format: str
-    outputs: str
-    logger: Any
+    format: str = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
 
     def check(self) -> None:
         if self.format not in COMPARISON_FORMATS:

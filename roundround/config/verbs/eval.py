@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, checked_bos
-from roundround.config.verbs import Verb
+from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -14,20 +14,20 @@ from roundround.support.errors import UserError
 class EvalConfig:
     """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
 
-    run: str
+    run: str = key(WHERE)
     checkpoint: str
-    length: list[int]
+    length: list[int] = key(MEASURED)
     stride: int | None
-    bos: str
+    bos: str = key(MEASURED)
     max_tokens: int | None
     examples: int
-    batch_tokens: int
-    dispersion: bool
-    table: str
-    device: str
-    trust: bool
-    outputs: str
-    logger: Any
+    batch_tokens: int = key(HOW)
+    dispersion: bool = key(MEASURED)
+    table: str = key(WHERE)
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
     pe: Any = None
     softmax: Any = None
     data: Any = None

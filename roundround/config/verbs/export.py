@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.bounds import check_checkpoint
-from roundround.config.verbs import Verb
+from roundround.config.verbs import WHERE, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -14,12 +14,12 @@ from roundround.support.errors import UserError
 class ExportConfig:
     """What `roundround export` reads; data is None where the run's own is meant."""
 
-    run: str
-    to: str | None
+    run: str = key(WHERE)
+    to: str | None = key(WHERE)
     checkpoint: str
-    trust: bool
-    outputs: str
-    logger: Any
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
     data: Any = None
 
     def check(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.bounds import at_least_one, at_most_inputs, check_seed
-from roundround.config.verbs import Flag, Verb
+from roundround.config.verbs import HOW, MEASURED, REPLICATE, WHERE, Flag, Verb, key
 from roundround.support.errors import UserError, nearest
 
 
@@ -17,28 +17,28 @@ class MaxRetrievalConfig:
 
     model: Any
     optim: Any
-    normalisers: Any
-    logger: Any
-    outputs: str
-    seed: int
-    seeds: int
+    normalisers: Any = key(MEASURED)
+    logger: Any = key(WHERE)
+    outputs: str = key(WHERE)
+    seed: int = key(REPLICATE)
+    seeds: int = key(REPLICATE)
     max_steps: int
     batch_size: int
     min_items: int
     max_items: int
     size_of_each_set: bool
-    evaluate: list[str]
-    test_sizes: list[int]
+    evaluate: list[str] = key(MEASURED)
+    test_sizes: list[int] = key(MEASURED)
     test_sets: int
     fit: bool
     fit_sizes: list[int]
     fit_inputs: int
-    log_every: int
-    checkpoint_every: int
-    device: str
-    run: str | None
-    resume: str | None
-    trust: bool
+    log_every: int = key(HOW)
+    checkpoint_every: int = key(HOW)
+    device: str = key(HOW)
+    run: str | None = key(WHERE)
+    resume: str | None = key(WHERE)
+    trust: bool = key(WHERE)
     bfloat16: str = "false"  # runs from before they were there have none
     one_temperature: bool = False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.bounds import at_least_one
-from roundround.config.verbs import Verb
+from roundround.config.verbs import HOW, WHERE, Verb, key
 from roundround.support.errors import UserError
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
@@ -18,10 +18,10 @@ class PrepareConfig:
 
     data: Any
     tokenizer: Any
-    to: str | None
-    n_processes: int | None
-    outputs: str
-    logger: Any
+    to: str | None = key(WHERE)
+    n_processes: int | None = key(HOW)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
 
     def check(self) -> None:
         if self.n_processes is not None:

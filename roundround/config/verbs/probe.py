@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.bounds import at_least_one, check_checkpoint, checked_bos, is_utf8
-from roundround.config.verbs import Verb
+from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -15,16 +15,16 @@ class SubjectConfig:
     """A trained model and the texts that it reads; model is None where a run is meant, data where `texts` are."""
 
     checkpoint: str
-    texts: str | None
-    length: int | None
-    bos: str
+    texts: str | None = key(MEASURED)
+    length: int | None = key(MEASURED)
+    bos: str = key(MEASURED)
     max_tokens: int | None
     max_documents: int | None
-    device: str
-    trust: bool
-    outputs: str
-    logger: Any
-    run: str | None = None
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    run: str | None = key(WHERE, None)
     model: Any = None
     pe: Any = None
     softmax: Any = None
@@ -51,11 +51,11 @@ class SubjectConfig:
 class ProbeConfig(SubjectConfig):
     """What `roundround probe` reads."""
 
-    prompt: str | None
+    prompt: str | None = key(MEASURED)
     ablate: list[str]
-    batch_tokens: int
-    rows: bool
-    entropy: bool
+    batch_tokens: int = key(HOW)
+    rows: bool = key(MEASURED)
+    entropy: bool = key(MEASURED)
 
     def check(self) -> None:
         super().check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import Flag, Verb
+from roundround.config.verbs import HOW, WHERE, Flag, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -14,11 +14,11 @@ class ReproduceConfig:
     """What `roundround reproduce` reads; model is None where the papers' own models are meant."""
 
     item: list[str]
-    device: str
-    trust: bool
-    write_docs: bool
-    outputs: str
-    logger: Any
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    write_docs: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
     model: Any = None
     data: Any = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.verbs import Verb
+from roundround.config.verbs import WHERE, Verb, key
 from roundround.support.errors import UserError
 
 
@@ -16,9 +16,9 @@ class RerunConfig:
     paths: list[str]
     verb: str | None
     rtol: float
-    trust: bool
-    outputs: str
-    logger: Any
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
 
     def check(self) -> None:
         if len(self.paths) != 1:

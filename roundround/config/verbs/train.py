@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.config.bounds import at_least_one, check_seed
-from roundround.config.verbs import Verb
+from roundround.config.verbs import HOW, REPLICATE, SETTING, WHERE, Verb, key
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -19,20 +19,29 @@ class TrainConfig:
     data: Any
     optim: Any
     schedule: Any
-    trainer: Any
-    logger: Any
-    outputs: str
-    seed: int
+    trainer: Any = key(
+        SETTING,
+        accelerator=HOW,
+        devices=HOW,
+        num_nodes=HOW,
+        strategy=HOW,
+        accumulate_grad_batches=HOW,
+        log_every_n_steps=HOW,
+        peak_flops=HOW,
+    )
+    logger: Any = key(WHERE)
+    outputs: str = key(WHERE)
+    seed: int = key(REPLICATE)
     batch_size: int
     validate_every: int
     validation_tokens: int
-    checkpoint_every: int
-    compile: bool
-    resume: str | None
-    trust: bool
+    checkpoint_every: int = key(HOW)
+    compile: bool = key(HOW)
+    resume: str | None = key(WHERE)
+    trust: bool = key(WHERE)
     tokenizer: Any = None  # a task has its own vocabulary
     init: str | None = None  # runs from before it was there have none
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool = key(HOW, False)
 
     def check(self) -> None:
         at_least_one(
