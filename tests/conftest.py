@@ -188,7 +188,7 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
     if request.node.get_closest_marker("pages") is None:
-        monkeypatch.setattr("roundround.command_line.launch.WITH_PAGE", ())
+        monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", lambda job, directory: None)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from roundround.config.verbs import VERBS, Verb
 from roundround.support.imports import import_statements
 from roundround.support.imports import reached as imports_of_imports
 
@@ -60,7 +61,7 @@ ONLY = {  # library: the parts that may import it
     "click": set(),  # Typer has its own
     "jinja2": {"report"},
     "markupsafe": {"report"},
-    "importlib": {"command_line", "papers"},  # verbs and claims, by name
+    "importlib": {"command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it
@@ -186,13 +187,20 @@ def test_what_only_reads_runs_waits_for_no_torch(start: str) -> None:
     assert {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") in slow} == set()
 
 
+def outside_of(start: str) -> set[str]:
+    """What importing a module imports beside the standard library; "" is the package itself."""
+    return {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") not in sys.stdlib_module_names}
+
+
 def test_help_waits_for_typer_alone() -> None:
-    outside = {name for name in reached(eager(PACKAGE), "cli") if name.removeprefix(":") not in sys.stdlib_module_names}
-    assert outside - {""} == {
-        ":typer",
-        "support",
-        "support.errors",
-    }  # "" is the package itself, which holds its version
+    assert outside_of("cli") - {""} == {":typer", "support", "support.errors", "config", "config.verbs"}
+
+
+@pytest.mark.parametrize("verb", [verb.config.__module__ for verb in VERBS if verb.config is not None])
+def test_the_entry_of_a_verb_waits_for_the_standard_library_alone(verb: str) -> None:
+    found = outside_of(verb.removeprefix("roundround.")) - {""}
+    allowed = {"support", "support.errors", "config", "config.bounds"}
+    assert {name for name in found if not name.startswith("config.verbs")} <= allowed
 
 
 def test_a_portable_part_reaches_torch_and_nothing_else() -> None:
@@ -241,15 +249,12 @@ def test_the_page_about_the_rooms_names_files_that_are_there() -> None:
     assert [name for name in names if not any(file == name or file.endswith(f"/{name}") for file in files)] == []
 
 
-def test_a_verb_names_its_function() -> None:
-    cli = ast.parse((PACKAGE / "cli.py").read_text())
-    tables = [node.value for node in cli.body if isinstance(node, ast.Assign) and node.targets[0].id == "VERBS"]
-    verbs = ast.literal_eval(tables[0])
-    assert {"train", "eval"} <= verbs.keys()
-    for target, _ in verbs.values():
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_what_a_verb_names_is_there(verb: Verb) -> None:
+    assert verb.run.startswith("roundround.verbs.")
+    for target in filter(None, (verb.run, verb.names, verb.page)):
         module, _, function = target.partition(":")
-        assert module.startswith("roundround.verbs.")
-        tree = ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_text())
+        tree = ast.parse(modules(PACKAGE)[module.removeprefix("roundround.")].read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
 
 

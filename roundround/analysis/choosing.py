@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
+from roundround.config.verbs import verb_named
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.manifest import is_date, time_of
 from roundround.support.errors import UserError, nearest
@@ -121,7 +122,8 @@ class Filters:
         texts = {key: text.split(",") for key, text in given.items()}
         self.settings = {key: some for key, some in texts.items() if key not in OF_RUNS}
         self.known: set[str] = set()  # settings that the runs have, for a misspelt one
-        self.verbs, self.statuses = texts.get("verb"), texts.get("status")  # None for all
+        self.verbs = [verb_named(verb).name for verb in texts["verb"]] if "verb" in texts else None  # None for all
+        self.statuses = texts.get("status")
         self.since = time_since(given["since"]) if "since" in given else None
         for status in self.statuses or ():
             if status not in STATUSES:
@@ -130,7 +132,7 @@ class Filters:
     def take(self, run: PastRun) -> bool:
         """Whether a run is one of those that are meant."""
         return (
-            (self.verbs is None or not {run.verb, ALIASES.get(run.verb)}.isdisjoint(self.verbs))
+            (self.verbs is None or run.verb in self.verbs)
             and (self.since is None or run.started >= self.since)
             and (self.statuses is None or run.status.partition(":")[0] in self.statuses)
             and (not self.settings or self.admit(run.settings))

@@ -24,15 +24,13 @@ from roundround.analysis.past_run import PastRun, is_number
 from roundround.config.composition import compose, usual_config
 from roundround.config.options import config_name
 from roundround.config.recorded import as_dict, flat, overridden, own_options
+from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
+from roundround.config.verbs.probe import SubjectConfig
 from roundround.runs.leftovers import MANIFEST, RESULTS
 from roundround.runs.provenance import git_state, versions
 from roundround.support.errors import UserError, printable
 
-REPEATABLE = ("train", "eval", "probe", "max-retrieval", "theory")
-LOOKS_AT_RUNS = {"eval", "probe", "max-retrieval", "theory"}
-CHOOSES_A_TEXT = {"probe", "theory"}  # to go with the model
-NO_RESULT = {"outputs", "logger", "resume"}  # keys of a config that change no number
-ITS_OWN = {*NO_RESULT, "trust", "run"}  # keys of which a repetition has its own
+NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
@@ -100,7 +98,7 @@ def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Ite
 
 def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """A line for each value of a config, by its dotted key, that is not what it was."""
-    before, after = (flat({k: v for k, v in config.items() if k not in ITS_OWN}) for config in (then, now))
+    before, after = (flat({k: v for k, v in config.items() if k not in keys_of(WHERE)}) for config in (then, now))
     values = {key: (before.get(key, ABSENT), after.get(key, ABSENT)) for key in sorted(before.keys() | after.keys())}
     return [
         f"the config is another: {key} was {printable(str(was), 80)} and is {printable(str(value), 80)}"
@@ -136,7 +134,7 @@ def planned_config(
     OmegaConf.update(cfg, "outputs", outputs)
     invocation = Invocation(verb=verb, directory=Path(), overrides=list(overrides), choices=choices)
     check(as_dict(cfg))
-    if verb in CHOOSES_A_TEXT:
+    if issubclass(verb_named(verb).config or object, SubjectConfig):
         settle_model_and_data(cfg, invocation)
     if verb == "eval":
         give_default_data(cfg, otherwise="pydoc")
@@ -169,8 +167,9 @@ def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_repeatable(run: PastRun) -> None:
     """Raises UserError for a run that has nothing to be compared with."""
-    if run.verb not in REPEATABLE:
-        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {', '.join(REPEATABLE)} (verb=train)")
+    if not verb_named(run.verb).repeats:
+        repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
+        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {repeatable} (verb=train)")
     if run.status != "done":
         raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be compared with")
     if not run.results():
@@ -188,10 +187,10 @@ def overrides_of(run: PastRun) -> list[str]:
         group = key.partition(".")[0]
         if word.startswith("-") or not group or group == "hydra":
             raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not take")
-        if group not in ITS_OWN:
+        if group not in keys_of(WHERE):
             kept.append(word)
     source = run.manifest.get("run")
-    if source is None or run.verb not in LOOKS_AT_RUNS:
+    if source is None or "run" not in verb_named(run.verb).keys:
         return kept
     if not (Path(source) / MANIFEST).is_file():
         raise UserError(f"{run.directory} looked at the run in {source}, which is not there any more")

@@ -49,3 +49,8 @@ def figure_names() -> list[str]:
     for paper, (n_figures, n_tables) in FIGURES_AND_TABLES.items():
         found += [f"{paper}.fig{n + 1}" for n in range(n_figures)] + [f"{paper}.table{n + 1}" for n in range(n_tables)]
     return [*found, "softmax.deltas"]
+
+
+def item_names() -> list[str]:
+    """What `reproduce` can be asked for."""
+    return [*figure_names(), "all"]

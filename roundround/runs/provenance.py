@@ -39,7 +39,7 @@ AS_ALWAYS = [  # whatever git's own configuration says, `git apply` must take th
 
 
 def config_hash(config: Any) -> str:
-    """Hash of a config that is the same for equal configs whatever the order of their keys."""
+    """Hash of a whole config, where it went included: what was asked for, the same whatever the order of its keys."""
     text = json.dumps(config, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from roundround.attention.precision import has_bfloat16
 from roundround.config.build import plain, target_class
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.launcher import launched_from_outside
 from roundround.runs.run import Run
 from roundround.support.console import print_status

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 from roundround.analysis.compare import compare as compared
 from roundround.analysis.comparison import Comparison, training_curves
 from roundround.config.checked import checked
-from roundround.config.lab_book import CompareConfig
 from roundround.config.recorded import as_dict
+from roundround.config.verbs.compare import CompareConfig
 from roundround.report import comparison_figures, comparison_records, comparison_tables
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict, give_theta, overridden
-from roundround.config.schema import EvalConfig
+from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.data.tokens import TokenData, default_cache_dir, prepare

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.recorded import as_dict, overridden
-from roundround.config.schema import EvalConfig
+from roundround.config.verbs.eval import EvalConfig
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.distributed.device import describe_device, pick_device

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import ExportConfig
+from roundround.config.verbs.export import ExportConfig
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.batches import padded

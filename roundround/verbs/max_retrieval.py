@@ -11,8 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import MaxRetrievalConfig
 from roundround.config.starting import config_of_run
+from roundround.config.verbs import MEASURED, verb_named
+from roundround.config.verbs.max_retrieval import MaxRetrievalConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.models import count_parameters
@@ -34,9 +35,7 @@ from roundround.training.optim import OptimizerFactory
 from roundround.verbs.max_retrieval_evaluation import check_one_temperature, report_on, softmax_of
 
 VERB = "max-retrieval"
-FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
-HOW_TO_EVALUATE = {"test_sizes", "test_sets", "bfloat16", "one_temperature", "fit", "fit_sizes", "fit_inputs"}
-FREE_ON_EVALUATION = {"run", "outputs", "logger", "trust", "device", "normalisers", "evaluate", *HOW_TO_EVALUATE}
+OF_EVALUATION = {"test_sets", "bfloat16", "one_temperature", "fit", "fit_sizes", "fit_inputs"}  # no training reads them
 
 
 def max_retrieval(cfg: DictConfig, invocation: Invocation) -> None:
@@ -96,13 +95,14 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
         if trained(directory) != directory:
             raise UserError(f"{directory} only evaluated {trained(directory)}; there is nothing to resume")
         own = read_manifest(directory)
-        return config_of_run(cfg, own, directory, overrides, verb=VERB, free=FREE_ON_RESUME), None
+        return config_of_run(cfg, own, directory, overrides, verb=VERB), None
     if cfg.run is None:
         return cfg, None
     source = trained(find_run(str(cfg.run), cfg.outputs, VERB, done=True))  # 5 is read as a number
     manifest = read_manifest(source)
     logger = cfg.logger  # this run's own, whatever the other was logged to
-    cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
+    free = verb_named(VERB).keys_of(MEASURED) | OF_EVALUATION
+    cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, also_free=free)
     OmegaConf.update(cfg, "logger", logger, merge=False)
     check_trained(source, cfg.max_steps)
     tell_changes(source, manifest, taken_over(as_dict(cfg), manifest["config"], overrides))

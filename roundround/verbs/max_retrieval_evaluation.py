@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from roundround.config.build import build
-from roundround.config.schema import MaxRetrievalConfig
+from roundround.config.verbs.max_retrieval import MaxRetrievalConfig
 from roundround.distributed.device import pick_device
 from roundround.distributed.peers import Peers
 from roundround.papers.max_retrieval.evaluation import (

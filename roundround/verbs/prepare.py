@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import PrepareConfig
+from roundround.config.verbs.prepare import PrepareConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture

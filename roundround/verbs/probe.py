@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict, give_theta
-from roundround.config.schema import ProbeConfig
+from roundround.config.verbs.probe import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.reading import Windowed
 from roundround.loading.rebuilt import TrainedRun

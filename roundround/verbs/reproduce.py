@@ -15,7 +15,8 @@ from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.options import load_option
 from roundround.config.recorded import as_dict
-from roundround.config.schema import ReproduceConfig
+from roundround.config.verbs import verb_named
+from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names
@@ -44,7 +45,6 @@ DEFINED_IN = (logits, max_retrieval, norms, single_heads, statements, synthetic,
 FIGURES: dict[str, Figure] = {
     name: module.FIGURES[name] for name in figure_names() for module in DEFINED_IN if name in module.FIGURES
 }
-RESUMABLE = {"train", "max-retrieval"}
 
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
@@ -140,7 +140,8 @@ class Runner:
     def __call__(self, verb: str, *overrides: str) -> Path:
         outputs, config_dir = self.config.outputs, self.invocation.config_dir
         command = shlex.join(["roundround", verb, *overrides])
-        own = given(self.invocation, "data") if verb == "train" else (f"device={self.config.device}",)
+        entry = verb_named(verb)
+        own = (f"device={self.config.device}",) if "device" in entry.keys else given(self.invocation, "data")
         words = [*overrides, "logger=none", f"trust={str(self.config.trust).lower()}", *own]
         planned = planned_config(verb, words, outputs, config_dir)
         same = [
@@ -149,7 +150,7 @@ class Runner:
             if has_same_numbers(manifest, planned)
         ]
         done = [path for path, status in same if status == "done"]
-        begun = [path for path, _ in same] if verb in RESUMABLE else []
+        begun = [path for path, _ in same] if entry.trains else []
         if done:
             print_status(f"{command}: takes {done[-1]}")
             directory = done[-1]

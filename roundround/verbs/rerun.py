@@ -30,8 +30,8 @@ from roundround.analysis.repetition import (
 )
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
-from roundround.config.lab_book import RerunConfig
 from roundround.config.recorded import as_dict, refuse_foreign
+from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, prepare

@@ -12,7 +12,7 @@ from roundround.analysis.past_run import past_run
 from roundround.config.build import build, plain, target_class
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
 from roundround.loading.exportable import export_best
