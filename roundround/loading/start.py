@@ -35,7 +35,7 @@ from roundround.support.errors import UserError
 from roundround.support.memory import check_fits
 
 if TYPE_CHECKING:
-    from roundround.loading.llama_checkpoint import LlamaCheckpoint
+    from roundround.loading.llama import LlamaCheckpoint
 
 Data = TypeVar("Data", TokenData, TaskData)
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
@@ -178,8 +178,10 @@ def fresh_or_from_checkpoint(
     """`starting_point` of a new run."""
     if cfg.init is None:
         return cfg, FromSeed(choices)
-    from roundround.loading.llama import target  # transformers takes seconds to import
-    from roundround.loading.llama_checkpoint import read_checkpoint
+    from roundround.loading.llama import (
+        read_checkpoint,
+        target,  # transformers takes seconds to import
+    )
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(invocation.overrides)
@@ -202,7 +204,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
     init = cfg.get("init")
     began: Start = FromSeed({})
     if init is not None and checkpoints.newest(directory / "checkpoints") is None:
-        from roundround.loading.llama_checkpoint import read_checkpoint
+        from roundround.loading.llama import read_checkpoint
 
         began = FromLlama(read_checkpoint(init), {})
         before = (manifest.get("init") or {}).get("sha256", began.checkpoint.sha256)
@@ -215,7 +217,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
 
 def recorded_reference(given: object, recorded: object) -> object:
     """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
-    from roundround.loading.llama_checkpoint import checkpoint_folder
+    from roundround.loading.llama import checkpoint_folder
 
     if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():
         return given

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
-from roundround.loading.llama_checkpoint import read_checkpoint
+from roundround.loading.llama import read_checkpoint
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.support.errors import UserError
@@ -297,7 +297,7 @@ def refused(done: Done, said: str) -> None:
             {"num_hidden_layers": 10**9},
             "num_hidden_layers is 1000000000, and the weights are of 100 layers at the most",
         ),
-        ({"vocab_size": 10**9}, "vocab_size is 1000000000, with hidden_size 32 a matrix larger than all weights"),
+        ({"vocab_size": 10**9}, "where config.json asks for [1000000000, 32]"),
         ({"rope_theta": "x"}, "rope_theta is x, and 5000.0 in rope_parameters"),
     ],
 )
