@@ -109,13 +109,6 @@ def some_tokens() -> Tensor:
     return torch.randint(256, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def some_padding() -> Tensor:
-    """A mask whose second row has five tokens of padding on the left."""
-    mask = torch.ones(2, LENGTH, dtype=torch.int64)
-    mask[1, :5] = 0
-    return mask
-
-
 def loaded(folders: list[Path], cwd: Path, *, again: Path | None = None) -> dict[Path, dict[str, Any]]:
     """What a clean process makes of the folders: facts, logits, padded logits and generated tokens of each.
 
@@ -123,7 +116,10 @@ def loaded(folders: list[Path], cwd: Path, *, again: Path | None = None) -> dict
     from there with the code that is there.
     """
     question = cwd / "question.safetensors"
-    save_file({"tokens": some_tokens(), "mask": some_padding()}, question)
+    # a mask whose second row has five tokens of padding on the left
+    mask = torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[1, :5] = 0
+    save_file({"tokens": some_tokens(), "mask": mask}, question)
     cache = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(cwd / "modules"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-I", "-W", "ignore", "-c", CHILD, str(question), str(again or ""), *map(str, folders)]
     done = subprocess.run(

@@ -223,17 +223,15 @@ def test_float64_logits_are_llamas_to_ten_digits(pe: str, theta: float, p: float
     assert (logits_of(model) - logits_of(theirs)).abs().max() < 1e-10
 
 
-def gemma_like() -> Decoder:
-    return lively(decoder(model="gemma_2b_scratch", d_model=96, n_key_heads=1, head_dim=32, tied_embeddings=True))
-
-
 def test_logits_of_the_gemma_flavour_are_gemmas() -> None:
-    model = gemma_like()
+    model = lively(decoder(model="gemma_2b_scratch", d_model=96, n_key_heads=1, head_dim=32, tied_embeddings=True))
     assert_equal_to_rounding(logits_of(model), logits_of(gemma_with_weights_of(model)))
 
 
 def test_float64_logits_of_the_gemma_flavour_are_gemmas_to_ten_digits() -> None:
-    model = gemma_like().double()
+    model = lively(
+        decoder(model="gemma_2b_scratch", d_model=96, n_key_heads=1, head_dim=32, tied_embeddings=True)
+    ).double()
     theirs = made_exact(gemma_with_weights_of(model), theta=1e4, p=1.0, offset=1.0)
     theirs.model.embed_tokens.embed_scale = torch.tensor(96**0.5, dtype=torch.float64)
     assert (logits_of(model) - logits_of(theirs)).abs().max() < 1e-10

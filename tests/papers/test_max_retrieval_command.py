@@ -56,10 +56,6 @@ ALL = [
 ]
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / "last" / "model.safetensors")
-
-
 def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
     done = roundround("maxkey", *SMALL, "--temp", "all")
     assert done.code == 0, done.err
@@ -259,7 +255,10 @@ def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround
     whole = shell("maxkey", *options, cwd=here)
     assert whole.code == 0, whole.err
     assert resumed.directory != whole.directory
-    ours, theirs = weights(resumed.directory), weights(whole.directory)
+    ours, theirs = (
+        load_file(resumed.directory / "checkpoints" / "last" / "model.safetensors"),
+        load_file(whole.directory / "checkpoints" / "last" / "model.safetensors"),
+    )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     steps = [json.loads(line)["step"] for line in (resumed.directory / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
@@ -282,7 +281,7 @@ def test_an_interrupt_saves_the_step_it_comes_at(
     assert f"resume with: roundround max-retrieval resume={run}" in done.err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert (run / "checkpoints" / "last").resolve().name == "step-00000005"
-    assert weights(run)
+    assert load_file(run / "checkpoints" / "last" / "model.safetensors")
 
 
 def test_a_normaliser_with_a_window_is_refused(

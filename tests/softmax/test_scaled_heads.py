@@ -57,11 +57,12 @@ def test_ssmax_of_a_part_leaves_the_first_heads_to_the_plain_softmax(name: str) 
     softmax, logits = build(name, scaled_heads=0.75).double(), causal_logits()
     s, b = softmax.s.tolist(), [0.0] * 3 if softmax.b is None else softmax.b.tolist()
 
-    def by_formula(row: np.ndarray, h: int) -> np.ndarray:
-        return scipy.special.softmax(row if h == 0 else row * (s[h - 1] * math.log(len(row)) + b[h - 1]))
-
     found = weights_of(softmax, logits)
-    assert (found - causal_by_row(logits, by_formula)).abs().max() < 1e-12
+    expected = causal_by_row(
+        logits,
+        lambda row, h: scipy.special.softmax(row if h == 0 else row * (s[h - 1] * math.log(len(row)) + b[h - 1])),
+    )
+    assert (found - expected).abs().max() < 1e-12
     assert torch.equal(found[:, 0], weights_of(build("softmax"), logits)[:, 0])
 
 

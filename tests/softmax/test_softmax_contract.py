@@ -34,7 +34,7 @@ from test_softmax import (
     row_counts,
     with_gradients,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from roundround.attention import blocks, tiles
 from roundround.attention.bias import Bias
@@ -174,10 +174,6 @@ def dense(
     return torch.einsum("bhqk,bhkc->bhqc", weights, v)
 
 
-def parameters_of(*modules: nn.Module) -> list[nn.Parameter]:
-    return [parameter for module in modules for parameter in module.parameters()]
-
-
 def all_gradients(out: Tensor, cotangent: Tensor, leaves: list[Any]) -> list[Tensor]:
     """The output, and a gradient for each leaf: zero where the output does not depend on it."""
     grads = torch.autograd.grad((out * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True)
@@ -214,7 +210,12 @@ class Combination:
         return dense(self.softmax, q, k, self.v, self.keys, bias, rows, visible_by_order(self.keys))
 
     def with_gradients(self, out: Tensor) -> list[Tensor]:
-        leaves = [self.q, self.k, self.v, *parameters_of(self.softmax, self.encoding)]
+        leaves = [
+            self.q,
+            self.k,
+            self.v,
+            *[parameter for module in (self.softmax, self.encoding) for parameter in module.parameters()],
+        ]
         return all_gradients(out, self.cotangent, leaves)
 
     def visible(self) -> Tensor:
@@ -231,12 +232,6 @@ class Combination:
         ordered = logits.masked_fill(~self.visible(), -torch.inf).sort(-1, descending=True).values
         margin = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
         return margin.detach().nan_to_num(torch.inf)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows a block at 17 tokens, so that there are several blocks, computed again in the backward pass."""
-    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
 
 
 # -- yaml and class
@@ -392,9 +387,12 @@ def assert_is_the_dense_definition(name: str, encoding_name: str, n_tokens: int,
 
 @every_normaliser
 @every_encoding
-@pytest.mark.usefixtures("small_blocks")
-def test_attention_is_the_dense_definition_gradients_included(name: str, encoding_name: str) -> None:
+def test_attention_is_the_dense_definition_gradients_included(
+    name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attention is `normalise` over one matrix of all logits, in any form, gradients included (softmax/base.py)."""
+    # a few rows a block at 17 tokens, so that there are several blocks, computed again in the backward pass
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
     for padded in (False, True):
         expected = assert_is_the_dense_definition(name, encoding_name, 17, padded=padded)
         assert all(part.any() for part in expected[1:4] if name != "hard"), "gradients to compare"
@@ -402,18 +400,22 @@ def test_attention_is_the_dense_definition_gradients_included(name: str, encodin
 
 @each_kind_of_bias
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.usefixtures("small_blocks")
-def test_one_and_two_tokens_attend_by_the_dense_definition(name: str, encoding_name: str, padded: bool) -> None:
+def test_one_and_two_tokens_attend_by_the_dense_definition(
+    name: str, encoding_name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attention of one and two tokens is `normalise` over all logits (softmax/base.py)."""
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
     for n_tokens in (1, 2):
         assert_is_the_dense_definition(name, encoding_name, n_tokens, padded=padded)
 
 
 @covering("name,encoding_name", NAMES, ENCODINGS)
-@pytest.mark.usefixtures("small_blocks")
 @torch.no_grad()
-def test_attention_in_float32_is_right_to_four_digits(name: str, encoding_name: str) -> None:
+def test_attention_in_float32_is_right_to_four_digits(
+    name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attention in float32 is right to four digits: weights are continuous in the logits (softmax/base.py)."""
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
     for padded in (False, True):
         exact = Combination(name, encoding_name, 17, padded=padded, dtype=torch.float64)
         single = Combination(name, encoding_name, 17, padded=padded, dtype=torch.float32)

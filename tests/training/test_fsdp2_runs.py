@@ -50,14 +50,13 @@ def losses(run: Path, name: str = "loss") -> list[float]:
     return [line[name] for line in lines if name in line]
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return checkpoints.load_weights(checkpoints.find(run, "last"))
-
-
 def assert_same(one: Path, other: Path, rtol: float = 1e-4, atol: float = 1e-6) -> None:
     for name in ("loss", "grad_norm", "held_out_nats_per_token"):
         assert losses(one, name) == pytest.approx(losses(other, name), rel=1e-4)
-    a, b = weights(one), weights(other)
+    a, b = (
+        checkpoints.load_weights(checkpoints.find(one, "last")),
+        checkpoints.load_weights(checkpoints.find(other, "last")),
+    )
     assert a.keys() == b.keys()
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=rtol, atol=atol)
@@ -168,7 +167,9 @@ def test_half_precision_of_shards_is_that_of_one_process(train: Callable[..., Do
     plain, sharded = train(*half), train(*half, "trainer.strategy=fsdp2")
     assert sharded.code == 0, sharded.err
     assert_same(plain.directory, sharded.directory, rtol=0, atol=0)
-    assert {tensor.dtype for tensor in weights(sharded.directory).values()} == {torch.float32}
+    assert {
+        tensor.dtype for tensor in checkpoints.load_weights(checkpoints.find(sharded.directory, "last")).values()
+    } == {torch.float32}
 
 
 @pytest.mark.slow

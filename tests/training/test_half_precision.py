@@ -99,10 +99,11 @@ def test_a_run_whose_every_step_overflows_stops(
 ) -> None:
     step = LanguageModel.training_step
 
-    def poisoned(self: LanguageModel, *args: Any) -> dict[str, torch.Tensor]:
-        return {name: loss * torch.nan for name, loss in step(self, *args).items()}
-
-    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
+    monkeypatch.setattr(
+        LanguageModel,
+        "training_step",
+        lambda self, *args: {name: loss * torch.nan for name, loss in step(self, *args).items()},
+    )
     in_half(init_scale=4.0)
     done = train("trainer.max_steps=12")
     assert done.code == 1

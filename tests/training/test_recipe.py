@@ -40,17 +40,6 @@ def test_a_schedule_has_these_values(name: str, shares: dict[int, float]) -> Non
     assert {step: schedule.factor(step, 650) for step in shares} == pytest.approx(shares, abs=1e-6)
 
 
-def rates_of_transformers(make: Callable[..., Any], **options: Any) -> list[float]:
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler = make(optimizer, num_warmup_steps=8, num_training_steps=72, **options)
-    rates = []
-    for _ in range(72):
-        rates.append(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-    return rates
-
-
 @pytest.mark.parametrize(
     ("schedule", "make", "options"),
     [
@@ -71,7 +60,14 @@ def test_after_the_warm_up_a_schedule_is_that_of_transformers(
     schedule: Callable[..., Schedule], make: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     ours = [schedule().factor(step, 72) for step in range(72)]
-    assert ours[8:] == pytest.approx(rates_of_transformers(make, **options)[8:], abs=1e-12)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = make(optimizer, num_warmup_steps=8, num_training_steps=72, **options)
+    rates = []
+    for _ in range(72):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert ours[8:] == pytest.approx(rates[8:], abs=1e-12)
 
 
 # -- what decays

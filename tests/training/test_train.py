@@ -211,26 +211,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Pat
     return done.directory
 
 
-def stopped_at(here: Path, fast: list[str], signum: int, after_step: int) -> tuple[int, Path]:
-    """Start a run in another process, send the signal once metrics show the step, and wait; (exit code, directory)."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "roundround", "train", *fast, *LONG],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        found = list(here.glob("outputs/train/*/*/metrics.jsonl"))
-        if found and lines_so_far(found[0]) >= after_step:
-            break
-        time.sleep(0.002)
-    process.send_signal(signum)
-    process.communicate(timeout=60)
-    return process.returncode, next(here.glob("outputs/train/*/*"))
-
-
 def lines_so_far(path: Path) -> int:
     steps = [json.loads(line)["step"] for line in path.read_text().splitlines() if line.endswith("}")]
     return max(steps, default=0)
@@ -298,7 +278,23 @@ def test_a_stopped_process_goes_on_bit_for_bit(
     code: int,
     status: str,
 ) -> None:
-    returned, directory = stopped_at(here, fast, signum, after_step=15)
+    # start a run in another process, send the signal once metrics show the step, and wait; (exit code, directory)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roundround", "train", *fast, *LONG],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list(here.glob("outputs/train/*/*/metrics.jsonl"))
+        if found and lines_so_far(found[0]) >= 15:
+            break
+        time.sleep(0.002)
+    process.send_signal(signum)
+    process.communicate(timeout=60)
+    returned, directory = process.returncode, next(here.glob("outputs/train/*/*"))
     assert returned == code
     assert_goes_on(roundround, directory, uninterrupted, status)
 
@@ -454,10 +450,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
     sound = LanguageModel.training_step
 
-    def poisoned(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-        return {name: loss * torch.nan if self.step == 4 else loss for name, loss in sound(self, batch, index).items()}
-
-    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
+    monkeypatch.setattr(
+        LanguageModel,
+        "training_step",
+        lambda self, batch, index: {
+            name: loss * torch.nan if self.step == 4 else loss for name, loss in sound(self, batch, index).items()
+        },
+    )
     done = train("trainer.max_steps=10", "trainer.log_every_n_steps=7", "checkpoint_every=3")
     assert done.code == 1
     assert "the loss is nan" in done.err

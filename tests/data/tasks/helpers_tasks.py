@@ -29,12 +29,9 @@ def task_class(name: str) -> type:
     return get_class(tunables(name)["_target_"])
 
 
-def has_its_own_vocabulary(name: str) -> bool:
-    """Whether an option of data is a task, and none of text: test_text_task.py and test_clrs_text.py test those."""
-    return issubclass(task_class(name), Task) and not issubclass(task_class(name), TextTask)
-
-
-NAMES = sorted(filter(has_its_own_vocabulary, variants("data")))
+# the options of data that are tasks, and none of text: test_text_task.py and test_clrs_text.py test those
+CLASSES = {name: task_class(name) for name in variants("data")}
+NAMES = sorted(name for name, cls in CLASSES.items() if issubclass(cls, Task) and not issubclass(cls, TextTask))
 
 
 def build(name: str, **changes: Any) -> Task:
