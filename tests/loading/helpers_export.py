@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import ROOT
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from roundround.config.build import checked_values
+from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes
 from roundround.loading.export.card import Card
 from roundround.loading.export.folder import ModelToExport, write_folder
@@ -72,16 +72,10 @@ print(json.dumps(facts))
 """
 
 
-def node(group: str, name: str, **overrides: Any) -> DictConfig:
-    config = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml"), overrides)
-    assert isinstance(config, DictConfig)
-    return config
-
-
 def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> ModelToExport:
     """A decoder with random weights, as what a run would export."""
     torch.manual_seed(0)
-    sizes = node("model", "tiny", **(SMALL | SHARP | model))
+    sizes = load_option("model", "tiny", **(SMALL | SHARP | model))
     decoder = build_decoder(sizes, pe, softmax, n_vocab=257).eval()
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():  # nothing may hide at a start of ones or zeros

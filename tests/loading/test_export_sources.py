@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 from conftest import ROOT
-from helpers_export import node
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from roundround.config.options import load_option
 from roundround.loading.export.folder import MODELING
 from roundround.loading.export.modeling import RoundroundForCausalLM
 from roundround.loading.export.sources import flat_file_names, source_files
@@ -112,7 +112,7 @@ VARIANTS = [(family, path.stem) for family in ("pe", "softmax") for path in (ROO
 
 @pytest.mark.parametrize(("family", "name"), sorted(VARIANTS))
 def test_transformers_finds_every_file_of_every_variant(family: str, name: str, tmp_path: Path) -> None:
-    module, _, of = node(family, name)["_target_"].rpartition(".")
+    module, _, of = load_option(family, name)["_target_"].rpartition(".")
     variant = getattr(importlib.import_module(module), of)
     files = sources_of(variant) if family == "pe" else sources_of(ALiBi, variant)
     for file, text in files.items():

@@ -14,11 +14,11 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
+from helpers_pe import wave
 from rounding import rounding
 from test_normalisers import causal_by_row, causal_logits, entmax_by_bisection, weights_of
 from test_softmax import KEYS, SCALE, encoding_of, inputs, layer_bias
 from test_softmax_contract import D_MODEL, all_gradients, attention_shape, build, dense, mask_of, randn
-from torch import Tensor
 
 from roundround.attention.heads import n_last_heads
 from roundround.config.options import load_option
@@ -106,11 +106,6 @@ def test_a_part_of_the_heads_beside_nape_is_the_dense_definition(name: str, mode
 
 
 # -- the authors' code
-
-
-def wave(*sizes: int, step: float) -> Tensor:
-    """sin(step n + 0.3), n the flat index."""
-    return torch.sin(torch.arange(math.prod(sizes), dtype=torch.float64) * step + 0.3).view(sizes)
 
 
 def test_as_entmax_beside_nape_has_the_weights_of_the_authors_code() -> None:

@@ -8,7 +8,6 @@ Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head chann
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -17,8 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, own_variants, variants
-from omegaconf import OmegaConf
+from conftest import ROOT, class_of, own_variants, tunables, variants
 from rounding import rounding
 from test_softmax import (
     D_MODEL,
@@ -69,18 +67,6 @@ def covering(names: str, *values: Iterable[Any]) -> pytest.MarkDecorator:
 # -- building from yaml
 
 
-@functools.cache
-def read(kind: str, name: str) -> Mapping[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.load(variants(kind)[name]))
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
-def class_of(kind: str, name: str) -> Any:
-    module, _, attribute = read(kind, name)["_target_"].rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def attention_shape(**sizes: int) -> AttentionShape:
     usual = {"n_heads": 4, "n_key_heads": 2, "head_dim": 8, "d_model": D_MODEL, "layer": 0, "train_length": 8}
     return AttentionShape(**(usual | sizes))
@@ -88,7 +74,7 @@ def attention_shape(**sizes: int) -> AttentionShape:
 
 def made(kind: str, name: str, shape: AttentionShape, replaced: Mapping[str, Any], noise: float) -> Any:
     """What a yaml describes, its parameters moved, so that those that start at zero count."""
-    values = {key: value for key, value in read(kind, name).items() if key != "_target_"}
+    values = {key: value for key, value in tunables(kind, name).items() if key != "_target_"}
     assert replaced.keys() <= values.keys(), f"{name} has no tunable {replaced.keys() - values.keys()}"
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -250,7 +236,7 @@ def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
     assert shape.name == "shape"
     assert cls.__dict__.get("__final__") is True
     assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-    assert {p.name for p in parameters} | {"_target_"} == read("softmax", name).keys()
+    assert {p.name for p in parameters} | {"_target_"} == tunables("softmax", name).keys()
 
 
 def test_the_kinds_of_normaliser_are_all_there() -> None:
@@ -488,7 +474,7 @@ def mask_of(mode: str) -> Tensor:
     return mask_by_loop(KEYS[mode])
 
 
-TRAINED = [name for name in NAMES if "in_training" in read("softmax", name)]
+TRAINED = [name for name in NAMES if "in_training" in tunables("softmax", name)]
 
 
 @covering(

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Done
+from conftest import Done, saved_weights
 from rounding import rounding
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule
 
@@ -162,7 +160,7 @@ def test_three_steps_are_those_of_the_paper(
     done = train("trainer.max_steps=3", "model.initializer_range=0.2", *optim)
     assert done.code == 0, done.err
     assert len(steps.gradients) == 3
-    trained = load_file(Path(done.directory, "checkpoints", "last", "model.safetensors"))
+    trained = saved_weights(done.directory)
     for name, expected in by_hand(steps).items():
         moved = trained[name].double() - steps.weights[name]
         allowed = rounding(3, float(expected.abs().max()))  # three times a weight is rounded
