@@ -44,12 +44,6 @@ class Unrepeatable(DigitSum):
 """
 
 
-def examples() -> dict[str, str]:
-    """The files that docs/variants.md shows, by their place in the folder."""
-    page = (ROOT / "docs" / "variants.md").read_text()
-    return dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
-
-
 def contract(folder: Path, *args: str) -> tuple[set[str], set[str]]:
     """The tests that pass and those that fail when the contracts run on a folder."""
     options = ["-p", "no:cacheprovider", "-rpf", "--tb=no", "--config-dir", str(folder)]
@@ -87,7 +81,9 @@ def test_every_promise_is_named_on_the_page() -> None:
 
 @pytest.mark.slow
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
-    good = examples()
+    # the files that docs/variants.md shows, by their place in the folder
+    page = (ROOT / "docs" / "variants.md").read_text()
+    good = dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     files = {
         **good,
         "broken.py": BROKEN,

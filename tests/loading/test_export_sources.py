@@ -142,11 +142,6 @@ def test_no_two_files_share_a_name() -> None:
 # -- which lines change
 
 
-def changed_lines(before: str, after: str) -> list[str]:
-    diff = difflib.ndiff(before.splitlines(), after.splitlines())
-    return [line[2:] for line in diff if line[0] in "+-"]
-
-
 def test_only_import_lines_change_in_files_of_roundround() -> None:
     files = sources_of(ALiBi)
     assert len(files) > 10
@@ -154,13 +149,15 @@ def test_only_import_lines_change_in_files_of_roundround() -> None:
         heading, _, rest = text.partition("\n")
         place = heading.split()[1]
         assert heading == f"# {place} of roundround 0.1.0 (Apache-2.0); only its import lines are changed"
-        changed = changed_lines((ROOT / place).read_text(), rest)
+        diff = difflib.ndiff((ROOT / place).read_text().splitlines(), rest.splitlines())
+        changed = [line[2:] for line in diff if line[0] in "+-"]
         assert [line for line in changed if not line.lstrip().startswith("from ")] == [], name
 
 
 def test_a_users_own_file_changes_in_its_imports_alone(mine: None) -> None:
     half = importlib.import_module("mine.half")
-    assert changed_lines(HALF, sources_of(half.Half)["mine_half.py"]) == [
+    diff = difflib.ndiff(HALF.splitlines(), sources_of(half.Half)["mine_half.py"].splitlines())
+    assert [line[2:] for line in diff if line[0] in "+-"] == [
         "from mine.helpers import turning",
         "from roundround.pe import rotary",
         "from . import mine_helpers_turning as turning",
