@@ -99,10 +99,6 @@ def modules(package: Path) -> dict[str, Path]:
     return {".".join(path.parts).removesuffix(".__init__"): file for path, file in found.items()}
 
 
-def imports(path: Path) -> list[Import]:
-    return imports_of(path.read_text(encoding="utf-8"))
-
-
 @functools.cache
 def imports_of(source: str) -> list[Import]:
     return [
@@ -116,7 +112,7 @@ def violations(package: Path) -> list[str]:
     """Every import that the rules forbid, as `module:line imports name: why`."""
     found = []
     for module, path in modules(package).items():
-        for item in imports(path):
+        for item in imports_of(path.read_text(encoding="utf-8")):
             why = forbidden(module.split(".")[0], item)
             if why:
                 found.append(f"{module}:{item.line} imports {item.name}: {why}")
@@ -148,19 +144,15 @@ def eager(package: Path) -> dict[str, set[str]]:
     known = modules(package)
     graph = {}
     for module, path in known.items():
-        graph[module] = {parent for parent in parents(module) if parent in known}
-        for item in imports(path):
+        words = module.split(".")
+        graph[module] = {parent for parent in [".".join(words[:n]) for n in range(1, len(words))] if parent in known}
+        for item in imports_of(path.read_text(encoding="utf-8")):
             if not item.at_import:
                 continue
             name = item.name.removeprefix("roundround.")
             inner = name if name in known else name.rpartition(".")[0]
             graph[module].add(inner if item.library == "roundround" else f":{item.library}")
     return graph
-
-
-def parents(module: str) -> list[str]:
-    words = module.split(".")
-    return [".".join(words[:n]) for n in range(1, len(words))]
 
 
 def reached(graph: dict[str, set[str]], start: str) -> set[str]:
@@ -220,21 +212,19 @@ def test_every_room_stands_on_a_floor() -> None:
     assert {module.split(".")[0] for module in modules(PACKAGE)} | {"pretrained"} - {"__init__"} == {*FLOOR, "__init__"}
 
 
-def arrows(diagram: str) -> dict[str, set[str]]:
-    """What each room points at in a mermaid flowchart."""
-    found: dict[str, set[str]] = {}
-    for start, end in re.findall(r"^ +(\w+)(?:\[.*?\])? (?:-->|-\. .*? \.->) (\w+)", diagram, re.MULTILINE):
-        found.setdefault(start, set()).add(end)
-    return found
-
-
 def test_the_diagram_of_the_rooms_shows_what_they_import() -> None:
-    drawn = arrows((ROOT / "docs" / "architecture.md").read_text())
+    # what each room points at in a mermaid flowchart
+    diagram = (ROOT / "docs" / "architecture.md").read_text()
+    drawn: dict[str, set[str]] = {}
+    for start, end in re.findall(r"^ +(\w+)(?:\[.*?\])? (?:-->|-\. .*? \.->) (\w+)", diagram, re.MULTILINE):
+        drawn.setdefault(start, set()).add(end)
     below = {"__version__", "api"}  # below and above all rooms
     real: dict[str, set[str]] = {}
     for module, path in modules(PACKAGE).items():
         room = module.split(".")[0]
-        real.setdefault(room, set()).update({item.part for item in imports(path) if item.part not in (None, room)})
+        real.setdefault(room, set()).update(
+            {item.part for item in imports_of(path.read_text(encoding="utf-8")) if item.part not in (None, room)}
+        )
     real["command_line"].add("verbs")  # by name
     real["api"] |= real.pop("__init__")
     assert {room: rooms - real[room] for room, rooms in drawn.items() if rooms - real[room]} == {}

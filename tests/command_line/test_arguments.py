@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import Done, assert_refused
@@ -131,10 +132,10 @@ def test_commas_make_a_list_beside_a_conf_folder_of_ones_own(mine: Path) -> None
 
 
 def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
-        raise AssertionError("schema config source must be last")
 
-    monkeypatch.setattr("roundround.command_line.sweeps.compose", broken)
+    monkeypatch.setattr(
+        "roundround.command_line.sweeps.compose", Mock(side_effect=AssertionError("schema config source must be last"))
+    )
     with pytest.raises(AssertionError):
         bracket_lists(["length=128,256"], "eval", None)
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Done, shell
+from conftest import Done, metrics_of, saved_weights, shell
 from omegaconf import OmegaConf
 from rich.console import Console
-from safetensors.torch import load_file
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
@@ -54,10 +53,6 @@ ALL = [
     "entmax15",
     "hard",
 ]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / "last" / "model.safetensors")
 
 
 def test_every_normaliser_in_one_run(roundround: Callable[..., Done]) -> None:
@@ -256,9 +251,9 @@ def test_a_run_killed_at_any_step_goes_on_bit_identically(here: Path, roundround
     whole = shell("maxkey", *options, cwd=here)
     assert whole.code == 0, whole.err
     assert resumed.directory != whole.directory
-    ours, theirs = weights(resumed.directory), weights(whole.directory)
+    ours, theirs = saved_weights(resumed.directory), saved_weights(whole.directory)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    steps = [json.loads(line)["step"] for line in (resumed.directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in metrics_of(resumed.directory)]
     assert steps == sorted(set(steps))
 
 
@@ -279,7 +274,7 @@ def test_an_interrupt_saves_the_step_it_comes_at(
     assert f"resume with: roundround max-retrieval resume={run}" in done.err
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert (run / "checkpoints" / "last").resolve().name == "step-00000005"
-    assert weights(run)
+    assert saved_weights(run)
 
 
 def test_a_normaliser_with_a_window_is_refused(

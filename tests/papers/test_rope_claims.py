@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers_hf import some_tokens, tiny
-from mutations import MUTATIONS
+from mutations import MUTATIONS, mutate
 from torch import Tensor
 
 from roundround.loading.patching.attention import installed
@@ -81,7 +81,7 @@ def test_a_trained_model_answers(name: str, trained: Trained) -> None:
 def test_a_wrong_rotation_is_seen_in_every_layer_of_a_trained_model(
     mutation: str, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    MUTATIONS[mutation](monkeypatch)
+    mutate(monkeypatch, mutation)
     finding = claim_of("rope.equation_3").check_model(trained)
     assert finding is not None
     assert len(finding.comparisons) == 5
@@ -141,8 +141,10 @@ def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> No
     assert (drawn.ours, drawn.published) == (-1, 1)
 
 
-def random_decoder(make_encoding: Any) -> Trained:
-    """A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly."""
+@pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
+@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
+def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
+    # A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly
     torch.manual_seed(0)
     decoder = Decoder(
         n_vocab=16, make_encoding=make_encoding, make_softmax=Softmax, d_model=16, n_layers=2, n_heads=2, n_key_heads=1,
@@ -150,13 +152,7 @@ def random_decoder(make_encoding: Any) -> Trained:
         norm_eps=1e-6, initializer_range=0.02,
     ).requires_grad_(False)  # fmt: skip
     texts = torch.randint(16, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
-    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
-@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
-def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
-    finding = claim_of(name).check_model(random_decoder(make_encoding))
+    finding = claim_of(name).check_model(Trained(ProbedDecoder("random", decoder, None, 0), texts))
     assert finding is not None
     assert finding.verdict == "shown"
 

@@ -13,7 +13,7 @@ import torch
 from conftest import ROOT
 from rounding import rounding
 
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.keys import Keys
 from roundround.papers import constructions, derived
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.softmax import bounds, streaming_entropy, temperature, thm_2_2
@@ -81,11 +81,9 @@ def test_a_statement_fails_when_its_formula_is_broken(breakage: str, monkeypatch
     assert not claim_of(claim).check().holds
 
 
-def ssmax(shape: AttentionShape) -> SSMax:
-    return SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None)
-
-
-@pytest.mark.parametrize("make_softmax", [Hard, ssmax])
+@pytest.mark.parametrize(
+    "make_softmax", [Hard, lambda shape: SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None)]
+)
 def test_theorem_2_2_fails_where_attention_does_not_disperse(
     make_softmax: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

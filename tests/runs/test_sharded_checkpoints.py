@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -160,12 +161,9 @@ def test_no_name_of_a_shard_leads_out_of_the_checkpoint(tmp_path: Path) -> None:
 def save_on_a_full_disk(mesh: DeviceMesh, folder: Path) -> list[str]:
     """What each process is told where the second one has no room, and where there is room again."""
 
-    def full(self: object, *args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     told, write = [], sharded_checkpoints.Writer.write_data
     if dist.get_rank() == 1:
-        sharded_checkpoints.Writer.write_data = full  # type: ignore[method-assign, assignment]
+        sharded_checkpoints.Writer.write_data = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))  # type: ignore[method-assign, assignment]
     try:
         save(mesh, folder, [2])
     except OSError as error:
