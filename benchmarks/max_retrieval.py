@@ -22,9 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
+from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, train
 from roundround.papers.max_retrieval.sets import TrainingSets
-from roundround.papers.max_retrieval.training import train
 from roundround.softmax.softmax import Softmax
 
 WIDTH, CLASSES, BATCH = 128, 10, 128

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from roundround.api import patch as patch
     from roundround.api import probe as probe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", "compare", "load", "patch", "probe"]
 
 

@@ -1,4 +1,4 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: the table of verbs. No torch, no Hydra: --help is instant."""
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant."""
 
 from __future__ import annotations
 
@@ -10,46 +10,9 @@ import typer
 from typer.core import TyperCommand
 
 from roundround import __version__
+from roundround.config.verbs import VERBS, Verb
 from roundround.support.errors import OutputError, UserError, one_line
 
-VERBS = {
-    "prepare": ("roundround.verbs.prepare:prepare", "Tokenise a corpus once, in parallel, into shards."),
-    "train": ("roundround.verbs.train:train", "Train a small language model."),
-    "eval": (
-        "roundround.verbs.evaluate:evaluate",
-        "Perplexity of a model, or right answers to a task, at several lengths.",
-    ),
-    "probe": ("roundround.verbs.probe:probe", "How a model uses the frequencies of its RoPE."),
-    "theory": ("roundround.verbs.theory:theory", "Every statement of the papers as a check that could fail."),
-    "reproduce": ("roundround.verbs.reproduce:reproduce", "The papers' figures and tables, made again and compared."),
-    "compare": ("roundround.verbs.compare:compare", "Runs compared: means over seeds, intervals, paired tests."),
-    "rerun": ("roundround.verbs.rerun:rerun", "A run once more: do its numbers come out the same?"),
-    "export": ("roundround.verbs.export:export", "A trained run as a folder for Hugging Face's transformers."),
-    "max-retrieval": (
-        "roundround.verbs.max_retrieval:max_retrieval",
-        "Max retrieval: attention asked about ever more.",
-    ),
-}
-ALIASES = {"maxkey": "max-retrieval"}
-READERS = {  # verbs that only read runs: their words are runs, and key=value
-    "runs": (
-        "roundround.verbs.runs:runs",
-        "The runs there are, newest first.",
-        "RUN is a folder of runs, or a pattern in quotes; without one, all under outputs=DIR. KEY=VALUE chooses: "
-        "verb=train status=failed,died since=2d pe=p_rope optim.lr=1e-3. Also limit=30 or all, format=table or json.",
-    ),
-    "show": (
-        "roundround.verbs.show:show",
-        "One run on a screen: settings, results, curves, files.",
-        "RUN is a run directory, last, or last~3, the third before it; verb=train and outputs=DIR say among which.",
-    ),
-    "report": (
-        "roundround.verbs.report:report",
-        "One HTML page for a run, written into its directory.",
-        "RUN as for show, a sweep or a pattern: a page for each. open=true shows it in the browser, to=FILE.html "
-        "writes it elsewhere.",
-    ),
-}
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -65,32 +28,25 @@ app = typer.Typer(
 def complete(ctx: typer.Context, incomplete: str) -> list[str]:
     from roundround.command_line.completion import complete_override
 
-    verb = ALIASES.get(str(ctx.info_name), str(ctx.info_name))
-    return complete_override(verb, [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
+    return complete_override(str(ctx.info_name), [*(ctx.params.get("overrides") or []), *ctx.args], incomplete)
 
 
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
 
 
-class Verb(TyperCommand):
+class CommandOfHydra(TyperCommand):
     """A verb's flags are Hydra's, which Typer does not know: they are completed as its overrides are."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         return [item for param in self.get_params(ctx) for item in param.shell_complete(ctx, incomplete)]
 
 
-def add(name: str, verb: str, target: str, help: str) -> None:
-    @app.command(name, cls=Verb, help=help, add_help_option=False, context_settings=EVERYTHING)
+def add(name: str, verb: Verb, help: str) -> None:
+    @app.command(name, cls=CommandOfHydra, help=help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
         from roundround.command_line.launch import dispatch
 
-        raise typer.Exit(dispatch(verb, target, [*(overrides or []), *ctx.args]))
-
-
-for _verb, (_target, _help) in VERBS.items():
-    add(_verb, _verb, _target, _help)
-for _alias, _verb in ALIASES.items():
-    add(_alias, _verb, VERBS[_verb][0], f"The same as {_verb}.")
+        raise typer.Exit(dispatch(verb, [*(overrides or []), *ctx.args]))
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -105,16 +61,21 @@ RunWords = Annotated[
 ]
 
 
-def add_reader(name: str, target: str, help: str, more: str) -> None:
-    @app.command(name, help=f"{help}\n\n{more}", short_help=help)
+def add_reader(verb: Verb) -> None:
+    @app.command(verb.name, help=f"{verb.help}\n\n{verb.more}", short_help=verb.help)
     def command(words: RunWords = None) -> None:
         from roundround.command_line.readers import read
 
-        raise typer.Exit(read(name, target, words or []))
+        raise typer.Exit(read(verb, words or []))
 
 
-for _verb, (_target, _help, _more) in READERS.items():
-    add_reader(_verb, _target, _help, _more)
+for _verb in VERBS:
+    if _verb.config is None:
+        add_reader(_verb)
+    else:
+        add(_verb.name, _verb, _verb.help)
+        for _alias in _verb.aliases:
+            add(_alias, _verb, f"The same as {_verb.name}.")
 
 
 def groups(incomplete: str) -> list[str]:

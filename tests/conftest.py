@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
 import json
@@ -17,6 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
 
 from roundround.config.options import checked_config_dir, options_in, options_of
 from roundround.support.errors import UserError
@@ -74,6 +78,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def variants(group: str) -> dict[str, Path]:
     """The yamls of a group by name, those of --config-dir included."""
     return options_of(group, OWN[0] if OWN else None)
+
+
+def tunables(group: str, name: str) -> dict[str, Any]:
+    """The yaml of a variant as a plain dict, `_target_` included."""
+    node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))
+    assert isinstance(node, dict)
+    return {str(key): value for key, value in node.items()}
+
+
+def class_of(group: str, name: str) -> Any:
+    module, _, attribute = tunables(group, name)["_target_"].rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def own_variants() -> set[str]:
@@ -147,6 +163,15 @@ class Done:
         return found[0]["value"]
 
 
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def saved_weights(run: Path, checkpoint: str = "last") -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / checkpoint / "model.safetensors")
+
+
 def assert_refused(done: Done, *parts: str) -> None:
     """One line on standard error that says what is wrong, exit code 2, and nothing half-written."""
     assert done.code == 2, done
@@ -188,7 +213,7 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
     if request.node.get_closest_marker("pages") is None:
-        monkeypatch.setattr("roundround.command_line.launch.WITH_PAGE", ())
+        monkeypatch.setattr("roundround.command_line.launch.Job.leave_page", lambda job, directory: None)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ DATA = {
 def a_manifest(**changes: Any) -> dict[str, Any]:
     """A finished run of train, with these fields in place of its own."""
     usual = {
-        "roundround": "0.1.0",
+        "roundround": "0.2.0",
         "verb": "train",
         "status": "done",
         "started": "2026-01-03T09:00:00.000000+00:00",

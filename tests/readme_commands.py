@@ -77,18 +77,14 @@ def run(command: Command, folder: Path) -> tuple[int, str]:
     with open(folder / "output.txt", "w+") as output:
         process = subprocess.Popen(shell, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
         if command.is_killed:
-            kill_after_first_checkpoint(process, folder)
+            before = set(folder.glob("outputs/train/*/*/checkpoints/last"))
+            while process.poll() is None:
+                if set(folder.glob("outputs/train/*/*/checkpoints/last")) - before:
+                    process.kill()
+                time.sleep(0.1)
         code = process.wait()
         output.seek(0)
         return code, output.read()
-
-
-def kill_after_first_checkpoint(process: subprocess.Popen[bytes], folder: Path) -> None:
-    before = set(folder.glob("outputs/train/*/*/checkpoints/last"))
-    while process.poll() is None:
-        if set(folder.glob("outputs/train/*/*/checkpoints/last")) - before:
-            process.kill()
-        time.sleep(0.1)
 
 
 def check(command: Command, folder: Path) -> list[str]:

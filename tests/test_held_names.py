@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Done, typed
+from conftest import Done, metrics_of, typed
 from safetensors import safe_open
 
 from roundround.config.options import conf_dir, load_option, options_of
@@ -73,7 +73,7 @@ def test_keys_of_the_files_of_a_run_are_those_that_scripts_read(train: Callable[
     assert sorted(json.loads((run / "checkpoints" / "last" / "state.json").read_text())) == HELD["state.json"]
     assert [record["metric"] for record in records] == HELD["metrics of train"]
     assert {key for record in records for key in record if "." not in key} == set(HELD["keys of records"])
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics_of(run)
     assert {key for line in lines for key in line} >= set(HELD["metrics.jsonl"])
     with safe_open(run / "checkpoints" / "last" / "model.safetensors", "pt") as file:
         assert set(file.keys()) >= set(HELD["tensors"])

@@ -9,12 +9,15 @@ import ast
 import functools
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+
+from roundround.config.verbs import VERBS, Verb
+from roundround.support.imports import import_statements
+from roundround.support.imports import reached as imports_of_imports
 
 PACKAGE = ROOT / "roundround"
 
@@ -58,7 +61,7 @@ ONLY = {  # library: the parts that may import it
     "click": set(),  # Typer has its own
     "jinja2": {"report"},
     "markupsafe": {"report"},
-    "importlib": {"command_line", "papers"},  # verbs and claims, by name
+    "importlib": {"command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it
@@ -96,33 +99,20 @@ def modules(package: Path) -> dict[str, Path]:
     return {".".join(path.parts).removesuffix(".__init__"): file for path, file in found.items()}
 
 
-def imports(path: Path) -> list[Import]:
-    return imports_of(path.read_text(encoding="utf-8"))
-
-
 @functools.cache
 def imports_of(source: str) -> list[Import]:
-    return list(imports_below(ast.parse(source), at_import=True))
-
-
-def imports_below(node: ast.AST, at_import: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        inside = inside or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
-        if isinstance(child, ast.Import):
-            yield from (Import(alias.name, child.lineno, at_import) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            origin = "." * child.level + (child.module or "")
-            yield from (Import(f"{origin}.{alias.name}", child.lineno, at_import) for alias in child.names)
-        else:
-            yield from imports_below(child, at_import and not inside)
+    return [
+        Import(name, statement.node.lineno, statement.at_import)
+        for statement in import_statements(source)
+        for name in statement.names
+    ]
 
 
 def violations(package: Path) -> list[str]:
     """Every import that the rules forbid, as `module:line imports name: why`."""
     found = []
     for module, path in modules(package).items():
-        for item in imports(path):
+        for item in imports_of(path.read_text(encoding="utf-8")):
             why = forbidden(module.split(".")[0], item)
             if why:
                 found.append(f"{module}:{item.line} imports {item.name}: {why}")
@@ -154,8 +144,9 @@ def eager(package: Path) -> dict[str, set[str]]:
     known = modules(package)
     graph = {}
     for module, path in known.items():
-        graph[module] = {parent for parent in parents(module) if parent in known}
-        for item in imports(path):
+        words = module.split(".")
+        graph[module] = {parent for parent in [".".join(words[:n]) for n in range(1, len(words))] if parent in known}
+        for item in imports_of(path.read_text(encoding="utf-8")):
             if not item.at_import:
                 continue
             name = item.name.removeprefix("roundround.")
@@ -164,19 +155,9 @@ def eager(package: Path) -> dict[str, set[str]]:
     return graph
 
 
-def parents(module: str) -> list[str]:
-    words = module.split(".")
-    return [".".join(words[:n]) for n in range(1, len(words))]
-
-
 def reached(graph: dict[str, set[str]], start: str) -> set[str]:
     """Everything that importing `start` imports."""
-    found, ahead = set(), [start]
-    while ahead:
-        for name in graph.get(ahead.pop(), set()) - found:
-            found.add(name)
-            ahead.append(name)
-    return found
+    return set(imports_of_imports(graph.get(start, ()), lambda name: graph.get(name, ())))
 
 
 # -- the rules
@@ -198,13 +179,20 @@ def test_what_only_reads_runs_waits_for_no_torch(start: str) -> None:
     assert {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") in slow} == set()
 
 
+def outside_of(start: str) -> set[str]:
+    """What importing a module imports beside the standard library; "" is the package itself."""
+    return {name for name in reached(eager(PACKAGE), start) if name.removeprefix(":") not in sys.stdlib_module_names}
+
+
 def test_help_waits_for_typer_alone() -> None:
-    outside = {name for name in reached(eager(PACKAGE), "cli") if name.removeprefix(":") not in sys.stdlib_module_names}
-    assert outside - {""} == {
-        ":typer",
-        "support",
-        "support.errors",
-    }  # "" is the package itself, which holds its version
+    assert outside_of("cli") - {""} == {":typer", "support", "support.errors", "config", "config.verbs"}
+
+
+@pytest.mark.parametrize("verb", [verb.config.__module__ for verb in VERBS if verb.config is not None])
+def test_the_entry_of_a_verb_waits_for_the_standard_library_alone(verb: str) -> None:
+    found = outside_of(verb.removeprefix("roundround.")) - {""}
+    allowed = {"support", "support.errors", "config", "config.bounds"}
+    assert {name for name in found if not name.startswith("config.verbs")} <= allowed
 
 
 def test_a_portable_part_reaches_torch_and_nothing_else() -> None:
@@ -224,21 +212,19 @@ def test_every_room_stands_on_a_floor() -> None:
     assert {module.split(".")[0] for module in modules(PACKAGE)} | {"pretrained"} - {"__init__"} == {*FLOOR, "__init__"}
 
 
-def arrows(diagram: str) -> dict[str, set[str]]:
-    """What each room points at in a mermaid flowchart."""
-    found: dict[str, set[str]] = {}
-    for start, end in re.findall(r"^ +(\w+)(?:\[.*?\])? (?:-->|-\. .*? \.->) (\w+)", diagram, re.MULTILINE):
-        found.setdefault(start, set()).add(end)
-    return found
-
-
 def test_the_diagram_of_the_rooms_shows_what_they_import() -> None:
-    drawn = arrows((ROOT / "docs" / "architecture.md").read_text())
+    # what each room points at in a mermaid flowchart
+    diagram = (ROOT / "docs" / "architecture.md").read_text()
+    drawn: dict[str, set[str]] = {}
+    for start, end in re.findall(r"^ +(\w+)(?:\[.*?\])? (?:-->|-\. .*? \.->) (\w+)", diagram, re.MULTILINE):
+        drawn.setdefault(start, set()).add(end)
     below = {"__version__", "api"}  # below and above all rooms
     real: dict[str, set[str]] = {}
     for module, path in modules(PACKAGE).items():
         room = module.split(".")[0]
-        real.setdefault(room, set()).update({item.part for item in imports(path) if item.part not in (None, room)})
+        real.setdefault(room, set()).update(
+            {item.part for item in imports_of(path.read_text(encoding="utf-8")) if item.part not in (None, room)}
+        )
     real["command_line"].add("verbs")  # by name
     real["api"] |= real.pop("__init__")
     assert {room: rooms - real[room] for room, rooms in drawn.items() if rooms - real[room]} == {}
@@ -253,15 +239,12 @@ def test_the_page_about_the_rooms_names_files_that_are_there() -> None:
     assert [name for name in names if not any(file == name or file.endswith(f"/{name}") for file in files)] == []
 
 
-def test_a_verb_names_its_function() -> None:
-    cli = ast.parse((PACKAGE / "cli.py").read_text())
-    tables = [node.value for node in cli.body if isinstance(node, ast.Assign) and node.targets[0].id == "VERBS"]
-    verbs = ast.literal_eval(tables[0])
-    assert {"train", "eval"} <= verbs.keys()
-    for target, _ in verbs.values():
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_what_a_verb_names_is_there(verb: Verb) -> None:
+    assert verb.run.startswith("roundround.verbs.")
+    for target in filter(None, (verb.run, verb.names, verb.page)):
         module, _, function = target.partition(":")
-        assert module.startswith("roundround.verbs.")
-        tree = ast.parse((ROOT / module.replace(".", "/")).with_suffix(".py").read_text())
+        tree = ast.parse(modules(PACKAGE)[module.removeprefix("roundround.")].read_text())
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, target
 
 

@@ -44,12 +44,6 @@ class Unrepeatable(DigitSum):
 """
 
 
-def examples() -> dict[str, str]:
-    """The files that docs/variants.md shows, by their place in the folder."""
-    page = (ROOT / "docs" / "variants.md").read_text()
-    return dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
-
-
 def contract(folder: Path, *args: str) -> tuple[set[str], set[str]]:
     """The tests that pass and those that fail when the contracts run on a folder."""
     options = ["-p", "no:cacheprovider", "-rpf", "--tb=no", "--config-dir", str(folder)]
@@ -65,47 +59,41 @@ def contract(folder: Path, *args: str) -> tuple[set[str], set[str]]:
     return passed, failed
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
 def test_every_promise_is_named_on_the_page() -> None:
     page = " ".join((ROOT / "docs" / "variants.md").read_text().split())
     for path in CONTRACTS[:2]:
         tests = [node for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)]
         asked = [
-            node for node in tests if node.name.startswith("test_") and {"name", "encoding_name"} & arguments(node)
+            node
+            for node in tests
+            if node.name.startswith("test_")
+            and {"name", "encoding_name"} & {argument.arg for argument in node.args.args}
         ]
-        promises = {node.name: ast.get_docstring(node) for node in asked if not is_of_the_package(node)}
+        # whether a test is about the packaged variants alone: their yamls and docstrings
+        promises = {
+            node.name: ast.get_docstring(node)
+            for node in asked
+            if not any(isinstance(mark, ast.Name) and mark.id == "every_packaged" for mark in node.decorator_list)
+        }
         assert [name for name, promise in promises.items() if promise is None] == []
         assert [promise for promise in promises.values() if " ".join(str(promise).split()) not in page] == []
 
 
-def arguments(node: ast.FunctionDef) -> set[str]:
-    return {argument.arg for argument in node.args.args}
-
-
-def is_of_the_package(node: ast.FunctionDef) -> bool:
-    """Whether a test is about the packaged variants alone: their yamls and docstrings."""
-    return any(isinstance(mark, ast.Name) and mark.id == "every_packaged" for mark in node.decorator_list)
-
-
 @pytest.mark.slow
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
-    write(tmp_path, examples())
-    write(
-        tmp_path,
-        {
-            "broken.py": BROKEN,
-            "pe/crooked.yaml": "_target_: broken.Crooked\nstrength: 0.5\n",
-            "softmax/leaky.yaml": "_target_: broken.Leaky\ngain: 1.0\n",
-            "data/unrepeatable.yaml": examples()["data/digit_sum.yaml"].replace(
-                "my_tasks.DigitSum", "broken.Unrepeatable"
-            ),
-        },
-    )
+    # the files that docs/variants.md shows, by their place in the folder
+    page = (ROOT / "docs" / "variants.md").read_text()
+    good = dict(re.findall(r"^```\w+\n# mine/(\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    files = {
+        **good,
+        "broken.py": BROKEN,
+        "pe/crooked.yaml": "_target_: broken.Crooked\nstrength: 0.5\n",
+        "softmax/leaky.yaml": "_target_: broken.Leaky\ngain: 1.0\n",
+        "data/unrepeatable.yaml": good["data/digit_sum.yaml"].replace("my_tasks.DigitSum", "broken.Unrepeatable"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     passed, failed = contract(
         tmp_path, "-k", "block_of_a_bias or length_of_every or is_hidden or not_visible or example"
     )

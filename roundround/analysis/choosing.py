@@ -10,14 +10,14 @@ import glob
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
+from roundround.config.verbs import verb_named
 from roundround.runs.leftovers import MANIFEST
 from roundround.runs.manifest import is_date, time_of
 from roundround.support.errors import UserError, nearest
@@ -29,7 +29,9 @@ HEAD = 4096  # bytes of a manifest in which it says when it started; the fields 
 BEGINNING = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 NOT_RUNS = {"checkpoints", "figures", "variants", "conf", "wandb", "tensorboard"}  # folders inside run directories
 
+OF_RUNS = ("verb", "status", "since")  # filters that ask for no setting
 STATUSES = ("done", "running", "interrupted", "failed", DIED)
+ALIASES = {"max-retrieval": "maxkey"}
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -42,22 +44,20 @@ def directories_of(word: str, outputs: str, *verbs: str | None) -> list[Path]:
     if reference is not None and not os.path.lexists(word):
         return [last(int(reference["before"] or 0), outputs, *verbs)]
     path = home_expanded(word, "the run")
-    if word and os.path.exists(path):
-        found = list(runs_below(path.absolute()))
-    elif glob.has_magic(word):
-        matches = sorted(glob.glob(str(path), recursive=True))
-        found = [run for match in matches for run in runs_below(Path(match).absolute())]
-    else:
+    is_there = word and os.path.exists(path)
+    if not is_there and not glob.has_magic(word):
         raise UserError(f"'{word}' is no folder; give a run directory, a sweep, a pattern in quotes, last or last~3")
+    matches = [str(path)] if is_there else sorted(glob.glob(str(path), recursive=True))
+    found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute()))
     if not found:
         raise UserError(f"{word} holds no run (a folder with a {MANIFEST})")
-    return sorted(dict.fromkeys(found), key=started_at)
+    return sorted(found, key=started_at)
 
 
 def last(before: int, outputs: str, *verbs: str | None) -> Path:
     """The run that started last under `outputs`, or the one so many before it. UserError where there are too few."""
     folder = home_expanded(outputs, "outputs")
-    newest = newest_first(*(folder / verb for verb in verbs if verb)) if any(verbs) else newest_first(folder)
+    newest = newest_first(*([folder / verb for verb in verbs if verb] or [folder]))
     if before < len(newest):
         return newest[before]
     there = f"{len(newest)} run{'s are' if len(newest) != 1 else ' is'} there" if newest else "no run is there"
@@ -70,7 +70,7 @@ def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -
     verbs: as `directories_of` has them.
     """
     if words:
-        found = {directory for word in words for directory in directories_of(word, outputs, *verbs)}
+        found = dict.fromkeys(directory for word in words for directory in directories_of(word, outputs, *verbs))
         return sorted(found, key=started_at, reverse=True)
     folder = home_expanded(outputs, "outputs")
     if not folder.is_dir():
@@ -112,54 +112,46 @@ def started_at(directory: Path) -> datetime:
 # -- filters
 
 
-@dataclass
 class Filters:
-    """What is asked of every run, all of it at once. It notes which settings the runs have, for a misspelt one."""
+    """What is asked of every run, all of it at once; `given` as it is typed: {"verb": "eval", "pe": "rope,nope"}.
 
-    asked: Mapping[str, Callable[[PastRun], bool]]
-    settings: Mapping[str, list[str]]  # key: the values that are taken
-    known: set[str] = field(default_factory=set)
-    unmet: set[str] = field(default_factory=set)
+    A key that is not one of OF_RUNS is a setting. UserError for a status or a time that is none.
+    """
 
-    def __post_init__(self) -> None:
-        self.unmet = set(self.settings)
+    def __init__(self, given: Mapping[str, str]) -> None:
+        texts = {key: text.split(",") for key, text in given.items()}
+        self.settings = {key: some for key, some in texts.items() if key not in OF_RUNS}
+        self.known: set[str] = set()  # settings that the runs have, for a misspelt one
+        self.verbs = [verb_named(verb).name for verb in texts["verb"]] if "verb" in texts else None  # None for all
+        self.statuses = texts.get("status")
+        self.since = time_since(given["since"]) if "since" in given else None
+        for status in self.statuses or ():
+            if status not in STATUSES:
+                raise UserError(f"no status={status}{nearest(status, STATUSES)}")
 
     def take(self, run: PastRun) -> bool:
         """Whether a run is one of those that are meant."""
-        return all(fits(run) for fits in self.asked.values()) and (not self.settings or self.admit(run.settings))
+        return (
+            (self.verbs is None or run.verb in self.verbs)
+            and (self.since is None or run.started >= self.since)
+            and (self.statuses is None or run.status.partition(":")[0] in self.statuses)
+            and (not self.settings or self.admit(run.settings))
+        )
 
     def admit(self, settings: Mapping[str, Any]) -> bool:
         """Whether settings are among those that are meant."""
         self.known |= settings.keys()
-        self.unmet -= settings.keys()
-        return all(key in settings and is_one_of(settings[key], values) for key, values in self.settings.items())
+        return all(
+            key in settings and any(is_same(settings[key], text) for text in texts)
+            for key, texts in self.settings.items()
+        )
 
     def check(self) -> None:
         """Raises UserError for a setting that none of the runs has; to be called when all have been seen."""
-        if self.unmet and self.known:
-            key = min(self.unmet)
-            own = {*self.asked, "verb", "status", "since", *self.known}
-            guess, _, _ = nearest(key, own).partition(" (choices")
-            raise UserError(f"no run has a setting '{key}'{guess if guess.startswith(';') else ''}")
-
-
-def filters_of(given: Mapping[str, str]) -> Filters:
-    """The filters of what is typed. UserError for a status or a time that is none."""
-    asked: dict[str, Callable[[PastRun], bool]] = {}
-    rest = {key: value.split(",") for key, value in given.items()}
-    if "verb" in rest:
-        verbs = [{"maxkey": "max-retrieval"}.get(verb, verb) for verb in rest.pop("verb")]
-        asked["verb"] = lambda run: run.verb in verbs
-    if "since" in rest:
-        since = time_since(",".join(rest.pop("since")))
-        asked["since"] = lambda run: run.started >= since
-    if "status" in rest:
-        statuses = rest.pop("status")
-        for status in statuses:
-            if status not in STATUSES:
-                raise UserError(f"no status={status}{nearest(status, STATUSES)}")
-        asked["status"] = lambda run: run.status.partition(":")[0] in statuses
-    return Filters(asked, rest)
+        unmet = self.settings.keys() - self.known
+        if unmet and self.known:
+            guess, _, _ = nearest(min(unmet), {*OF_RUNS, *self.known}).partition(" (choices")
+            raise UserError(f"no run has a setting '{min(unmet)}'{guess if guess.startswith(';') else ''}")
 
 
 def time_since(text: str) -> datetime:
@@ -171,10 +163,6 @@ def time_since(text: str) -> datetime:
     if is_date(text):
         return time_of(text)
     raise UserError(f"since={text}: give 30m, 12h, 2d, 1w, or a date such as 2026-01-31")
-
-
-def is_one_of(value: Any, wanted: Iterable[str]) -> bool:
-    return any(is_same(value, text) for text in wanted)
 
 
 def is_same(value: Any, text: str) -> bool:

@@ -6,19 +6,19 @@ with differences to a baseline paired by seed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from roundround.analysis.comparison import Baseline, Comparison, Group, Row, choices, order, values_of, varying
-from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
-from roundround.analysis.load import LongTable, load
-from roundround.analysis.quality import rank
+from roundround.analysis.intervals import Array, half_width, holm, mean_of, paired_p
+from roundround.analysis.load import LongTable, Trial, load
+from roundround.analysis.past_run import rank
 from roundround.analysis.remarks import remarks_of
 from roundround.support.errors import UserError, nearest
 
@@ -65,8 +65,7 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
             raise UserError(f"metric={metric} was not measured{nearest(metric, measured)}")
     chosen = baseline_of(baseline, groups)
     partner = {} if chosen is None else partners(chosen, groups)
-    shown = numbers[numbers["metric"].isin(metrics)] if metrics else numbers
-    rows = rows_of(shown, groups, partner)
+    rows = rows_of(numbers[numbers["metric"].isin(metrics)] if metrics else numbers, groups, partner)
     correct(rows, groups, table.not_finite)
     return Comparison(values_of(groups), groups, numbers, list(rows.values()), chosen, skipped=table.skipped)
 
@@ -79,47 +78,41 @@ def grouped(numbers: DataFrame) -> tuple[list[Group], DataFrame]:
 
     A cell is a verb, a metric and its coordinates. Of trials of one setting and seed the one that started last counts.
     """
-    by_verb: dict[str | None, list[Any]] = {}
-    for trial in numbers["trial"].unique():
-        by_verb.setdefault(trial.verb, []).append(trial)
-    groups = [group for trials in by_verb.values() for group in groups_of(trials)]
+    trials = list(numbers["trial"].unique())
+    verbs = list(dict.fromkeys(trial.verb for trial in trials))
+    groups = [group for verb in verbs for group in groups_of([trial for trial in trials if trial.verb == verb])]
     group_of = {trial: n for n, group in enumerate(groups) for trial in group.trials}
     by_start = sorted(group_of, key=lambda trial: (trial.started is not None, trial.started))
-    started = {trial: n for n, trial in enumerate(by_start)}
-    seeds = Series([trial.seed for trial in numbers["trial"]], dtype=object)  # integers stay such beside what is none
+    seeds = {seed: n for n, seed in enumerate(sorted({trial.seed for trial in trials}, key=order))}
+    trial = numbers["trial"]
     numbers = numbers.assign(
-        group=numbers["trial"].map(group_of), seed=seeds, started=numbers["trial"].map(started)
-    ).sort_values(["group", "started"], kind="stable")
-    verbs = list(by_verb)
-    cells = list(
-        zip((groups[n].verb for n in numbers["group"]), numbers["metric"], numbers["coordinates"], strict=True)
-    )
+        group=trial.map(group_of),
+        seed=np.array([one.seed for one in trial], dtype=object),  # integers stay such beside what is none
+        nth_seed=[seeds[one.seed] for one in trial],
+        nth_start=trial.map({one: n for n, one in enumerate(by_start)}),
+    ).sort_values(["group", "nth_start"], kind="stable")
+    measured = zip(numbers["trial"], numbers["metric"], numbers["coordinates"], strict=True)
+    cells = [(one.verb, metric, coordinates) for one, metric, coordinates in measured]
     first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
-    def place_in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
+    def in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
         """The most telling metrics first, coordinates in order."""
         verb, metric, coordinates = cell
         in_order = [(key, order(value)) for key, value in coordinates]
         return verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates), in_order
 
-    position = {cell: n for n, cell in enumerate(sorted(set(cells), key=place_in_table))}
-    numbers["cell"] = [position[cell] for cell in cells]
-
-    same = ["cell", "group", "seed"]
-    again = numbers[numbers.duplicated(same, keep=False)]
-    earlier = again.groupby(same, sort=False, dropna=False)[["trial", "value"]].shift()
-    differs = earlier["value"].notna() & (earlier["value"] != again["value"])
-    pairs = zip(again["group"][differs], earlier["trial"][differs], again["trial"][differs], strict=True)
-    for group, before, after in dict.fromkeys(pairs):
+    nth_cell = {cell: n for n, cell in enumerate(sorted(set(cells), key=in_table))}
+    numbers["cell"] = [nth_cell[cell] for cell in cells]
+    same = ["cell", "group", "nth_seed"]
+    earlier = numbers.groupby(same, sort=False)[["trial", "value"]].shift()
+    differs = earlier["value"].notna() & (earlier["value"] != numbers["value"])
+    again = zip(numbers["group"][differs], earlier["trial"][differs], numbers["trial"][differs], strict=True)
+    for group, before, after in dict.fromkeys(again):
         groups[group].replaced.append((before, after))
-    numbers = numbers.drop_duplicates(same, keep="last")
-    place = {seed: n for n, seed in enumerate(sorted(set(numbers["seed"]), key=order))}
-    return groups, numbers.sort_values(
-        same, key=lambda column: column.map(place.__getitem__) if column.name == "seed" else column, ignore_index=True
-    )
+    return groups, numbers.drop_duplicates(same, keep="last").sort_values(same, ignore_index=True)
 
 
-def groups_of(trials: Sequence[Any]) -> list[Group]:
+def groups_of(trials: Sequence[Trial]) -> list[Group]:
     """The groups of the trials of one verb, in the order of the values of their settings."""
     keys, _ = varying(trials)
     groups: dict[tuple[Any, ...], Group] = {}
@@ -141,10 +134,9 @@ def baseline_of(given: Sequence[str], groups: Sequence[Group]) -> Baseline | Non
     if list(given) == ["none"]:
         return None
     if not given:
-        vary = {key for group in groups for key in group.settings}
-        plain = {key: value for key, value in PLAIN.items() if key in vary}
-        taken = Baseline(plain, taken=True)
-        return taken if plain and any(map(taken.is_met, groups)) else None
+        vary = values_of(groups)
+        taken = Baseline({key: value for key, value in PLAIN.items() if key in vary}, taken=True)
+        return taken if taken.wanted and any(map(taken.is_met, groups)) else None
     wanted: dict[str, str] = {}
     for word in given:
         key, equals, value = word.partition("=")
@@ -164,21 +156,17 @@ def partners(baseline: Baseline, groups: Sequence[Group]) -> dict[int, int]:
 
     What belongs to a replaced node, as pe.theta to pe, need not be equal. UserError where several do.
     """
-    free = {key.partition(".")[0] for key in baseline.wanted if "." not in key} | {*baseline.wanted}
-    met = [n for n, group in enumerate(groups) if baseline.is_met(group)]
+    free = {*baseline.wanted}
+    others = [
+        (group.verb, *((k, v) for k, v in group.settings.items() if not {k, k.partition(".")[0]} & free))
+        for group in groups
+    ]
     found = {}
-    for n, group in enumerate(groups):
-        own = [key for key in group.settings if key not in free and key.partition(".")[0] not in free]
-        alike = [
-            other
-            for other in met
-            if groups[other].verb == group.verb
-            and all(groups[other].settings[key] == group.settings[key] for key in own)
-        ]
+    for n, rest in enumerate(others):
+        alike = [m for m, other in enumerate(others) if other == rest and baseline.is_met(groups[m])]
         if len(alike) > 1:
-            several = [groups[other] for other in alike]
-            values = values_of(several).items()
-            differ = [key for key, some in values if len(some) > 1 and key not in baseline.wanted]
+            several = [groups[m] for m in alike]
+            differ = [key for key, some in values_of(several).items() if len(some) > 1 and key not in free]
             raise UserError(
                 f"baseline={baseline} is {len(several)} settings, such as {several[0].name} and {several[1].name}; "
                 f"give {' and '.join(differ)} too: baseline=[{','.join(baseline.words)},{differ[0]}=...]"
@@ -191,58 +179,48 @@ def partners(baseline: Baseline, groups: Sequence[Group]) -> dict[int, int]:
 # -- statistics
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, int]) -> dict[tuple[int, int], Row]:
     """A row for each cell and group, in order: the mean over seeds, and the difference to the partner of the group."""
     rows = {}
-    for some, n_seeds in by_n_seeds(numbers):
-        values_RS = some["value"].to_numpy().reshape(-1, n_seeds)
-        seeds = some["seed"].to_numpy().reshape(-1, n_seeds).tolist()
-        means, halves = mean_of(values_RS.T), half_width(values_RS.T)
-        firsts = some.iloc[::n_seeds][["cell", "group", "metric", "coordinates"]].itertuples(index=False)
-        for n, (cell, group, metric, coordinates) in enumerate(firsts):
+    for firsts, (values_SR, seeds_SR) in by_n_seeds(numbers, "value", "seed"):
+        places = firsts[["cell", "group", "metric", "coordinates"]].itertuples(index=False)
+        measured = zip(seeds_SR.T.tolist(), values_SR.T.tolist(), interval_of(values_SR), strict=True)
+        for (cell, group, metric, coordinates), (seeds, values, interval) in zip(places, measured, strict=True):
             other = groups[partner[group]] if group in partner else None
-            low, high = bounds(means[n], halves[n])
-            rows[cell, group] = Row(
-                metric,
-                dict(coordinates),
-                groups[group],
-                seeds[n],
-                values_RS[n].tolist(),
-                other,
-                float(means[n]),
-                low,
-                high,
-            )
+            rows[cell, group] = Row(metric, dict(coordinates), groups[group], seeds, values, other, *interval)
     mine = numbers[numbers["group"].isin(partner)]
-    pairs = mine.assign(baseline=[partner[group] for group in mine["group"]]).merge(
-        numbers, left_on=["cell", "baseline", "seed"], right_on=["cell", "group", "seed"], suffixes=("", "_of_baseline")
+    pairs = mine.assign(partner=[partner[group] for group in mine["group"]]).merge(
+        numbers,
+        left_on=["cell", "partner", "nth_seed"],
+        right_on=["cell", "group", "nth_seed"],
+        suffixes=("", "_there"),
     )
-    for some, n_seeds in by_n_seeds(pairs):
-        mine_RS, theirs_RS = (some[name].to_numpy().reshape(-1, n_seeds) for name in ("value", "value_of_baseline"))
-        with np.errstate(over="ignore", invalid="ignore"):
-            difference_RS = mine_RS - theirs_RS
-            means, halves = mean_of(difference_RS.T), half_width(difference_RS.T)
-        p, is_bound = paired_p(mine_RS.T, theirs_RS.T)
-        for n, (cell, group) in enumerate(some.iloc[::n_seeds][["cell", "group"]].itertuples(index=False)):
+    for firsts, (mine_SR, theirs_SR) in by_n_seeds(pairs, "value", "value_there"):
+        intervals = interval_of(mine_SR - theirs_SR)
+        p, is_bound = paired_p(mine_SR, theirs_SR)
+        for n, (cell, group) in enumerate(firsts[["cell", "group"]].itertuples(index=False)):
             row = rows[cell, group]
-            row.pairs = list(zip(mine_RS[n].tolist(), theirs_RS[n].tolist(), strict=True))
-            row.difference = float(means[n]) if np.isfinite(means[n]) else None
-            row.difference_low, row.difference_high = bounds(means[n], halves[n])
+            row.pairs = list(zip(mine_SR[:, n].tolist(), theirs_SR[:, n].tolist(), strict=True))
+            row.difference, row.difference_low, row.difference_high = intervals[n]
             row.p, row.p_is_bound = None if np.isnan(p[n]) else float(p[n]), bool(is_bound[n])
     return dict(sorted(rows.items()))
 
 
-def by_n_seeds(numbers: DataFrame) -> Iterator[tuple[DataFrame, int]]:
-    """The numbers of the cells and groups that have equally many seeds."""
+def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, list[Any]]]:
+    """For the cells and groups with equally many seeds: the first row of each, [R], and some columns, each [S, R]."""
     n_seeds = numbers.groupby(["cell", "group"])["value"].transform("size")
     for n, some in numbers.groupby(n_seeds):
-        yield some, int(n)
+        yield some.iloc[:: int(n)], [some[name].to_numpy().reshape(-1, int(n)).T for name in columns]
 
 
-def bounds(mean: float, half: float) -> tuple[float, float] | tuple[None, None]:
-    """The ends of an interval; None where there is none, or where an end is larger than every float."""
-    low, high = float(mean) - float(half), float(mean) + float(half)
-    return (low, high) if math.isfinite(high - low) else (None, None)
+def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
+    """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
+    means, halves = mean_of(values_SR), half_width(values_SR)
+    low, high = means - halves, means + halves
+    is_bounded = np.isfinite(high - low)
+    found = (np.isfinite(means), means), (is_bounded, low), (is_bounded, high)
+    return list(zip(*(np.where(there, number, None).tolist() for there, number in found), strict=True))
 
 
 def correct(
@@ -253,16 +231,11 @@ def correct(
     Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
     no row therefore (not_finite: the runs with such a number, by metric): what came out does not make a family smaller.
     """
-    for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=lambda key: key[0]):
+    for cell, keys in groupby((key for key in rows if rows[key].baseline is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
-        odd = set(not_finite.get(family[0].metric, ()))
-        lost = [
-            group
-            for n, group in enumerate(groups)
-            if group.verb == family[0].verb
-            and (cell, n) not in rows
-            and any(trial.origin in odd for trial in group.trials)
-        ]
-        corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * len(lost))
+        verb, odd = family[0].verb, {*not_finite.get(family[0].metric, ())}
+        without = [group for n, group in enumerate(groups) if group.verb == verb and (cell, n) not in rows]
+        n_lost = sum(any(trial.origin in odd for trial in group.trials) for group in without)
+        corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * n_lost)
         for row, p in zip(family, corrected, strict=False):
             row.p_holm = None if np.isnan(p) else p

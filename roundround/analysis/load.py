@@ -27,27 +27,22 @@ from typing import Any
 
 from pandas import DataFrame
 
-from roundround.analysis.choosing import directories_of_all, filters_of, is_one_of, runs_in
+from roundround.analysis.choosing import OF_RUNS, Filters, directories_of_all, is_same, runs_in
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
+from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
 from roundround.runs.identity import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
 
 Coordinates = tuple[tuple[str, Any], ...]
 
-COMPARED = ("train", "eval", "probe", "max-retrieval")  # verbs that measure a model
 COORDINATES = ("length", "n", "task", "texts")  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
-# keys of a config, with all below them, that change no number, or that a record says better
-NOT_SETTINGS = {
-    *("run", "resume", "outputs", "logger", "trust", "device", "hydra", "seed", "seeds", "experiment", "compile"),
-    *("table", "batch_tokens", "checkpoint_every", "normalisers", "evaluate", "test_sizes", "dispersion", "rows"),
-    *("entropy", "trainer.accelerator", "trainer.devices", "trainer.log_every_n_steps", "trainer.strategy", "bos"),
-    *("trainer.peak_flops", "log_every", "prompt", *COORDINATES),
-}
+# keys that change no number of a model, or that a record says better; the last ones may be typed and are in no config
+NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
 # of a record: what says how it was measured, and what was found beside the number
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
 NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
@@ -88,14 +83,18 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     """The numbers of finished runs and of files, as far as they pass the filters. UserError where there is none."""
     files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
-    filters = filters_of({key: text for key, text in where.items() if key not in COORDINATES})
+    filters = Filters({key: text for key, text in where.items() if key not in COORDINATES})
     numbers: list[Number] = []
     table = LongTable(DataFrame())
-    directories = directories_of_all(others, outputs, *COMPARED) if others or not files else []
+    directories = (
+        directories_of_all(others, outputs, *(verb.name for verb in VERBS if verb.measures))
+        if others or not files
+        else []
+    )
     numbers += numbers_of_runs(runs_in(directories, filters, table.skipped), table)
     for file in files:
-        if filters.asked:
-            raise UserError(f"{min(filters.asked)}= chooses among runs, and {file} holds none")
+        if asked := where.keys() & {*OF_RUNS}:
+            raise UserError(f"{min(asked)}= chooses among runs, and {file} holds none")
         numbers += [number for number in numbers_of_file(file) if filters.admit(number[0].settings)]
     filters.check()
     for key, text in where.items():
@@ -115,7 +114,9 @@ def frame_of(numbers: Iterable[Number]) -> DataFrame:
 def taken_at(numbers: list[Number], key: str, wanted: Sequence[str]) -> list[Number]:
     """The numbers that were taken at these values of a coordinate. UserError where none was."""
     values = [dict(coordinates).get(key) for _, _, coordinates, _ in numbers]
-    kept = [number for number, value in zip(numbers, values, strict=True) if is_one_of(value, wanted)]
+    kept = [
+        number for number, value in zip(numbers, values, strict=True) if any(is_same(value, text) for text in wanted)
+    ]
     if not kept:
         measured = {str(value) for value in values if value is not None}
         raise UserError(f"nothing was measured at {key}={','.join(wanted)}{nearest(','.join(wanted), measured)}")
@@ -129,7 +130,7 @@ def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Numbe
     """The numbers of finished runs that measure a model; the table is told of the others."""
     others: Counter[str] = Counter()
     for run in runs:
-        if run.verb not in COMPARED:
+        if not verb_named(run.verb).measures:
             others[run.verb] += 1
         elif run.status != "done":
             table.skipped.append((str(run.directory), run.status))
@@ -198,9 +199,7 @@ def as_cell(value: Any) -> Any:
 
 
 def is_setting(key: str) -> bool:
-    if key.partition(".")[0] in NOT_SETTINGS or key in NOT_SETTINGS or "/" in key or "@" in key:
-        return False
-    return not key.endswith(("._target_", ".kind"))
+    return not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:

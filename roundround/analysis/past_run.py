@@ -1,17 +1,18 @@
-"""A run that lies in a directory: its manifest, its results and its metrics. Reads, never writes.
+"""A run that lies in a directory: its manifest, its results and its metrics, and which of these say how good it is.
 
-Tested by tests/analysis/test_filters.py and tests/analysis/test_runs_and_show.py.
+Reads, never writes. Tested by tests/analysis/test_filters.py, test_runs_and_show.py and test_compare_tasks.py.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from roundround.support.files import parse_json, read_text
 
 SIZES = ("length", "n")  # of a record: where a number was taken, along an axis
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory
+LOWER = {"perplexity", "loss", "nats", "error", "bits"}  # words in names of metrics that are better when lower
+HIGHER = {"accuracy", "acc", "f1", "match", "bleu"}
+SHARES = {"accuracy", "acc", "match", "rate"}  # of what was asked: from 0 to 1
+# of several that say the same
+FIRST = ("perplexity", "exact_match", "output_match", "accuracy", "token_accuracy", "nats_per_token", "nats_per_byte")
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,9 @@ class PastRun:
         trained = self.measured
         if trained is None:
             return own
-        said = {key: value for key, value in own.items() if value is not None}
-        replaced = {key.partition(".")[0] for key in said if "." in key}
-        return {key: v for key, v in trained.settings.items() if key.partition(".")[0] not in replaced} | said
+        own = {key: value for key, value in own.items() if value is not None}
+        replaced = {key.partition(".")[0] for key in own if "." in key}
+        return {key: v for key, v in trained.settings.items() if key.partition(".")[0] not in replaced} | own
 
     @property
     def choices(self) -> dict[str, str]:
@@ -114,11 +120,14 @@ class PastRun:
         source = self.manifest.get("run")
         if source is None:
             return None
-        for directory in places_of(Path(source), self.directory):
+        recorded, seed = Path(source), self.manifest["seed"]
+        ends = [recorded.parts[-n_words:] for n_words in range(len(recorded.parts) - 1, 1, -1)]
+        moved = (folder.joinpath(*end) for end in ends for folder in self.directory.parents)
+        for directory in chain([recorded], (path for path in moved if (path / MANIFEST).is_file())):
             with suppress(UserError):
                 found = past_run(directory)
-                made_one = found.manifest.get("run") is None
-                if made_one and (directory == Path(source) or self.manifest["seed"] in (None, found.manifest["seed"])):
+                is_the_one = directory == recorded or seed in (None, found.manifest["seed"])
+                if is_the_one and found.manifest.get("run") is None:
                     return found
         return None
 
@@ -164,16 +173,6 @@ def past_run(directory: Path) -> PastRun:
     return PastRun(directory, read_manifest(directory))
 
 
-def places_of(recorded: Path, beside: Path) -> Iterator[Path]:
-    """Where a run that is recorded by its path may lie: there, or where the folder of it and of `beside` is now."""
-    yield recorded
-    for n_words in range(len(recorded.parts) - 1, 1, -1):
-        for folder in beside.parents:
-            moved = folder.joinpath(*recorded.parts[-n_words:])
-            if moved != recorded and (moved / MANIFEST).is_file():
-                yield moved
-
-
 def is_held(directory: Path) -> bool:
     """Whether a living process writes there."""
     path = directory / LOCK
@@ -196,3 +195,28 @@ def is_record(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# -- what a metric says, by the words in its name
+
+
+def direction(metric: str) -> int:
+    """-1 where lower is better, 1 where higher is, 0 where neither is known."""
+    words = words_of(metric)
+    if "share" in words:
+        return 0
+    return -1 if words & LOWER else 1 if words & HIGHER else 0
+
+
+def is_share(metric: str) -> bool:
+    """Whether the number is a share of what was asked."""
+    return bool(words_of(metric) & SHARES)
+
+
+def words_of(metric: str) -> set[str]:
+    return set(re.split("[/ _]", metric.lower()))
+
+
+def rank(metric: str) -> int:
+    """Where a metric stands in tables: the most telling first."""
+    return FIRST.index(metric) if metric in FIRST else len(FIRST) + (direction(metric) == 0)

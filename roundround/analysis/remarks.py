@@ -12,7 +12,7 @@ from pandas import DataFrame
 
 from roundround.analysis.comparison import Comparison, Group, choices, format_setting, format_settings, order, varying
 from roundround.analysis.intervals import error_widths
-from roundround.analysis.quality import direction
+from roundround.analysis.past_run import direction
 
 NAMED = 3  # of many
 ENOUGH = 3  # seeds

@@ -1,28 +1,165 @@
-"""How a run is repeated from its manifest alone, which may be anybody's, and whether its numbers came out the same."""
+"""A run and the program as it is now: what has changed, how the run is repeated, whether its numbers came out the same.
+
+A run is repeated from its manifest alone, which may be anybody's.
+
+Tested by tests/analysis/test_rerun.py, test_planned.py, test_repetition.py and test_runs_and_show.py.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from roundround.analysis.past_run import PastRun, is_number
-from roundround.analysis.then_and_now import NO_RESULT
-from roundround.config.options import config_name
-from roundround.config.recorded import overridden
-from roundround.runs.leftovers import MANIFEST, RESULTS
-from roundround.support.errors import UserError
+from omegaconf import OmegaConf, open_dict
 
-REPEATABLE = ("train", "eval", "probe", "max-retrieval", "theory")
-LOOKS_AT_RUNS = {"eval", "probe", "max-retrieval", "theory"}
+from roundround import __version__
+from roundround.analysis.past_run import PastRun, is_number
+from roundround.config.composition import compose, usual_config
+from roundround.config.options import config_name
+from roundround.config.recorded import as_dict, flat, overridden, own_options
+from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
+from roundround.config.verbs.probe import SubjectConfig
+from roundround.runs.leftovers import MANIFEST, RESULTS
+from roundround.runs.provenance import git_state, versions
+from roundround.support.errors import UserError, printable
+
+NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
 EQUAL, CLOSE, DIFFERENT, MISSING = VERDICTS = ("equal", "close", "different", "missing")
 TIMING = re.compile(r"(^|_)(seconds?|minutes|hours|milliseconds|ms|speed|per_second|memory)(_|$)")
 OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may differ
+ABSENT = "not there"
+
+
+# -- what has changed
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting of a run: its key, its value, and the default that it replaces."""
+
+    key: str
+    value: Any
+    default: Any
+
+
+def changed_settings(run: PastRun) -> list[Change] | None:
+    """What a run's config says that the defaults of its verb do not.
+
+    Options of groups first, then the values that are not those of these options. None where today's program lacks the
+    verb or an option, so that nothing can be compared.
+    """
+    usual = usual_config(run.verb, {})
+    if usual is None:
+        return None
+    options = [Change(group, option, usual[1].get(group)) for group, option in own_options(run.manifest).items()]
+    options = [change for change in options if change.value != change.default and not change.key.startswith("hydra/")]
+    chosen = usual_config(run.verb, {change.key: change.value for change in options})
+    if chosen is None:
+        return None
+    own, default = flat(run.manifest["config"]), flat(chosen[0])
+    values = [Change(key, value, default.get(key)) for key, value in own.items() if key not in ("outputs", "resume")]
+    return options + [change for change in values if change.value != change.default]
+
+
+def code_changes(directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """A line where the code is not that of the run: its commit, or what was not committed then or is not now."""
+    kept, (state, patch) = directory / "code.patch", git_state()
+    patch_then = kept.read_bytes() if kept.is_file() else None
+    then, now = (manifest["roundround"], manifest.get("git"), patch_then), (__version__, state, patch)
+    same = [(v if g is None else g.get("commit"), p) for v, g, p in (then, now)]
+    if same[0] != same[1]:
+        yield f"the code is another: {format_code(*then)} then, {format_code(*now)} now"
+
+
+def format_code(version: str, git: Mapping[str, Any] | None, patch: bytes | None) -> str:
+    """Code in words: its commit, or the version where there is no repository, and the size of what is not committed."""
+    own = [] if patch is None else patch.splitlines()
+    n_lines = sum(line[:1] in (b"+", b"-") and line[:4] not in (b"+++ ", b"--- ") for line in own)
+    known = f"roundround {version}" if git is None else f"commit {str(git.get('commit'))[:12]}"
+    return f"{known} and {n_lines} lines that are not committed" if n_lines else known
+
+
+def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Iterator[str]:
+    """Packages of another version, and another device."""
+    before, now = manifest.get("versions", {}), versions()
+    other = [f"{name} {old} then, {now.get(name)} now" for name, old in before.items() if old != now.get(name)]
+    if other:
+        yield f"other versions: {'; '.join(other)}"
+    if device is not None and manifest.get("device") not in (None, device):
+        yield f"another device: {manifest['device']} then, {device} now"
+
+
+def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """A line for each value of a config, by its dotted key, that is not what it was."""
+    before, after = (flat({k: v for k, v in config.items() if k not in keys_of(WHERE)}) for config in (then, now))
+    values = {key: (before.get(key, ABSENT), after.get(key, ABSENT)) for key in sorted(before.keys() | after.keys())}
+    return [
+        f"the config is another: {key} was {printable(str(was), 80)} and is {printable(str(value), 80)}"
+        for key, (was, value) in values.items()
+        if was != value
+    ]
+
+
+# -- the config that a verb would record, before it runs
+
+
+def planned_config(
+    verb: str,
+    overrides: Sequence[str],
+    outputs: str,
+    config_dir: str | None,
+    check: Callable[[dict[str, Any]], None] = lambda composed: None,
+) -> dict[str, Any]:
+    """What `roundround VERB OVERRIDE ...` would record as its config; of max-retrieval where no `run` is given.
+
+    `check` is shown what was composed before any class that it names is imported.
+    """
+    # loading imports torch, which `roundround show` does not wait for
+    from roundround.loading.models import give_default_data
+    from roundround.loading.start import starting_point
+    from roundround.loading.subject import settle_model_and_data
+    from roundround.runs.run import Invocation
+
+    cfg = compose(config_name(verb), list(overrides), config_dir)
+    choices = dict(cfg.hydra.runtime.choices)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    OmegaConf.update(cfg, "outputs", outputs)
+    invocation = Invocation(verb=verb, directory=Path(), overrides=list(overrides), choices=choices)
+    check(as_dict(cfg))
+    if issubclass(verb_named(verb).config or object, SubjectConfig):
+        settle_model_and_data(cfg, invocation)
+    if verb == "eval":
+        give_default_data(cfg, otherwise="pydoc")
+    if verb == "train":
+        cfg, _ = starting_point(cfg, invocation)
+    return as_dict(cfg)
+
+
+def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether a run was made from the config that is planned, as far as its numbers depend on it.
+
+    A key that the program did not have yet when the run was made stood at what is its default today.
+    """
+    then, now = of_numbers(manifest["config"]), of_numbers(planned)
+    new = now.keys() - then.keys()
+    if then != {key: now[key] for key in now.keys() & then.keys()}:
+        return False
+    usual = usual_config(manifest["verb"], own_options(manifest)) if new else None
+    defaults = {} if usual is None else of_numbers(usual[0])
+    return all(key in defaults and now[key] == defaults[key] for key in new)
+
+
+def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that numbers depend on, by dotted key, as they are read again from a manifest."""
+    return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
 
 
 # -- what is typed again
@@ -30,8 +167,9 @@ OF_ONE_RUN = {"run", "step"}  # fields of a record in which a repetition may dif
 
 def check_repeatable(run: PastRun) -> None:
     """Raises UserError for a run that has nothing to be compared with."""
-    if run.verb not in REPEATABLE:
-        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {', '.join(REPEATABLE)} (verb=train)")
+    if not verb_named(run.verb).repeats:
+        repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
+        raise UserError(f"{run.directory} is a run of {run.verb}; rerun repeats {repeatable} (verb=train)")
     if run.status != "done":
         raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be compared with")
     if not run.results():
@@ -49,10 +187,10 @@ def overrides_of(run: PastRun) -> list[str]:
         group = key.partition(".")[0]
         if word.startswith("-") or not group or group == "hydra":
             raise UserError(f"{run.directory / MANIFEST} has an override '{word}', which rerun does not take")
-        if group not in NO_RESULT:
+        if group not in keys_of(WHERE):
             kept.append(word)
     source = run.manifest.get("run")
-    if source is None or run.verb not in LOOKS_AT_RUNS:
+    if source is None or "run" not in verb_named(run.verb).keys:
         return kept
     if not (Path(source) / MANIFEST).is_file():
         raise UserError(f"{run.directory} looked at the run in {source}, which is not there any more")
@@ -140,23 +278,21 @@ def compared(
 def numbers_of(
     records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], tuple[dict[str, Any], Any]]:
-    """Every number but timings, with the fields that say what it is of: by these, which of several, and its name."""
+    """Every number but timings, with the fields that say what it is of: by these, which of several, and its name.
+
+    Measured are the value, the step that it was taken at, and floats beside it that are no settings.
+    """
     found = {}
     seen: Counter[tuple[Any, ...]] = Counter()
     for record in records:
-        where = {name: value for name, value in record.items() if not is_measured(name, value, settings)}
+        measured = {"value"} | ({"step"} if record.get("step") is not None else set())
+        measured |= {k for k, v in record.items() if isinstance(v, float) and "." not in k and k not in settings}
+        where = {name: value for name, value in record.items() if name not in measured}
         identity = tuple(sorted((name, repr(value)) for name, value in where.items() if name not in OF_ONE_RUN))
         seen[identity] += 1
         metric = str(record.get("metric"))
-        for name in [name for name in record if name not in where]:
+        for name in [name for name in record if name in measured]:
             if not TIMING.search(metric if name == "value" else name):
                 of = metric if name == "value" else f"{metric}, {name}"
                 found[*identity, seen[identity], of] = where, record[name]
     return found
-
-
-def is_measured(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
-    """Whether a field of a record is a result: its value, and numbers beside it that are no settings."""
-    if name in ("value", "step"):
-        return name == "value" or value is not None
-    return isinstance(value, float) and "." not in name and name not in settings

@@ -14,6 +14,7 @@ from roundround.command_line.sugar import expand_sugar, in_quotes
 from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
 from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
+from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
 
 
@@ -30,17 +31,17 @@ class CommandLine:
     config_name: str
 
 
-def read_command_line(args: list[str], verb: str) -> CommandLine:
+def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     """What a user typed after the verb. Raises UserError for what nobody can read."""
-    overrides, flags = split_flags(expand_sugar(args, verb))
+    overrides, flags = split_flags(expand_sugar(args, verb), verb.flags)
     if flag_value(flags, "--config-path") is not None:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
     if config_dir is not None:
         check_conf_folder(config_dir)
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
-    name = flag_value(flags, "--config-name") or config_name(verb)
-    overrides = expand_loggers(expand_aliases(overrides, verb), config_dir)
+    name = flag_value(flags, "--config-name") or config_name(verb.name)
+    overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)

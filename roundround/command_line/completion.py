@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 from roundround.analysis.choosing import STATUSES
@@ -9,22 +10,13 @@ from roundround.command_line.arguments import read_command_line
 from roundround.command_line.flags import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE
 from roundround.command_line.loggers import complete_list
 from roundround.command_line.messages import EXPLAINED
-from roundround.command_line.sugar import BARE_WORDS, SHORT_NORMALISERS
 from roundround.command_line.sweeps import is_sweep
 from roundround.config.composition import compose, config_loader
-from roundround.config.options import options_of
-from roundround.papers import figure_names, statement_names
-
-RECORDING = ("train", "eval", "probe", "theory", "reproduce", "export", "max-retrieval")  # verbs that leave runs
-OWN_FLAGS = {"max-retrieval": ["--temp"], "reproduce": ["--write-docs"]}
+from roundround.config.options import config_name, options_of
+from roundround.config.verbs import VERBS, Flag, Verb, verb_named
 
 
-def names(verb: str) -> list[str]:
-    """What words without a key may name."""
-    return statement_names() if verb == "theory" else [*figure_names(), "all"]
-
-
-def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]:
+def complete_override(name: str, words: list[str], incomplete: str) -> list[str]:
     """What may stand in place of the word under the cursor, given the words before it.
 
     Bash breaks words at `=`, so `pe=p_` arrives as `pe`, `=`, `p_`; the answers then begin after the `=`. What Hydra's
@@ -32,22 +24,25 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
     """
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
+    verb = verb_named(name)
     if incomplete == "" and under_cursor() == "=":
         words = [*words, "="]
     words, prefix = joined(words)
     try:
         flag = prefix.removesuffix("=") or (words[-1] if words else "")
-        if flag == "--temp" and verb == "max-retrieval":
-            return names_of_normalisers(incomplete)
-        if verb in BARE_WORDS and prefix in ("", f"{BARE_WORDS[verb]}="):
-            start = f"{BARE_WORDS[verb]}=" if incomplete.startswith(f"{BARE_WORDS[verb]}=") else ""
-            found = [start + name for name in names(verb) if (start + name).startswith(incomplete)]
+        if flag in verb.flags and verb.flags[flag].choices:
+            return names_of_flag(verb, verb.flags[flag], incomplete)
+        if verb.names and prefix in ("", f"{verb.words}="):
+            start = f"{verb.words}=" if incomplete.startswith(f"{verb.words}=") else ""
+            module, _, function = verb.names.partition(":")
+            names: list[str] = getattr(importlib.import_module(module), function)()
+            found = [start + name for name in names if (start + name).startswith(incomplete)]
             if found:
                 return found
         if flag in FLAG_CHOICES:
             return [choice for choice in FLAG_CHOICES[flag] if choice.startswith(incomplete)]
         if incomplete.startswith("-"):
-            flags = [*WITH_VALUE, *WITHOUT_VALUE, *OWN_FLAGS.get(verb, [])]
+            flags = [*WITH_VALUE, *WITHOUT_VALUE, *verb.flags]
             return [flag for flag in flags if flag.startswith(incomplete)]
         line = read_command_line(words, verb)
         if (prefix + incomplete).startswith("logger=["):
@@ -63,7 +58,11 @@ def complete_override(verb: str, words: list[str], incomplete: str) -> list[str]
 def complete_reader(words: list[str], incomplete: str) -> list[str]:
     """What may stand in place of the word under the cursor of a verb that only reads runs."""
     _, prefix = joined([*words, "="] if incomplete == "" and under_cursor() == "=" else words)
-    values = {"verb": list(RECORDING), "status": list(STATUSES), "format": ["table", "json"]}
+    values = {
+        "verb": [verb.name for verb in VERBS if verb.config is not None],
+        "status": list(STATUSES),
+        "format": ["table", "json"],
+    }
     values |= {group: list(options_of(group)) for group in ("pe", "softmax", "model", "data")}
     offered = [f"{key}={value}" for key in values for value in values[key]]
     keys = ["last", *(f"{key}=" for key in [*values, "since", "limit", "outputs"])]
@@ -72,10 +71,10 @@ def complete_reader(words: list[str], incomplete: str) -> list[str]:
     return [word.removeprefix(prefix) for word in found]
 
 
-def names_of_normalisers(incomplete: str) -> list[str]:
-    """What `--temp` may name, behind the names and the comma that are there already."""
+def names_of_flag(verb: Verb, flag: Flag, incomplete: str) -> list[str]:
+    """What a flag may name, such as `--temp`, behind the names and the comma that are there already."""
     before, comma, name = incomplete.rpartition(",")
-    names = [*compose("max_retrieval", [], None).normalisers, *SHORT_NORMALISERS, "all"]
+    names = [*compose(config_name(verb.name), [], None)[flag.choices], *flag.short, "all"]
     return [f"{before}{comma}{choice}" for choice in names if choice.startswith(name)]
 
 

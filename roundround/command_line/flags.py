@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from roundround.support.errors import UserError, nearest
 
 WITH_VALUE = {
@@ -28,10 +30,11 @@ FLAG_CHOICES = {
 }
 
 
-def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
+def split_flags(args: list[str], own: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """Overrides and flags apart: argparse inside hydra-core 1.3 fails where they are mixed, so flags go last.
 
-    Raises UserError for a flag that does not exist or lacks its value.
+    own: flags of the verb's, which a misspelt one may mean. Raises UserError for a flag that does not exist or lacks
+    its value.
     """
     short = {s: long for long, s in (WITH_VALUE | WITHOUT_VALUE).items() if s}
     overrides, flags, rest = [], [], iter(args)
@@ -51,7 +54,7 @@ def split_flags(args: list[str]) -> tuple[list[str], list[str]]:
                 raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
             flags += [name, given]
         else:
-            raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE])}")
+            raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE, *own])}")
     given_modes = [mode for mode in MODES if mode in flags]
     if len(given_modes) > 1:
         raise UserError(f"Only one of {', '.join(given_modes)} can be given")

@@ -32,8 +32,9 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
+from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.interruption import end_at_once, hand_on, interrupt, on_signals, put_back, signals_ignored
-from roundround.distributed.launcher import TOGETHER, check_alone, rank, speaks, started_again
+from roundround.distributed.launcher import check_alone, rank, speaks, started_again
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
 from roundround.runs.leftovers import MANIFEST
@@ -43,7 +44,6 @@ from roundround.support.errors import AlreadySaid, Interrupted, OutputError, Pee
 from roundround.support.files import check_current_folder
 
 log = logging.getLogger(__name__)
-WITH_PAGE = ("train", "eval", "probe", "max-retrieval", "compare")  # verbs whose runs get a page
 READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # at import, as numbers
 
 
@@ -65,8 +65,7 @@ class JobFailed(Exception):
 class Job:
     """What Hydra runs, once a job; importable by name so that every launcher can pickle it."""
 
-    verb: str
-    target: str  # "package.module:function"
+    verb: Verb
     config_dir: str | None
     words: tuple[str, ...]  # what was typed after `roundround`
 
@@ -88,17 +87,17 @@ class Job:
         """Run the task; the exit code, which its peers get to know. What went wrong is printed as one line."""
         peers = None
         try:
-            peers = Peers(give_up=partial(give_up, self.verb))
+            peers = Peers(give_up=partial(give_up, self.verb.name))
             code, line = self.end_of(cfg, peers, handlers)
         except UserError as error:  # variables of a launcher that contradict
             code, line = 2, one_line(error)
-        return leave(self.verb, peers, code, line)
+        return leave(self.verb.name, peers, code, line)
 
     def end_of(self, cfg: DictConfig, peers: Peers, handlers: dict[int, Any]) -> tuple[int, str]:
         """Run the task; the exit code and a line about it, with the traceback in the log."""
         directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
-            check_alone(self.verb)
+            check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
             task = self.task(directory, log_name, handlers)
             on_signals(interrupt)
             self.join(cfg, peers, directory)
@@ -137,10 +136,10 @@ class Job:
         """
         begun = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
-        if self.verb in TOGETHER:
+        if self.verb.parallel:
             from roundround.config.recorded import as_dict, flat  # torch comes with it; the task needs it too
 
-            peers.request = {"the verb": self.verb, **flat(as_dict(cfg))}
+            peers.request = {"the verb": self.verb.name, **flat(as_dict(cfg))}
         peers.join({"resume": own, "directory": str(directory)})
         own = peers.answer.get("resume", own)
         if peers.rank != 0:
@@ -163,7 +162,7 @@ class Job:
             end_at_once(signum, frame, speaks=speaks())
 
         on_signals(leave_at_once)
-        module, _, name = self.target.partition(":")
+        module, _, name = self.verb.run.partition(":")
         try:
             function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
         except ValueError as error:
@@ -174,7 +173,7 @@ class Job:
 
     def leave_page(self, directory: Path) -> None:
         """The run as a page in its directory. The run is done, so that what fails now is told and changes nothing."""
-        if self.verb not in WITH_PAGE or rank() != 0:
+        if not self.verb.page or rank() != 0:
             return
         from roundround.report.page.write import write_page
 
@@ -191,7 +190,7 @@ class Job:
             raise UserError("logger must be one option in a yaml; a list goes on the command line: logger=[wandb,csv]")
         directory = Path(hydra_config.runtime.output_dir)
         return Invocation(
-            verb=self.verb,
+            verb=self.verb.name,
             directory=directory,
             overrides=typed_overrides(),
             choices=choices,
@@ -206,8 +205,8 @@ class Job:
         words, config = list(self.words), HydraConfig.get()
         if config.mode == RunMode.MULTIRUN:
             name, own = str(config.job.config_name), self.config_dir
-            words = [self.verb, *typed_overrides(), *(["--config-dir", own] if own else [])]
-            words += ["--config-name", name] if name != config_name(self.verb) else []
+            words = [self.verb.name, *typed_overrides(), *(["--config-dir", own] if own else [])]
+            words += ["--config-name", name] if name != config_name(self.verb.name) else []
         return shlex.join(["roundround", *words])
 
     def failed(self, error: BaseException) -> str:
@@ -274,7 +273,7 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     environ, argv, path = dict(os.environ), sys.argv, list(sys.path)
     again = ["--config-name", str(config.job.config_name)]
     again += ["--config-dir", job.config_dir] if job.config_dir else []
-    sys.argv = [argv[0], job.verb, *typed_overrides(), "hydra.mode=RUN", *again]
+    sys.argv = [argv[0], job.verb.name, *typed_overrides(), "hydra.mode=RUN", *again]
     if job.config_dir:
         sys.path.insert(0, job.config_dir)
     handlers = on_signals(interrupt)
@@ -303,7 +302,7 @@ def check_surroundings() -> None:
             raise UserError(f"the variable {name}='{value}' is no number; unset {name}")
 
 
-def dispatch(verb: str, target: str, args: list[str]) -> int:
+def dispatch(verb: Verb, args: list[str]) -> int:
     """Run a verb through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
@@ -317,27 +316,29 @@ def dispatch(verb: str, target: str, args: list[str]) -> int:
         line = read_command_line(args, verb)
         config_dir = line.config_dir
         typed.extend(line.overrides)
-        words = argv[1:] if sorted(argv[2:]) == sorted(args) else [verb, *args]  # else of another program that calls us
+        words = (
+            argv[1:] if sorted(argv[2:]) == sorted(args) else [verb.name, *args]
+        )  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
-        run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb))
-        run(Job(verb, target, config_dir, tuple(words)))()
+        run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
+        run(Job(verb, config_dir, tuple(words)))()
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Interrupted, KeyboardInterrupt) as stop:
         code, said = interrupted(stop)
-        return complain(verb, said, code)
+        return complain(verb.name, said, code)
     except OutputError as error:
-        return complain(verb, one_line(error), 1)
+        return complain(verb.name, one_line(error), 1)
     except Exception as error:
         if full == "1":
             raise
         explained = explain(error, config_dir)
         if explained is not None:
-            return refused_before_joining(verb, explained)
+            return refused_before_joining(verb.name, explained)
         fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-        return complain(verb, fault, 1)
+        return complain(verb.name, fault, 1)
     finally:
         put_back(handlers)
         sys.argv = argv

@@ -7,33 +7,34 @@ import os
 from collections.abc import Callable
 
 from roundround.command_line.complaint import complain
+from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.launcher import check_alone
 from roundround.support.errors import AlreadySaid, Failed, OutputError, UserError, one_line
 from roundround.support.files import check_current_folder
 
 
-def read(verb: str, target: str, words: list[str]) -> int:
-    """Call `package.module:function` with the names and the values of what is typed; the exit code."""
-    module, _, name = target.partition(":")
+def read(verb: Verb, words: list[str]) -> int:
+    """Call the verb's function with the names and the values of what is typed; the exit code."""
+    module, _, name = verb.run.partition(":")
     try:
         check_current_folder()
-        check_alone(verb)
+        check_alone(verb.name, [other.name for other in VERBS if other.parallel])
         names, values = names_and_values(words)
         function: Callable[[list[str], dict[str, str]], None] = getattr(importlib.import_module(module), name)
         function(names, values)
     except AlreadySaid:
         return 2
     except UserError as error:
-        return complain(verb, one_line(error), 2)
+        return complain(verb.name, one_line(error), 2)
     except Failed as error:
-        return complain(verb, one_line(error), 1)
+        return complain(verb.name, one_line(error), 1)
     except OutputError:
         raise
     except Exception as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-        return complain(verb, fault, 1)
+        return complain(verb.name, fault, 1)
     return 0
 
 

@@ -43,3 +43,10 @@ def check_seed(**values: int) -> None:
     for name, value in values.items():
         if not 0 <= value < 2**32:
             raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
+
+
+def checked_bos(bos: str) -> str:
+    """auto, true or false; the latter two come as True and False."""
+    if bos.lower() not in ("auto", "true", "false"):
+        raise UserError(f"bos={bos.lower()} must be auto, true or false")
+    return bos.lower()

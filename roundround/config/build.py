@@ -19,7 +19,6 @@ from hydra.utils import get_class
 from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from roundround.config.moved import GAINED, MOVED
 from roundround.support.errors import UserError, nearest, one_line
 
 T = TypeVar("T")
@@ -66,7 +65,6 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
     for key in map(str, node):
         if key not in NOT_PARAMETERS and key not in fields:
             raise UserError(f"{where(node)} has no parameter '{key}'{nearest(key, fields)}")
-    gained = GAINED.get(f"{target.__module__}.{target.__qualname__}", {})
     schema = OmegaConf.structured(dataclasses.make_dataclass(target.__name__, list(fields.values())))
     given = [key for key in map(str, node) if key in fields]  # `key in node` is False where it says ???
     values: dict[str, Any] = {}
@@ -75,11 +73,11 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
             if key in given and not OmegaConf.is_missing(node, key):
                 assign(schema, key, plain(OmegaConf.select(node, key)))
                 values[key] = plain(OmegaConf.select(schema, key))
-            elif key in given or (key in required and key not in gained):
+            elif key in given or key in required:
                 raise UserError(f"{where(node)}.{key} has no value; give {where(node)}.{key}=...")
         except OmegaConfBaseException as error:
             raise UserError(f"{where(node)}.{key}: {without_place(error)}") from error
-    return gained | {key: values[key] for key in given}  # what else the node leaves out keeps the constructor's default
+    return {key: values[key] for key in given}  # what else the node leaves out keeps the constructor's default
 
 
 def assign(typed: DictConfig, key: str, value: Any) -> None:
@@ -138,7 +136,7 @@ def target_class(node: DictConfig, family: type) -> type:
     if not isinstance(name, str):
         raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
     try:
-        target = get_class(MOVED.get(name, name))
+        target = get_class(name)
     except Exception as error:  # whatever importing a user's module raises
         hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
         raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error

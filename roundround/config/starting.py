@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from roundround.config.build import literal, plain
 from roundround.config.recorded import as_dict, flat, give_theta, overridden, own_config
+from roundround.config.verbs import HOW, WHERE, is_below, verb_named
 from roundround.support.errors import UserError
 
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
@@ -16,14 +18,22 @@ NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be giv
 
 
 def config_of_run(
-    cfg: DictConfig, manifest: dict[str, Any], directory: Path, overrides: list[str], *, verb: str, free: set[str]
+    cfg: DictConfig,
+    manifest: dict[str, Any],
+    directory: Path,
+    overrides: list[str],
+    *,
+    verb: str,
+    also_free: Collection[str] = (),
 ) -> DictConfig:
-    """The config of the run in `directory`, with the `free` keys that the command line gives.
+    """The config of the run in `directory`, with what the command line gives of the keys that change no result.
 
-    Raises UserError where the run is of another verb, and naming every other parameter that the command line changes.
+    also_free: further keys that may be given. Raises UserError where the run is of another verb, and naming every other
+    parameter that the command line changes.
     """
     if manifest["verb"] != verb:
         raise UserError(f"{directory} is a run of {manifest['verb']}, and this takes one of {verb}")
+    free = {*verb_named(verb).keys_of(HOW, WHERE), *also_free}
     own = own_config(manifest, directory, trust=cfg.trust)
     keys = overridden(overrides)
     everything = "experiment" in keys
@@ -34,7 +44,7 @@ def config_of_run(
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key)
         and (everything or any(key == k or key.startswith(k + ".") for k in keys))
-        and not any(key == name or key.startswith(name + ".") for name in free)
+        and not is_below(key, free)
     ]
     if changed:
         raise UserError(f"a resumed run keeps its settings; leave out what changes: {', '.join(changed)}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roundround.support.errors import AlreadySaid, UserError
 
-TOGETHER = ("train", "eval", "max-retrieval")  # verbs that share their work among the processes of a launcher
 STARTED_BY = "ROUNDROUND_STARTED_BY"  # variable: the process that made Lightning start this one, by its number
 
 
@@ -123,16 +123,19 @@ def launched_from_outside() -> Launch | None:
     return None if launched is None or launched.launcher == "Lightning" else launched
 
 
-def check_alone(verb: str) -> None:
-    """Raises UserError for a verb that would do the same in each of several processes; AlreadySaid in all but one."""
+def check_alone(verb: str, sharing: Sequence[str]) -> None:
+    """Raises UserError for a verb that would do the same in each of several processes; AlreadySaid in all but one.
+
+    sharing: the verbs that share their work among the processes of a launcher.
+    """
     launched = together()
-    if launched is None or verb in TOGETHER:
+    if launched is None or verb in sharing:
         return
     if launched.rank != 0:
         raise AlreadySaid
     raise UserError(
         f"this runs in one process and {launched.launcher} started {launched.n_processes}; start it alone "
-        f"({', '.join(TOGETHER)} share their work)"
+        f"({', '.join(sharing)} share their work)"
     )
 
 

@@ -42,6 +42,8 @@ class Peers:
     from another thread, with this line, where the main thread waits inside a library for a process that is gone.
     """
 
+    store: Store  # from when they have met, or one has left without
+
     def __init__(
         self, request: Mapping[str, Any] | None = None, *, give_up: Callable[[str], None] = lambda line: None
     ) -> None:
@@ -51,8 +53,7 @@ class Peers:
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
         if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        self.store: Store | None = None
-        self.holds_store = False
+        self.have_met = self.holds_store = False
         self.answer: dict[str, Any] = {}
         self.is_leaving, self.left = False, threading.Event()
         self.gone: set[int] = set()  # processes that another thread has seen end
@@ -66,14 +67,13 @@ class Peers:
         Raises UserError where one of them was asked for something else, has refused, or does not come.
         """
         self.answer = dict(answer or self.answer)
-        if together() is None or self.store is not None:
-            return
-        self.meet(self.connect())
+        if together() is not None and not self.have_met:
+            self.meet(self.connect())
 
     def meet(self, store: Store) -> None:
         """`join` at this store."""
-        self.store = store
-        self.store.set(f"request/{self.rank}", json.dumps(self.request, sort_keys=True))
+        self.store, self.have_met = store, True
+        store.set(f"request/{self.rank}", json.dumps(self.request, sort_keys=True))
         if self.rank == 0:
             found: dict[str, Any] = {"refused": self.refusal(), "answer": self.answer}
             self.store.set("answer", json.dumps(found))
@@ -111,8 +111,10 @@ class Peers:
                 if first_is_gone():
                     raise self.killed(0) from error
                 if self.holds_store or time.monotonic() > deadline:
-                    why = f"{self.name(self.rank)} does not reach the first at {host}:{port}"
-                    why = f"nobody can be met at {host}:{port}" if self.holds_store else why
+                    who = (
+                        "nobody can be met" if self.holds_store else f"{self.name(self.rank)} does not reach the first"
+                    )
+                    why = f"{who} at {host}:{port}"
                     raise UserError(f"{why} ({one_line(error)[:100]}); MASTER_ADDR and MASTER_PORT set it") from error
                 time.sleep(0.1)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun keeps its store when it starts all again
@@ -120,7 +122,6 @@ class Peers:
 
     def refusal(self) -> str | None:
         """Wait for all; why they cannot begin, or None."""
-        assert self.store is not None
         for rank in range(1, self.n):
             self.wait_for(f"request/{rank}", rank)
             theirs = json.loads(self.store.get(f"request/{rank}"))
@@ -135,7 +136,6 @@ class Peers:
 
     def wait_for(self, key: str, rank: int) -> None:
         """Until a process has put this into the store. UserError where it has left, or does not come in time."""
-        assert self.store is not None
         deadline = time.monotonic() + SECONDS_TO_COME
         while not self.present(key):
             leaving = self.how_left(rank)
@@ -156,7 +156,6 @@ class Peers:
         from torch import distributed
         from torch._C._distributed_c10d import PrefixStore
 
-        assert self.store is not None, "they have met"
         if not distributed.is_initialized():
             store = PrefixStore("group", self.store)
             distributed.init_process_group("gloo", store=store, rank=self.rank, world_size=self.n)
@@ -177,11 +176,11 @@ class Peers:
             return False
         heard, self.is_leaving = False, True
         try:
-            if self.store is None:  # refused before it has met the others
+            if not self.have_met:  # refused before it has met the others
                 if not 0 < code < 128 or 0 in self.named_lost:
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
-            self.tell_how_it_ends(self.store, code, line)
+            self.tell_how_it_ends(code, line)
             heard = self.present("answer")
             waits = self.holds_store or (0 < code < 128 and not self.named_lost)
             others = set(range(self.n)) - {self.rank} - self.named_lost.keys() - self.gone
@@ -196,11 +195,11 @@ class Peers:
             self.left.set()
         return heard
 
-    def tell_how_it_ends(self, store: Store, code: int, line: str) -> None:
-        lost = sorted(self.named_lost)
-        store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": lost}))
+    def tell_how_it_ends(self, code: int, line: str) -> None:
+        ending = {"code": code, "line": line, "lost": sorted(self.named_lost)}
+        self.store.set(f"left/{self.rank}", json.dumps(ending))
         if 0 < code < 128:
-            store.set("failed", str(self.rank))
+            self.store.set("failed", str(self.rank))
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
@@ -212,7 +211,7 @@ class Peers:
         try:
             yield
         except (RuntimeError, Interrupted) as error:
-            if self.store is None:
+            if not self.have_met:
                 raise
             why = one_line(error) if isinstance(error, RuntimeError) else None
             with signals_ignored():
@@ -232,7 +231,6 @@ class Peers:
 
         Where one has left because of a third, the roll has been called.
         """
-        assert self.store is not None
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
         try:
@@ -253,7 +251,6 @@ class Peers:
 
     def look_around(self) -> None:
         """While this process lives: answer roll calls, and end it where it does not notice that another has failed."""
-        assert self.store is not None
         try:
             while not self.left.wait(SECONDS_BETWEEN_LOOKS):
                 if self.present("roll call"):
@@ -275,8 +272,8 @@ class Peers:
         if says:
             self.record(f"failed: {line}")
         with suppress(RuntimeError):  # the store may be gone
-            if self.store is not None and not self.is_leaving:
-                self.tell_how_it_ends(self.store, 1, line)
+            if self.have_met and not self.is_leaving:
+                self.tell_how_it_ends(1, line)
         self.give_up(line if says else "")
 
     def killed(self, rank: int) -> Exception | Interrupted:
@@ -298,14 +295,9 @@ class Peers:
         return f"{RANK} {rank} of {self.n}"
 
     def how_left(self, rank: int) -> dict[str, Any] | None:
-        assert self.store is not None
-        leaving: dict[str, Any] | None = None
-        if self.present(f"left/{rank}"):
-            leaving = json.loads(self.store.get(f"left/{rank}"))
-        return leaving
+        return json.loads(self.store.get(f"left/{rank}")) if self.present(f"left/{rank}") else None
 
     def present(self, key: str) -> bool:
-        assert self.store is not None
         return bool(self.store.check([key]))
 
     @property

@@ -1,14 +1,14 @@
-"""A stranger's checkpoint: what its files hold, read off their headers, and whether config.json can belong to them.
+"""A checkpoint in Hugging Face's form: its files, what their headers say, and what config.json says twice or too large.
 
-The sizes that a config.json names are compared before anything of that size is built.
+Sizes that are not those of the weights are refused by whoever fills a model with them, before it takes memory.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,12 @@ from roundround.support.files import home_expanded, parse_json, read_text
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-SOON_BUILT, SOON_FILLED = 100, 2**26  # layers and numbers that cost a second: what is missing is named better then
-# as families of models call them
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-LAYERS_OF_TWO_PARTS = ("decoder_layers", "encoder_layers", "num_decoder_layers")
-COLUMNS = ("hidden_size", "n_embd", "d_model")
-ROWS = ("vocab_size", "intermediate_size")  # of matrices with so many columns
+SOON_BUILT = 100  # layers that cost a second: what is missing is named better then
+LAYERS = (  # as families of models call them
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("decoder_layers", "encoder_layers", "num_decoder_layers"),
+)
 MASKS = ("attn.bias", "attention.bias", "masked_bias")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """How much the safetensors of a checkpoint hold."""
-
-    n_tensors: int
-    n_elements: int
-    n_bytes: int
 
 
 def folder_named(text: str) -> Path:
@@ -79,20 +69,16 @@ def weight_files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} has no {WEIGHTS}")
 
 
-def read_header(files: Sequence[Path]) -> Header:
-    """What the files hold; no weights are read. UserError for a file that is no safetensors."""
-    n_tensors = n_elements = 0
+def count_tensors(files: Sequence[Path]) -> tuple[int, int]:
+    """How many tensors the files hold, and of how many numbers; no weights are read. UserError for a damaged file."""
+    sizes: list[int] = []
     for file in files:
         try:
             with safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 (it is no dict)
-                    n_tensors, n = n_tensors + 1, 1
-                    for size in opened.get_slice(name).get_shape():
-                        n *= size
-                    n_elements += n
+                sizes += [math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()]  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is damaged or cut short: {one_line(error)}") from error
-    return Header(n_tensors=n_tensors, n_elements=n_elements, n_bytes=sum(file.stat().st_size for file in files))
+    return len(sizes), sum(sizes)
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
@@ -110,48 +96,24 @@ def causal_masks(files: Sequence[Path]) -> set[str]:
     return found
 
 
-def check_config(config: Any, path: Path, header: Header | None) -> None:
-    """UserError where config.json names sizes that no weights of this header have, or two values for one setting.
-
-    Nor may the context be empty, which figures and tables mark.
-    """
+def check_config(config: Any, path: Path, n_tensors: int | None) -> None:
+    """UserError where config.json has more layers than the weights have tensors, an empty context, or two thetas."""
+    most = MOST_LAYERS if n_tensors is None else min(max(n_tensors, SOON_BUILT), MOST_LAYERS)
     parts = [config, *config.values()] if isinstance(config, Mapping) else []
     for part in parts:  # the decoder of a model that also sees or hears is in a part of its own
-        if isinstance(part, Mapping):
-            check_sizes(part, path, header)
-            check_theta(part, path)
-            context = part.get("max_position_embeddings")
-            if isinstance(context, int) and context < 1:
-                raise UserError(f"{path}: max_position_embeddings is {context}, and a context has a token or more")
-
-
-def check_sizes(part: Mapping[str, Any], path: Path, header: Header | None) -> None:
-    """A layer has at least a tensor, and an element, packed by a quantisation, at least half a byte."""
-    most = MOST_LAYERS if header is None else min(max(header.n_tensors, SOON_BUILT), MOST_LAYERS)
-    for name, n_layers in whole(part, LAYERS + LAYERS_OF_TWO_PARTS).items():
-        if n_layers > most:
-            raise UserError(f"{path}: {name} is {n_layers}, and the weights are of {most:,} layers at the most")
-    if header is None:
-        return
-    columns, n_columns = next(iter(whole(part, COLUMNS).items()), (COLUMNS[0], 1))
-    for name, n_rows in whole(part, ROWS).items():
-        if n_rows * n_columns > max(2 * header.n_bytes, SOON_FILLED):
-            matrix = f"{name} is {n_rows}, with {columns} {n_columns} a matrix larger than all weights together"
-            raise UserError(f"{path}: {matrix}, which have {header.n_elements:,} numbers")
-
-
-def whole(part: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
-    """Those of the names that stand for a whole number."""
-    return {name: part[name] for name in names if isinstance(part.get(name), int)}
-
-
-def check_theta(part: Mapping[str, Any], path: Path) -> None:
-    """UserError for an old field beside the new one which says something else; transformers takes the new one."""
-    rope, theta = part.get("rope_parameters"), part.get("rope_theta")
-    if theta is not None and isinstance(rope, Mapping) and rope.get("rope_theta", theta) != theta:
-        raise UserError(
-            f"{path}: rope_theta is {theta}, and {rope['rope_theta']} in rope_parameters; leave one of them"
-        )
+        if not isinstance(part, Mapping):
+            continue
+        for name in LAYERS:
+            if isinstance(n_layers := part.get(name), int) and n_layers > most:
+                raise UserError(f"{path}: {name} is {n_layers}, and the weights are of {most:,} layers at the most")
+        context = part.get("max_position_embeddings")
+        if isinstance(context, int) and context < 1:  # figures and tables mark it
+            raise UserError(f"{path}: max_position_embeddings is {context}, and a context has a token or more")
+        rope, theta = part.get("rope_parameters"), part.get("rope_theta")  # transformers takes the first
+        if theta is not None and isinstance(rope, Mapping) and rope.get("rope_theta", theta) != theta:
+            raise UserError(
+                f"{path}: rope_theta is {theta}, and {rope['rope_theta']} in rope_parameters; leave one of them"
+            )
 
 
 @contextmanager

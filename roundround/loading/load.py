@@ -24,9 +24,9 @@ from roundround.loading.foreign import (
     WEIGHTS,
     causal_masks,
     check_config,
+    count_tensors,
     folder_named,
     quiet,
-    read_header,
     read_json,
     some_of,
     weight_files,
@@ -139,11 +139,11 @@ class Pretrained:
     def check_sizes(self, device: torch.device) -> None:
         """UserError where config.json cannot belong to the weights, or they are more than the device holds."""
         path, files = self.config_file(), self.safetensors()
-        header = read_header(files) if files else None
-        check_config(read_json(path), path, header)
-        if header is not None and not self.offload:
-            size = DTYPES[self.dtype]
-            n_bytes = header.n_elements * size.itemsize if isinstance(size, torch.dtype) else header.n_bytes
+        n_tensors, n_elements = count_tensors(files)
+        check_config(read_json(path), path, n_tensors if files else None)
+        if files and not self.offload:
+            size, n_bytes = DTYPES[self.dtype], sum(file.stat().st_size for file in files)
+            n_bytes = n_elements * size.itemsize if isinstance(size, torch.dtype) else n_bytes
             check_fits(n_bytes, device, self.path, "give model.offload=true, which leaves the weights on disk")
 
     def config_file(self) -> Path:

@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from roundround.config.build import build, literal, target_class
 from roundround.config.options import load_option
 from roundround.config.recorded import give_theta, overridden
-from roundround.config.schema import TrainConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
+from roundround.config.verbs.train import TrainConfig
 from roundround.data.corpora import Source
 from roundround.data.prepared import Prepared
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
@@ -36,14 +36,9 @@ from roundround.support.errors import UserError
 from roundround.support.memory import check_fits
 
 if TYPE_CHECKING:
-    from roundround.loading.llama_checkpoint import LlamaCheckpoint
+    from roundround.loading.llama import LlamaCheckpoint
 
 Data = TypeVar("Data", TokenData, TaskData)
-HOW_IT_IS_COMPUTED = {  # without another result than rounding
-    *("trainer.strategy", "trainer.devices", "trainer.num_nodes", "trainer.accelerator"),
-    *("trainer.accumulate_grad_batches", "activation_checkpointing"),
-}
-FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "trainer.log_every_n_steps", *HOW_IT_IS_COMPUTED}
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
     "tokenizer": "a task has its own vocabulary",
     "validation_tokens": "a task says data.validation_examples",
@@ -185,8 +180,10 @@ def fresh_or_from_checkpoint(
     """`starting_point` of a new run."""
     if cfg.init is None:
         return cfg, FromSeed(choices)
-    from roundround.loading.llama import target  # transformers takes seconds to import
-    from roundround.loading.llama_checkpoint import read_checkpoint
+    from roundround.loading.llama import (
+        read_checkpoint,
+        target,  # transformers takes seconds to import
+    )
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(invocation.overrides)
@@ -205,11 +202,11 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
     manifest = read_manifest(directory)
     if cfg.init is not None:
         cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))
-    cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb, free=FREE_ON_RESUME)
+    cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
     init = cfg.get("init")
     began: Start = FromSeed({})
     if init is not None and checkpoints.newest(directory / "checkpoints") is None:
-        from roundround.loading.llama_checkpoint import read_checkpoint
+        from roundround.loading.llama import read_checkpoint
 
         began = FromLlama(read_checkpoint(init), {})
         before = (manifest.get("init") or {}).get("sha256", began.checkpoint.sha256)
@@ -222,7 +219,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
 
 def recorded_reference(given: object, recorded: object) -> object:
     """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
-    from roundround.loading.llama_checkpoint import checkpoint_folder
+    from roundround.loading.llama import checkpoint_folder
 
     if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():
         return given

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.build import build
 from roundround.config.recorded import overridden
-from roundround.config.schema import SubjectConfig
+from roundround.config.verbs.probe import SubjectConfig
 from roundround.data.corpora import Corpus
 from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask

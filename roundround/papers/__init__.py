@@ -1,20 +1,46 @@
-"""The two papers: their statements, one file each, as checks; their figures and tables, made again; max retrieval.
+"""The two papers: their statements as checks; their figures and tables, made again; max retrieval.
 
 Here are their names. Nothing is imported for them: TAB is fast.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-FOLDERS = ("beyond", "derived", "rope", "softmax")  # of statements
+CLAIMS = {  # a statement: its class, below this package
+    "beyond.confusion": "beyond.length.Confusion",
+    "beyond.lifted_constant": "beyond.lifted_constant.LiftedConstant",
+    "beyond.p_rope_guarantee": "beyond.p_rope.PRopeGuarantee",
+    "beyond.soft_cut": "beyond.p_rope.SoftCut",
+    "beyond.thm_6_1_wide": "beyond.length.Thm61Wide",
+    "derived.decisive_item": "derived.DecisiveItem",
+    "derived.gemma_deltas": "derived.GemmaDeltas",
+    "rope.apostrophe": "rope.numbers.Apostrophe",
+    "rope.equation_3": "rope.formulas.Equation3",
+    "rope.figure_6": "rope.thm_5_3.Figure6",
+    "rope.lemma_a_1": "rope.lemmas.LemmaA1",
+    "rope.lemma_a_2": "rope.lemmas.LemmaA2",
+    "rope.lemma_a_3": "rope.lemmas.LemmaA3",
+    "rope.p_rope_listing": "rope.formulas.PRopeListing",
+    "rope.prop_3_1": "rope.distance.Prop31",
+    "rope.prop_3_2": "rope.distance.Prop32",
+    "rope.prop_5_2": "rope.table_1.Prop52",
+    "rope.side_computations": "rope.numbers.SideComputations",
+    "rope.table_1": "rope.table_1.Table1",
+    "rope.thm_5_3": "rope.thm_5_3.Thm53",
+    "rope.thm_6_1": "rope.thm_6_1.Thm61",
+    "softmax.lemma_2_1": "softmax.bounds.Lemma21",
+    "softmax.polynomial": "softmax.temperature.Polynomial",
+    "softmax.prop_3_1": "softmax.bounds.Prop31",
+    "softmax.prop_3_2": "softmax.temperature.Prop32",
+    "softmax.streaming_entropy": "softmax.streaming_entropy.StreamingEntropy",
+    "softmax.swapped_in": "softmax.temperature.SwappedIn",
+    "softmax.thm_2_2": "softmax.thm_2_2.Thm22",
+}
 FIGURES_AND_TABLES = {"rope": (19, 5), "softmax": (7, 1)}  # softmax: as its second version numbers them
 
 
 def statement_names() -> list[str]:
-    """All statements, such as rope.thm_6_1: the files of their folders."""
-    here = Path(__file__).parent
-    return [f"{folder}.{path.stem}" for folder in FOLDERS for path in sorted((here / folder).glob("[!_]*.py"))]
+    """All statements, such as rope.thm_6_1."""
+    return list(CLAIMS)
 
 
 def figure_names() -> list[str]:
@@ -23,3 +49,8 @@ def figure_names() -> list[str]:
     for paper, (n_figures, n_tables) in FIGURES_AND_TABLES.items():
         found += [f"{paper}.fig{n + 1}" for n in range(n_figures)] + [f"{paper}.table{n + 1}" for n in range(n_tables)]
     return [*found, "softmax.deltas"]
+
+
+def item_names() -> list[str]:
+    """What `reproduce` can be asked for."""
+    return [*figure_names(), "all"]

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from roundround.papers import statement_names
+from roundround.papers import CLAIMS
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.errors import UserError, nearest
 
@@ -189,15 +189,8 @@ class Answer:
 
 def claim_of(name: str) -> Claim:
     """The statement of this name. UserError where there is none."""
-    known = statement_names()
-    if name not in known:
-        raise UserError(f"no claim '{name}'{nearest(name, known)}")
-    module = importlib.import_module(f"roundround.papers.{name}")
-    (found,) = [kind for kind in vars(module).values() if is_own(kind, module.__name__)]
-    claim: Claim = found()
+    if name not in CLAIMS:
+        raise UserError(f"no claim '{name}'{nearest(name, CLAIMS)}")
+    module, _, kind = CLAIMS[name].rpartition(".")
+    claim: Claim = getattr(importlib.import_module(f"roundround.papers.{module}"), kind)()
     return claim
-
-
-def is_own(kind: object, module: str) -> bool:
-    """Whether this is the class of a statement, defined in this module."""
-    return isinstance(kind, type) and issubclass(kind, Claim) and kind.__module__ == module

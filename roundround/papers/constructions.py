@@ -10,12 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.row_measures import shannon_entropy
+from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import apply_rotation, rotation
 from roundround.softmax.base import AttentionSoftmax
@@ -37,6 +40,11 @@ def frequencies(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
     return RoPE(shape(head_dim), theta=theta).frequencies(torch.float64)
 
 
+def p_rope_frequencies(p: float, head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
+    """p-RoPE's, 0 for the pairs that rest: [P], float64."""
+    return PRoPE(shape(head_dim), p=p, theta=theta).frequencies(torch.float64)
+
+
 def rotated(x_NC: Tensor, pos_N: Tensor, frequencies_P: Tensor) -> Tensor:
     """Each row of x turned as RoPE turns a query or key at its position: [N, C].
 
@@ -52,6 +60,19 @@ def logits(q_C: Tensor, k_C: Tensor, distances_N: Tensor, frequencies_P: Tensor)
     return rotated(k_C, -distances_N, frequencies_P) @ q_C
 
 
+def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
+    """Logit of a key like the query, all pairs of equal norm, over that at distance 0: [N]."""
+    unit_C = torch.cat([torch.ones_like(frequencies_P), torch.zeros_like(frequencies_P)])
+    unit_C = unit_C / math.sqrt(len(frequencies_P))
+    return torch.cat([logits(unit_C, unit_C, some, frequencies_P) for some in torch.split(distances_N, 4096)])
+
+
+def aligned_by_formula(distances_N: ArrayLike, frequencies_P: ArrayLike) -> np.ndarray:
+    """The same written out, mean_k cos(n g_k): [N]."""
+    mean_N: np.ndarray = np.cos(np.outer(distances_N, frequencies_P)).mean(1)
+    return mean_N
+
+
 def turned(x_C: Tensor, angles_P: Tensor) -> Tensor:
     """rho(angle) on each pair (m, m + P) by equation 2 of arXiv:2410.06205, written out: [C]."""
     first_P, second_P = x_C.chunk(2)
@@ -64,9 +85,9 @@ def ladder_by_formula(head_dim: int = HEAD_DIM, theta: float = THETA) -> Tensor:
     return torch.tensor([theta ** (-2 * (k - 1) / head_dim) for k in range(1, head_dim // 2 + 1)], dtype=torch.float64)
 
 
-def random_vector(n: int, seed: int) -> Tensor:
-    """Standard normal, float64."""
-    return torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def random_vector(*sizes: int, seed: int) -> Tensor:
+    """Standard normal numbers, float64; a matrix or more where there are several sizes."""
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) -> Tensor:

@@ -90,7 +90,7 @@ def layouts(probed: ProbedModel, texts: Sequence[Sequence[int]]) -> list[Layout]
 
 def stories260k() -> Trained:
     """The trained model of the package in this program's own decoder, in float64, with one of its stories."""
-    from roundround.loading.llama_checkpoint import read_checkpoint  # transformers takes a second to import
+    from roundround.loading.llama import read_checkpoint  # transformers takes a second to import
 
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.analysis.comparison import Comparison, Row, format_setting, format_settings, order
-from roundround.analysis.quality import direction, is_share
+from roundround.analysis.past_run import direction, is_share
 from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
 from roundround.report.numbers import decimals_of, fixed
 from roundround.support.errors import escaped

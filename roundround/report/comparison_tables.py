@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from roundround.analysis.comparison import Comparison, Row, format_setting
-from roundround.analysis.quality import direction
+from roundround.analysis.past_run import direction
 from roundround.report.numbers import decimals_of, fixed, shown_bytes, shown_p
 from roundround.support.errors import escaped
 from roundround.support.markdown import markdown_table

@@ -15,7 +15,7 @@ from rich import box
 from rich.table import Table
 
 from roundround.analysis.past_run import PastRun
-from roundround.analysis.then_and_now import Change
+from roundround.analysis.repetition import Change
 from roundround.support.console import print_result, print_status, print_table
 from roundround.support.errors import UserError
 

@@ -5,8 +5,8 @@ checkpoints/step-00000200/  model.safetensors    the weights
                             state.json           step, losses, the optimizer's numbers, sha256 of the other files
 checkpoints/last, best      links to the folders that deserve the names, for people and other programs
 
-Where processes share the parameters out, each writes a pair of files in the place of the two, with the same names of
-tensors inside: sharded_checkpoints.py. `load` and `load_weights` read both layouts.
+Where processes share the parameters out, each writes a pair of files in the place of the two (sharded_checkpoints.py),
+with the same names of tensors inside and the same state.json. `load` and `load_weights` read both layouts.
 
 A folder is written under a hidden name, flushed to the disk and renamed, and renamed back before it is deleted: one
 with a step's name is whole. Which is the last and which the best is read off the folders, never off the links: a writer
@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from roundround.runs.manifest import VALUES, WHOLE, Kind, fault_in
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import (
     flush_folder,
@@ -49,6 +50,38 @@ NAME = re.compile(rf"{STEP}\d{{8,18}}")  # of a checkpoint
 SHARD = re.compile(r"shard-\d{5}-model-0000[12]-of-00002\.safetensors")  # as torch names them
 OF_OPTIMIZER = re.compile(r"\d+\..+")  # the names of its tensors, which no weight has
 KEPT = 2  # beside the best
+
+
+def is_hashes(value: Any) -> bool:
+    """Whether these are hashes by file, of the files of one process or of those of many."""
+    if not isinstance(value, dict) or not all(isinstance(found, str) for found in value.values()):
+        return False
+    return {WEIGHTS, TRAINER} <= value.keys() or (value != {} and all(map(SHARD.fullmatch, value)))
+
+
+LOSS = Kind(
+    "a step or null, with its loss",
+    lambda value: (
+        VALUES.fits(value)
+        and type(value.get("step")) in (int, type(None))
+        and isinstance(value.get("nats_per_token"), float)
+    ),
+)
+# what state.json holds beside its step
+OF_STATE = {
+    "optimiser": VALUES,
+    "optimiser.n_tensors": WHOLE,
+    "optimiser.param_groups": Kind(
+        "groups that list their parameters",
+        lambda value: (
+            isinstance(value, list)
+            and value != []
+            and all(VALUES.fits(group) and isinstance(group.get("params"), list) for group in value)
+        ),
+    ),
+    "sha256": Kind("the hashes of a checkpoint's files", is_hashes),
+}
+OF_VALIDATION = {"best": LOSS, "validated": LOSS}
 
 
 @dataclass(frozen=True)
@@ -73,12 +106,12 @@ def save(
     Raises OSError where the disk is full; then nothing is half-written.
     """
     final = checkpoints / folder_of(step)
-    folder, tensors = hidden(final), split_optimizer(optimizer)
+    folder = hidden(final)
     with folder_in_one_step(final, folder):
         write_tensors(folder / WEIGHTS, weights)
-        write_tensors(folder / TRAINER, tensors)
+        write_tensors(folder / TRAINER, split_optimizer(optimizer))
         hashes = {name: sha256(folder / name) for name in (WEIGHTS, TRAINER)}
-        write_state(folder, step=step, optimizer=optimizer, n_tensors=len(tensors), state=state, hashes=hashes)
+        write_state(folder, step=step, optimizer=optimizer, state=state, hashes=hashes)
     settle(checkpoints)
     return final
 
@@ -97,23 +130,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_state(
-    folder: Path, *, step: int, optimizer: dict[str, Any], n_tensors: int, state: dict[str, Any], hashes: dict[str, str]
+    folder: Path, *, step: int, optimizer: dict[str, Any], state: dict[str, Any], hashes: dict[str, str]
 ) -> None:
     """Write state.json, the last file of a checkpoint."""
-    numbers = {"param_groups": optimizer["param_groups"], "n_tensors": n_tensors}
+    numbers = {"param_groups": optimizer["param_groups"], "n_tensors": len(split_optimizer(optimizer))}
     write_json(folder / STATE, {"step": step, **state, "optimiser": numbers, "sha256": hashes})
 
 
 def split_optimizer(optimizer: dict[str, Any]) -> dict[str, Tensor]:
     """The tensors of an optimizer's `state_dict`, by "<parameter>.<name>"."""
     return {f"{n}.{name}": value for n, values in optimizer["state"].items() for name, value in values.items()}
-
-
-def put_in_place(final: Path) -> None:
-    """Give a folder that was written under its hidden name the checkpoint's, then put the links right and prune."""
-    flush_folder(hidden(final))
-    os.rename(hidden(final), final)
-    settle(final.parent)
 
 
 def settle(checkpoints: Path) -> None:
@@ -222,109 +248,83 @@ def find(run: Path, name: str) -> Path:
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
     """The weights, whole, once their hashes are seen to be right."""
-    state = read_state(folder)
-    if is_sharded(state):
-        return read_shards(folder, state, lambda name: not OF_OPTIMIZER.fullmatch(name))
-    return read_file(folder, WEIGHTS, state)
+    return read(folder, read_state(folder), (WEIGHTS,))
 
 
 def load(folder: Path) -> Checkpoint:
     """Everything, whole, once the hashes are seen to be right."""
     state = read_state(folder)
-    if is_sharded(state):
-        tensors = read_shards(folder, state, lambda name: True)
-    else:
-        tensors = read_file(folder, TRAINER, state) | read_file(folder, WEIGHTS, state)
+    tensors = read(folder, state, (TRAINER, WEIGHTS))
     of_optimizer = {name: tensors.pop(name) for name in list(tensors) if OF_OPTIMIZER.fullmatch(name)}
     with refused(folder, TRAINER):
         optimizer = join_optimizer(of_optimizer, state["optimiser"])
     return Checkpoint(tensors, optimizer, state, folder)
 
 
-def is_sharded(state: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint of this state.json consists of the files of several processes."""
-    return WEIGHTS not in state["sha256"]
-
-
-def read_file(folder: Path, name: str, state: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of one file. UserError where it is not as it was written."""
-    check_hash(folder, name, state)
-    with refused(folder, name):
-        try:
-            return dict(load_file(folder / name))
-        except SafetensorError as error:
-            raise ValueError("it is no safetensors file") from error
-
-
-def read_shards(folder: Path, state: dict[str, Any], wanted: Callable[[str], bool]) -> dict[str, Tensor]:
-    """The tensors of a sharded checkpoint whose names are wanted, each put together from its rows."""
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # they take a second to import
-    from torch.distributed.checkpoint.state_dict_loader import load as fill
-
-    refuse_other_files(folder, state)
-    for name in state["sha256"]:
-        check_hash(folder, name, state)
-    with refused(folder, STATE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
-        reader = HuggingFaceStorageReader(str(folder))
+def read(folder: Path, state: dict[str, Any], files: Sequence[str]) -> dict[str, Tensor]:
+    """The tensors of these files, or of those that processes wrote in their place. UserError where one is damaged."""
+    if WEIGHTS in state["sha256"]:
+        check_files(folder, state, files)
+        tensors: dict[str, Tensor] = {}
+        for name in files:
+            with refused(folder, name):
+                tensors |= load_file(folder / name)
+        return tensors
+    refuse_strangers(folder, state)
+    check_files(folder, state, state["sha256"])
+    with refused(folder, STATE):
         tensors = {
-            name: torch.empty(of.size, dtype=of.properties.dtype)  # type: ignore[union-attr]
-            for name, of in reader.read_metadata().state_dict_metadata.items()
-            if wanted(name)
+            name: torch.empty(of.size, dtype=of.properties.dtype)
+            for name, of in described(folder).items()
+            if TRAINER in files or not OF_OPTIMIZER.fullmatch(name)
         }
-        fill(tensors, storage_reader=reader, no_dist=True)
+        fill(tensors, folder, alone=True)
     return tensors
 
 
-def refuse_other_files(folder: Path, state: dict[str, Any]) -> None:
+def described(folder: Path) -> dict[str, Any]:
+    """The size and type of each whole tensor of a checkpoint of either layout, by name."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # it takes a second to import
+
+    return HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+
+
+def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
+    """Fill tensors from a checkpoint of either layout, sharded ones with their rows. All processes call it, or one."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load as read_into
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that one process reads is meant
+        read_into(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=alone)
+
+
+def check_files(folder: Path, state: dict[str, Any], names: Iterable[str]) -> None:
+    """Raises UserError where one of these files is not as it was written, or gone."""
+    for name in names:
+        with refused(folder, name):
+            if sha256(folder / name) != state["sha256"][name]:
+                raise ValueError("it does not match its hash")
+
+
+def refuse_strangers(folder: Path, state: dict[str, Any]) -> None:
     """Raises UserError for tensors that the writer of a checkpoint did not put there: a reader of shards takes all."""
-    for path in sorted(folder.glob("*.safetensors")):
-        if path.name not in state["sha256"]:
-            raise damaged(folder, path.name, "it is not of this checkpoint")
-
-
-def check_hash(folder: Path, name: str, state: dict[str, Any]) -> None:
-    """Raises UserError where a file is not as it was written, or gone."""
-    with refused(folder, name):
-        if sha256(folder / name) != state["sha256"][name]:
-            raise ValueError("it does not match its hash")
+    strangers = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in state["sha256"])
+    if strangers:
+        raise damaged(folder, strangers[0], "it is not of this checkpoint")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The numbers of state.json. UserError where they are damaged, or those of another folder."""
     with refused(folder, STATE):
-        try:
-            state: dict[str, Any] = parse_json(read_text(folder / STATE))
-        except ValueError as error:
-            raise ValueError("it is not valid json") from error
-        check_state(state, step_of(folder))
+        state: dict[str, Any] = parse_json(read_text(folder / STATE))
+        if not isinstance(state, dict) or type(state.get("step")) is not int or state["step"] != step_of(folder):
+            raise ValueError("its step is not the folder's")
+        validates = not OF_VALIDATION.keys().isdisjoint(state)  # max retrieval does not
+        wrong = fault_in(state, OF_STATE | OF_VALIDATION if validates else OF_STATE)
+        if wrong is not None:
+            raise ValueError(wrong)
     return state
-
-
-def check_state(state: Any, step: int) -> None:
-    """Raises ValueError where this is not what `write_state` writes at a step."""
-    if not isinstance(state, dict):
-        raise ValueError("it is no json object")
-    if type(state.get("step")) is not int or state["step"] != step:
-        raise ValueError("its step is not the folder's")
-    match state.get("optimiser"):
-        case {"param_groups": [_, *_] as groups, "n_tensors": int()}:
-            if not all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups):
-                raise ValueError("it lacks the optimizer's parameters")
-        case _:
-            raise ValueError("it lacks the optimizer's groups")
-    hashes = state.get("sha256")
-    known = isinstance(hashes, dict) and ({WEIGHTS, TRAINER} <= hashes.keys() or all(map(SHARD.fullmatch, hashes)))
-    if not known or not hashes or not all(isinstance(value, str) for value in hashes.values()):
-        raise ValueError("it lacks the hashes")
-    if ("best" in state) != ("validated" in state):  # max retrieval validates nothing
-        raise ValueError("it lacks best or validated")
-    for name in ("best", "validated"):
-        match state.get(name, {"step": None, "nats_per_token": 0.0}):
-            case {"step": int() | None, "nats_per_token": float()}:
-                pass
-            case _:
-                raise ValueError(f"its '{name}' is no step with its loss")
 
 
 def join_optimizer(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,6 +343,8 @@ def refused(folder: Path, name: str) -> Iterator[None]:
     """Make what is wrong with a file of a checkpoint a UserError, with the checkpoint to take instead."""
     try:
         yield
+    except SafetensorError as error:
+        raise damaged(folder, name, "it is no safetensors file") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(error)
         raise damaged(folder, name, str(reason)) from error

@@ -11,10 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from roundround import __version__
 from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
 from roundround.runs.leftovers import MANIFEST, hold, refuse_links, sweep
-from roundround.runs.manifest import fault, time_of
-from roundround.support.errors import UserError, one_line
+from roundround.runs.manifest import fault, time_of, too_old
+from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, parse_json, read_text
 
 SCRATCH = "roundround-rank-"
@@ -147,7 +148,8 @@ def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
 def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a run directory, its shape checked; its strings are text, in which nothing is resolved.
 
-    UserError where the directory is no run, or where a field that is read is missing or of a wrong type.
+    UserError where the directory is no run, where a lower version wrote it whose runs are not read any more, or where a
+    field that is read is missing or of a wrong type.
     """
     path = directory / MANIFEST
     try:
@@ -156,6 +158,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise UserError(f"{directory} is not a run directory: {why_unreadable(directory, error)}") from error
     except ValueError as error:
         raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
+    version = too_old(manifest)
+    if version is not None:
+        raise UserError(
+            f"{directory} was written by roundround {printable(version, 20)}, whose runs {__version__} does not read; "
+            "use that version, or make the run again"
+        )
     wrong = fault(manifest)
     if wrong is not None:
         raise UserError(f"{path} is not a manifest of roundround: {wrong}")

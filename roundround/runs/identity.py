@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from roundround.config.recorded import flat, overridden
+from roundround.config.verbs import WHERE, is_below, keys_of, verb_named
 from roundround.runs.directories import read_manifest
 from roundround.runs.variants import REBUILT, changes, taken_over
 
 REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
 NAMES = ("model", "pe", "softmax", "data")
 OF_THE_MODEL = ("pe.", "softmax.", "data.path", "data.name")
-NOT_OF_THE_RESULT = ("run", "resume", "outputs", "logger", "trust", "device", "hydra")  # keys, and all below them
+NOT_OF_THE_RESULT = {*keys_of(WHERE), "device", "hydra"}  # how it was computed stands in a record where it was typed
 
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
-    trains = manifest["verb"] in ("train", "max-retrieval")
+    trains = verb_named(manifest["verb"]).trains
     source = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
     if trains and manifest.get("run"):
@@ -103,7 +104,7 @@ def numbers(config: dict[str, Any]) -> dict[str, Any]:
 def typed(manifest: dict[str, Any]) -> dict[str, Any]:
     """The values, and the options of groups, that the command line of a run gave."""
     keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
-    keys = {key for key in keys if key.partition(".")[0] not in NOT_OF_THE_RESULT}
+    keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
     choices = {key: value for key, value in manifest.get("choices", {}).items() if key in keys and key not in NAMES}
     return choices | {key: cell(values[key]) for key in sorted(keys & values.keys()) if key not in NAMES}
 

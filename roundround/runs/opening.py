@@ -8,19 +8,22 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from omegaconf import DictConfig
 
 from roundround import __version__
+from roundround.config.recorded import as_dict
 from roundround.distributed.launcher import job, rank
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
+from roundround.runs.loggers.several import build_logger
 from roundround.runs.peak_memory import PeakMemory, larger
 from roundround.runs.provenance import config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
@@ -72,6 +75,17 @@ def opened(
         tell(str(directory))
 
 
+def opened_run(
+    invocation: Invocation,
+    cfg: DictConfig,
+    *,
+    known: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = print_result,
+) -> AbstractContextManager[Run]:
+    """`opened` with the composed config of a verb, and the logger that this config names."""
+    return opened(invocation, config=as_dict(cfg), logger=build_logger(cfg.logger), known=known, tell=tell)
+
+
 @contextmanager
 def its_end(
     run: Run, invocation: Invocation, before: set[str], earlier: str | None, memory: PeakMemory
@@ -121,7 +135,7 @@ def check_free(directory: Path, before: set[str]) -> None:
         raise UserError(f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder")
 
 
-def record_start(run: Run, patch: str | None, before: set[str] | None) -> None:
+def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
     """Write what is known before anything starts: the manifest last, since with it the run is there.
 
     before: what lay in the directory of a new run; None where a run is gone on with, and what a killed process left is

@@ -12,6 +12,7 @@ The tensors have the names that `checkpoints.py` gives them: the same reader tak
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -23,17 +24,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from roundround.runs import checkpoints
 from roundround.runs.checkpoints import Checkpoint, split_optimizer, write_state
 from roundround.support.errors import UserError
-from roundround.support.files import sha256, usual_mode
+from roundround.support.files import flush_folder, sha256, usual_mode
 
 OF_WEIGHTS, OF_TRAINER = 1, 2  # the numbers of a process's two files
 
@@ -89,15 +89,10 @@ class ShardedSaver:
         final = self.folder / checkpoints.folder_of(step)
 
         def commit(hashes: dict[str, str]) -> None:
-            write_state(
-                checkpoints.hidden(final),
-                step=step,
-                optimizer=optimizer,
-                n_tensors=len(tensors),
-                state=state,
-                hashes=hashes,
-            )
-            checkpoints.put_in_place(final)
+            write_state(checkpoints.hidden(final), step=step, optimizer=optimizer, state=state, hashes=hashes)
+            flush_folder(checkpoints.hidden(final))
+            os.rename(checkpoints.hidden(final), final)
+            checkpoints.settle(self.folder)
 
         writer = Writer(checkpoints.hidden(final), files, commit)
         pending = async_save({**weights, **tensors}, storage_writer=writer, process_group=self.group)
@@ -120,14 +115,12 @@ class ShardedSaver:
 
 def check_together(checkpoint: Checkpoint) -> None:
     """Compare the files with their hashes, each process a share. UserError in all of them where one file is damaged."""
-    folder, state = checkpoint.folder, checkpoint.state
-    checkpoints.refuse_other_files(folder, state)
-    wrong = None
-    for name in sorted(state["sha256"])[dist.get_rank() :: dist.get_world_size()]:
-        try:
-            checkpoints.check_hash(folder, name, state)
-        except UserError as error:
-            wrong = str(error)
+    folder, state, wrong = checkpoint.folder, checkpoint.state, None
+    try:
+        checkpoints.refuse_strangers(folder, state)
+        checkpoints.check_files(folder, state, sorted(state["sha256"])[dist.get_rank() :: dist.get_world_size()])
+    except UserError as error:
+        wrong = str(error)
     found: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(found, wrong)
     for message in found:
@@ -139,9 +132,10 @@ def load_shards_into(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Give a sharded model the rows that lie here, in all its processes at once. UserError in all of them."""
     check_together(checkpoint)
     folder = checkpoint.folder
-    weights = {name: of for name, of in shapes(folder).items() if not checkpoints.OF_OPTIMIZER.fullmatch(name)}
+    found = checkpoints.described(folder)
+    weights = {name: of.size for name, of in found.items() if not checkpoints.OF_OPTIMIZER.fullmatch(name)}
     checkpoints.check_weights(model, weights, folder)
-    read_into(model.state_dict(), folder)
+    checkpoints.fill(model.state_dict(), folder)
 
 
 def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
@@ -152,23 +146,12 @@ def load_shards_of_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Check
     folder = checkpoint.folder
     parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
     tensors: dict[str, Tensor] = {}
-    for name, shape in shapes(folder).items():
+    for name, found in checkpoints.described(folder).items():
         of = parameters.get(int(name.partition(".")[0])) if checkpoints.OF_OPTIMIZER.fullmatch(name) else None
         if of is not None:
-            tensors[name] = torch.zeros_like(of) if shape == of.shape else torch.zeros(shape)
+            tensors[name] = torch.zeros_like(of) if found.size == of.shape else torch.zeros(found.size)
     with checkpoints.refused(folder, checkpoints.STATE):
         state = checkpoints.join_optimizer(tensors, checkpoint.state["optimiser"])
     checkpoints.check_optimizer(state, optimizer, folder)
-    read_into(tensors, folder)
+    checkpoints.fill(tensors, folder)
     optimizer.load_state_dict(state)
-
-
-def shapes(folder: Path) -> dict[str, torch.Size]:
-    """The shape of each whole tensor of a checkpoint of either layout, by name."""
-    metadata = HuggingFaceStorageReader(str(folder)).read_metadata()
-    return {name: tensor.size for name, tensor in metadata.state_dict_metadata.items()}  # type: ignore[union-attr]
-
-
-def read_into(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Fill tensors, sharded ones with their rows, from a checkpoint of either layout. All processes call it."""
-    load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)))

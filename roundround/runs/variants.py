@@ -11,7 +11,6 @@ import difflib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from roundround.config.recorded import foreign_targets, overridden
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
 from roundround.support.files import sha256
+from roundround.support.imports import file_of, import_statements, package_of, reached
 
 FOLDER = "variants"
 REBUILT = (  # nodes of a training run that a look at its model builds
@@ -43,16 +43,18 @@ def sources_of(target: str) -> dict[str, Path]:
     if root is None:
         return {}
     only = top if installed(root) else None
-    found: dict[str, Path] = {}
-    ahead = [module]
-    while ahead:
-        name = ahead.pop()
-        path = file_of(root, name)
-        if path is None or path.relative_to(root).as_posix() in found or only not in (None, name.partition(".")[0]):
-            continue
-        found[path.relative_to(root).as_posix()] = path
-        ahead += [name.rpartition(".")[0], *imported_by(path, name)]
-    return found
+
+    def own_file(name: str) -> Path | None:
+        first = name.partition(".")[0]
+        elsewhere = first in {"", "roundround", *sys.stdlib_module_names} or only not in (None, first)
+        return None if elsewhere else file_of(root, name)
+
+    def following(name: str) -> list[str]:
+        path = own_file(name)
+        return [] if path is None else [name.rpartition(".")[0], *imported_by(path, name)]
+
+    files = [path for name in reached([module], following) if (path := own_file(name)) is not None]
+    return {path.relative_to(root).as_posix(): path for path in files}
 
 
 def root_of(top: str) -> Path | None:
@@ -74,30 +76,13 @@ def installed(root: Path) -> bool:
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
 
-def file_of(root: Path, name: str) -> Path | None:
-    """The file of a module below a folder."""
-    if name.partition(".")[0] in {"", "roundround", *sys.stdlib_module_names}:
-        return None
-    stem = root.joinpath(*name.split("."))
-    candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def imported_by(path: Path, name: str) -> Iterator[str]:
+def imported_by(path: Path, name: str) -> list[str]:
     """The dotted names that a module's import statements may mean; `from a import b` may mean a.b, and means a."""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError:  # whoever imports it will say so
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            yield origin
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
+        statements = list(import_statements(path.read_bytes(), package_of(name, path)))
+    except (SyntaxError, ValueError):  # whoever imports it will say so
+        return []
+    return [name for statement in statements for name in (statement.origin, *statement.names) if name]
 
 
 # -- keeping
@@ -142,12 +127,8 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
     """One for each class of `config`, nodes of the run's own, whose source is not what the run kept."""
     found = []
     for target in sorted(set(foreign_targets(config).values())):
-        now, kept = sources_of(target), manifest.get("variants", {}).get(target)
+        now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
         if not now:  # building it says that it cannot be found
-            continue
-        if not kept:
-            line = f"{directory} kept no copy of the source of {target}: whether it has changed since is not known"
-            found.append(Change(line, code=False))
             continue
         folder = directory / FOLDER
         differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}

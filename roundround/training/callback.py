@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.interruption import STOP_SIGNALS
 from roundround.runs.checkpoints import Checkpoint, check_optimizer
 from roundround.runs.run import Run

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from roundround.config.build import build
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares, TrainingWindows, passes, validation_windows
 from roundround.data.corpora import Corpus, Source
 from roundround.data.stream import Mix

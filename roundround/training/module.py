@@ -94,7 +94,9 @@ def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
     Of a sharded module each process clips its rows, by the norm of all rows.
     """
     parameters = [p for p in module.parameters() if p.grad is not None]
-    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if is_sharded(norm):  # each process holds the squares of its share
+        norm = norm.full_tensor()  # type: ignore[operator]
     if limit is None:
         return norm
     if by_value:
@@ -102,16 +104,6 @@ def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
     else:
         torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return norm
-
-
-def whole(number: Tensor) -> Tensor:
-    """A number that the processes hold parts of, such as the squares of their shares: the same everywhere."""
-    if not is_sharded(number):
-        return number
-    from torch.distributed.tensor import DTensor
-
-    assert isinstance(number, DTensor)
-    return number.full_tensor()
 
 
 def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:

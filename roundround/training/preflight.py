@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs import WHERE, keys_of
+from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.launcher import launched_from_outside
 from roundround.loading.models import check_buildable
 from roundround.model.decoder import Decoder
@@ -138,9 +139,10 @@ def duplicate_job(run: Run) -> Path | None:
     """
     if run.manifest["sweep"] is None or not run.manifest["trains_as_softmax"]:
         return None
-    mine = {**run.manifest["config"], "softmax": None}
+    elsewhere = dict.fromkeys(keys_of(WHERE) | {"softmax"})
+    mine = run.manifest["config"] | elsewhere
     for directory, manifest in jobs_of_sweep(Path(run.manifest["sweep"])):
-        same = {**manifest["config"], "softmax": None} == mine and manifest["status"] in ("done", "running")
+        same = manifest["config"] | elsewhere == mine and manifest["status"] in ("done", "running")
         if same and directory != run.directory and manifest.get("trains_as_softmax"):
             return directory
     return None

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch.strategies.launchers import subprocess_script
 
 from roundround.distributed.launcher import (
     STARTED_BY,
-    Launch,
     address,
     in_shell_of_salloc,
     launch,
@@ -25,57 +24,20 @@ from roundround.distributed.peers import KILLED, SECONDS_TO_LEAVE, Peers
 from roundround.support.errors import UserError
 
 
-class Launched(ClusterEnvironment):
-    """The processes that torchrun or srun started, as `distributed/launcher.py` reads them.
-
-    Lightning's own classes for them refuse `srun -n2`, which leaves the number of tasks on a machine unsaid, and put
-    Slurm jobs back into the queue by themselves.
-    """
-
-    def __init__(self, launch: Launch) -> None:
-        super().__init__()
-        self.launch = launch
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        return True
-
-    @property
-    def main_address(self) -> str:
-        return address()[0]
-
-    @property
-    def main_port(self) -> int:
-        return address()[1]
-
-    @staticmethod
-    def detect() -> bool:
-        return False  # it is given, never looked for
-
-    def world_size(self) -> int:
-        return self.launch.n_processes
-
-    def set_world_size(self, size: int) -> None:
-        """The launcher has decided it."""
-
-    def global_rank(self) -> int:
-        return self.launch.rank
-
-    def set_global_rank(self, rank: int) -> None:
-        """The launcher has decided it."""
-
-    def local_rank(self) -> int:
-        return self.launch.local_rank
-
-    def node_rank(self) -> int:
-        return self.launch.machine
-
-
 def who_starts_processes() -> dict[str, Any]:
-    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one."""
+    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one.
+
+    The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which leaves
+    the number of tasks on a machine unsaid, and puts Slurm jobs back into the queue by itself.
+    """
     launched = launched_from_outside()
     if launched is not None:
-        return {"plugins": [Launched(launched)], "num_nodes": max(1, launched.n_processes // launched.n_on_machine)}
+        host, port = address()
+        os.environ |= {"RANK": str(launched.rank), "WORLD_SIZE": str(launched.n_processes)}
+        os.environ |= {"LOCAL_RANK": str(launched.local_rank), "GROUP_RANK": str(launched.machine)}
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        n_nodes = max(1, launched.n_processes // launched.n_on_machine)
+        return {"plugins": [TorchElasticEnvironment()], "num_nodes": n_nodes}
     launched = launch()
     if launched is not None and without_srun(launched) and launched.n_processes > 1:
         raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")

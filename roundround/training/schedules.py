@@ -41,9 +41,6 @@ class Cosine(Schedule):
     Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5.
     """
 
-    def __init__(self, *, warmup_steps: int, final_fraction: float) -> None:
-        super().__init__(warmup_steps=warmup_steps, final_fraction=final_fraction)
-
     def after_warmup(self, progress: float) -> float:
         return self.final_fraction + (1 - self.final_fraction) * (1 + math.cos(math.pi * progress)) / 2
 

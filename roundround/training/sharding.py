@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.start import Start
 from roundround.model.block import Block

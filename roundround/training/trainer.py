@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from roundround.attention.precision import has_bfloat16
 from roundround.config.build import plain, target_class
-from roundround.config.schema import TrainConfig
+from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.launcher import launched_from_outside
 from roundround.runs.run import Run
 from roundround.support.console import print_status
@@ -38,14 +38,10 @@ def whole(value: Any) -> str | None:
     return None if sound else "must be a whole number of at least 1, in 64 bits"
 
 
-def clipping_limit(value: Any) -> str | None:
+def above_zero(value: Any) -> str | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     sound = value is None or (number and math.isfinite(value) and value > 0)
-    return None if sound else "must be a finite number above 0; null turns clipping off"
-
-
-def positive(value: Any) -> str | None:
-    return None if value is None or clipping_limit(value) is None else "must be a finite number above 0, or null"
+    return None if sound else "must be a finite number above 0, or null"
 
 
 def precision(value: Any) -> str | None:
@@ -63,25 +59,21 @@ def one_of(*choices: Any) -> Callable[[Any], str | None]:
     return lambda value: None if any(value is c or value == c for c in choices) else f"must be one of {names}"
 
 
-def whatever_lightning_takes(value: Any) -> None:
-    """For arguments that Lightning itself checks when the Trainer is made."""
-
-
-# name: a check of its value, which says what is wrong with it
-HONOURED: dict[str, Callable[[Any], str | None]] = {
-    "accelerator": whatever_lightning_takes,
-    "devices": whatever_lightning_takes,
+# name: a check of its value, which says what is wrong with it; None where Lightning checks it as the Trainer is made
+HONOURED: dict[str, Callable[[Any], str | None] | None] = {
+    "accelerator": None,
+    "devices": None,
     "num_nodes": whole,
     "strategy": one_of(*STRATEGIES),
     "precision": precision,
     **dict.fromkeys(COUNTS, whole),
-    "gradient_clip_val": clipping_limit,
+    "gradient_clip_val": above_zero,  # null: no clipping
     "gradient_clip_algorithm": one_of(None, "norm", "value"),
     "deterministic": one_of(None, True, False, "warn"),
     "benchmark": one_of(None, True, False),
     "detect_anomaly": one_of(True, False),
     "profiler": one_of(None, "simple", "advanced"),  # the report goes to the log of the run
-    "peak_flops": positive,  # for `meter.py`, which stands beside Lightning's arguments and is not handed to it
+    "peak_flops": above_zero,  # for `meter.py`, which stands beside Lightning's arguments and is not handed to it
 }
 
 
@@ -92,7 +84,8 @@ def check_trainer(settings: Mapping[str, Any]) -> None:
             continue
         if name not in HONOURED:
             raise UserError(f"a run has no trainer.{name}{nearest(name, HONOURED)}")
-        wrong = HONOURED[name](value)
+        check = HONOURED[name]
+        wrong = check and check(value)
         if wrong:
             raise UserError(f"trainer.{name}={'null' if value is None else value} {wrong}")
     if settings.get("gradient_clip_algorithm") and settings.get("gradient_clip_val") is None:

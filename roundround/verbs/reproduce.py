@@ -10,12 +10,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from roundround.analysis.planned import has_same_numbers, planned_config
+from roundround.analysis.repetition import has_same_numbers, planned_config
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.options import load_option
-from roundround.config.recorded import as_dict
-from roundround.config.schema import ReproduceConfig
+from roundround.config.verbs import verb_named
+from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names
@@ -34,8 +34,7 @@ from roundround.papers.figures.figure import (
 from roundround.report import reproduction as report
 from roundround.runs.child import VerbFailed, start
 from roundround.runs.directories import all_runs, runs_of
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import now, opened
+from roundround.runs.opening import now, opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Refuted, UserError, nearest
@@ -44,7 +43,6 @@ DEFINED_IN = (logits, max_retrieval, norms, single_heads, statements, synthetic,
 FIGURES: dict[str, Figure] = {
     name: module.FIGURES[name] for name in figure_names() for module in DEFINED_IN if name in module.FIGURES
 }
-RESUMABLE = {"train", "max-retrieval"}
 
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
@@ -83,7 +81,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
     if missing and not everything:
         name, why = next(iter(missing.items()))
         raise UserError(f"{name} {why}")
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+    with opened_run(invocation, cfg) as run:
         report.tell_plan(figures, missing)
         entries: list[Entry] = []
         for name, figure in figures.items():
@@ -97,7 +95,23 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
                 if not everything:
                     raise
                 outcome = Outcome(ours="none", remark=f"{error}.")
-            entries.append(entry_of(name, outcome, subjects[name], runner.made, time.monotonic() - began))
+            subject = subjects[name]
+            entries.append(
+                Entry(
+                    name=name,
+                    verdict=outcome.verdict,
+                    ours=outcome.ours,
+                    comparisons=outcome.comparisons,
+                    remark=outcome.remark,
+                    untested=outcome.untested,
+                    model=None if subject is None else subject.name,
+                    is_the_papers=subject is None or subject.is_the_papers,
+                    runs=runner.made,
+                    figure=name if outcome.panels else None,
+                    seconds=time.monotonic() - began,
+                    ended=now(),
+                )
+            )
             verdicts = [entry.verdict for entry in entries]
             run.results(report.records(entries), agree=verdicts.count(AGREES), differ=verdicts.count(DIFFERS))
             if run.writes:
@@ -106,24 +120,6 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
                 write_entries(entries, run.directory)
         report.show(figures, entries)
         return [entry.name for entry in entries if entry.verdict == DIFFERS]
-
-
-def entry_of(name: str, outcome: Outcome, subject: Subject | None, made: Sequence[Made], seconds: float) -> Entry:
-    """What is kept of it."""
-    return Entry(
-        name=name,
-        verdict=outcome.verdict,
-        ours=outcome.ours,
-        comparisons=outcome.comparisons,
-        remark=outcome.remark,
-        untested=outcome.untested,
-        model=None if subject is None else subject.name,
-        is_the_papers=subject is None or subject.is_the_papers,
-        runs=made,
-        figure=name if outcome.panels else None,
-        seconds=seconds,
-        ended=now(),
-    )
 
 
 @dataclass
@@ -140,7 +136,8 @@ class Runner:
     def __call__(self, verb: str, *overrides: str) -> Path:
         outputs, config_dir = self.config.outputs, self.invocation.config_dir
         command = shlex.join(["roundround", verb, *overrides])
-        own = given(self.invocation, "data") if verb == "train" else (f"device={self.config.device}",)
+        entry = verb_named(verb)
+        own = (f"device={self.config.device}",) if "device" in entry.keys else given(self.invocation, "data")
         words = [*overrides, "logger=none", f"trust={str(self.config.trust).lower()}", *own]
         planned = planned_config(verb, words, outputs, config_dir)
         same = [
@@ -149,7 +146,7 @@ class Runner:
             if has_same_numbers(manifest, planned)
         ]
         done = [path for path, status in same if status == "done"]
-        begun = [path for path, _ in same] if verb in RESUMABLE else []
+        begun = [path for path, _ in same] if entry.trains else []
         if done:
             print_status(f"{command}: takes {done[-1]}")
             directory = done[-1]

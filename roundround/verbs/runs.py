@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from itertools import islice
 
-from roundround.analysis.choosing import directories_of_all, filters_of, runs_in
+from roundround.analysis.choosing import Filters, directories_of_all, runs_in
 from roundround.report import lab_book as report
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest
@@ -23,7 +23,7 @@ def runs(names: list[str], values: dict[str, str]) -> None:
     form = values.pop("format", "table")
     if form not in FORMATS:
         raise UserError(f"no format={form}{nearest(form, FORMATS)}")
-    filters = filters_of(values)
+    filters = Filters(values)
     directories = directories_of_all(names, outputs)
     damaged: list[tuple[str, str]] = []
     found = list(islice(runs_in(directories, filters, damaged), limit))

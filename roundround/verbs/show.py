@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from roundround.analysis.choosing import directories_of, last
 from roundround.analysis.past_run import past_run
-from roundround.analysis.then_and_now import changed_settings
+from roundround.analysis.repetition import changed_settings
 from roundround.report import lab_book as report
 from roundround.support.errors import UserError, nearest
 

@@ -14,7 +14,7 @@ def write_run(directory: Path, minute: int = 0, verb: str = "eval", **fields: An
     """A run directory whose run started this many minutes after noon; `fields` replace those of its manifest."""
     started = BEGINNING + timedelta(minutes=minute)
     manifest = {
-        "roundround": "0.1.0",
+        "roundround": "0.2.0",
         "verb": verb,
         "status": "done",
         "started": started.isoformat(),

@@ -236,11 +236,11 @@ def test_the_best_learning_rate_at_the_edge_is_said_and_one_inside_is_not(tmp_pa
 
 def test_what_makes_runs_incomparable_is_said(outputs: Path) -> None:
     odd = write_train(outputs / "odd", "nope", 4, data={"corpus_hash": "zzzz"}, steps=20)
-    change(odd, lambda manifest: manifest.update(roundround="0.0.9", git={"commit": "f" * 40, "dirty": False}))
+    change(odd, lambda manifest: manifest.update(roundround="0.3.0", git={"commit": "f" * 40, "dirty": False}))
     found = compare(outputs)
     assert f"aaaa (6 runs), zzzz (1 run, such as {odd})" in remark(found, "training text (corpus hash)")
     assert "1,280 (6 runs), 2,560 (1 run" in remark(found, "tokens seen")
-    assert "0.1.0 (6 runs), 0.0.9 (1 run" in remark(found, "version of roundround")
+    assert "0.2.0 (6 runs), 0.3.0 (1 run" in remark(found, "version of roundround")
     assert not [line for line in compare(outputs / "train").remarks if "differ in" in line]
 
 

@@ -13,7 +13,7 @@ from helpers_runs import write_run
 
 from roundround.analysis.compare import compare
 from roundround.analysis.comparison import Comparison
-from roundround.analysis.quality import direction, is_share
+from roundround.analysis.past_run import direction, is_share
 from roundround.report import comparison_figures, comparison_records
 from roundround.report.page.write import page_of
 

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 from helpers_runs import write_run
 
-from roundround.analysis.choosing import filters_of
+from roundround.analysis.choosing import Filters
 from roundround.analysis.past_run import PastRun, past_run
 from roundround.support.errors import UserError
 
@@ -41,13 +41,13 @@ def run_with(folder: Path, **fields: Any) -> PastRun:
     ],
 )
 def test_a_filter_takes_what_it_says(tmp_path: Path, key: str, value: str, is_meant: bool) -> None:
-    assert filters_of({key: value}).take(run_with(tmp_path)) is is_meant
+    assert Filters({key: value}).take(run_with(tmp_path)) is is_meant
 
 
 def test_since_counts_from_now(tmp_path: Path) -> None:
     began = datetime.now().astimezone() - timedelta(hours=3)
     run = run_with(tmp_path, started=began.isoformat())
-    assert [filters_of({"since": since}).take(run) for since in ("2h", "4h", "1d", "170m")] == [
+    assert [Filters({"since": since}).take(run) for since in ("2h", "4h", "1d", "170m")] == [
         False,
         True,
         True,
@@ -59,9 +59,9 @@ def test_a_look_at_a_model_has_the_settings_that_it_was_trained_with(tmp_path: P
     trained = write_run(tmp_path / "trained", verb="reproduce", config={"optim": {"lr": 0.5}}, choices={"pe": "alibi"})
     look = past_run(write_run(tmp_path / "look", run=str(trained), config={"length": [128, 256]}, choices={}))
     for key, value in {"pe": "alibi", "optim.lr": "0.5", "length": "256"}.items():
-        assert filters_of({key: value}).take(look)
+        assert Filters({key: value}).take(look)
     for key, value in {"pe": "rope", "optim.lr": "0.001", "length": "512"}.items():
-        assert not filters_of({key: value}).take(look)
+        assert not Filters({key: value}).take(look)
 
 
 def test_a_run_that_looked_at_another_is_no_model(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
     with FileLock(run.directory / ".lock"):
         assert past_run(run.directory).status == "running"
     assert past_run(run.directory).status == "died"
-    assert filters_of({"status": "died"}).take(past_run(run.directory))
-    assert filters_of({"status": "failed"}).take(run_with(tmp_path / "b", status="failed: no space"))
+    assert Filters({"status": "died"}).take(past_run(run.directory))
+    assert Filters({"status": "failed"}).take(run_with(tmp_path / "b", status="failed: no space"))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_a_run_that_was_killed_has_died(tmp_path: Path) -> None:
 )
 def test_a_misspelt_filter_is_refused(tmp_path: Path, given: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):  # noqa: PT012
-        filters = filters_of(given)
+        filters = Filters(given)
         filters.take(run_with(tmp_path))
         filters.check()

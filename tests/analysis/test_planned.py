@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import FAST, Done
 
-from roundround.analysis.planned import has_same_numbers, planned_config
+from roundround.analysis.repetition import has_same_numbers, planned_config
 
 SMALL = ["seeds=2", "max_steps=3", "test_sizes=[4,8]", "test_sets=8", "model.width=8"]
 

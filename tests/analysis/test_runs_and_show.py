@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Done, assert_refused
+from conftest import Done, assert_refused, metrics_of
 from helpers_runs import write_run
 
 from roundround.command_line.completion import complete_reader
@@ -103,7 +103,7 @@ def test_show_says_what_differs_from_the_defaults(train: Command, roundround: Co
     } <= settings
     assert shown.out.startswith(str(trained.directory.relative_to(Path.cwd())))
     assert f"{trained.value('perplexity'):.4g}" in shown.out
-    losses = [json.loads(line) for line in (trained.directory / "metrics.jsonl").read_text().splitlines()]
+    losses = metrics_of(trained.directory)
     losses = [line["loss"] for line in losses if "loss" in line]
     (curve,) = [line for line in shown.out.splitlines() if line.startswith("loss ")]
     assert curve.endswith(f"{losses[0]:.4g} to {losses[-1]:.4g}")

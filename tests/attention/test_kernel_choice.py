@@ -115,10 +115,11 @@ def test_a_predicate_that_asks_for_gradients_sees_them(monkeypatch: pytest.Monke
     """Some GPUs have no flash kernel for the gradient of wide heads."""
     imitate(H100, monkeypatch)
 
-    def without_gradients(asked: Any, debug: bool = False) -> bool:
-        return not (asked.query.requires_grad and torch.is_grad_enabled())
-
-    monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", without_gradients)
+    monkeypatch.setattr(
+        torch.backends.cuda,
+        "can_use_flash_attention",
+        lambda asked, debug=False: not (asked.query.requires_grad and torch.is_grad_enabled()),
+    )
     q, _, _ = tensors_on("cuda", BF16)
     assert kernel_for(q) is Kernel.FLASH
     assert kernel_for(q.requires_grad_()) is Kernel.EFFICIENT

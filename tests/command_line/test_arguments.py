@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import Done, assert_refused
@@ -14,6 +15,7 @@ from roundround.command_line.arguments import expand_aliases, quote_odd, read_co
 from roundround.command_line.completion import complete_override
 from roundround.command_line.flags import split_flags
 from roundround.command_line.sweeps import bracket_lists
+from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
 
@@ -121,17 +123,19 @@ def mine(here: Path) -> Path:
 
 
 def test_commas_make_a_list_beside_a_conf_folder_of_ones_own(mine: Path) -> None:
-    line = read_command_line(["--config-dir", "mine", "length=128,256", "pe=slow_rope"], "eval")
+    line = read_command_line(["--config-dir", "mine", "length=128,256", "pe=slow_rope"], verb_named("eval"))
     assert line.overrides == ["length=[128,256]", "pe=slow_rope"]
-    line = read_command_line(["--config-dir", "mine", "--config-name", "own", "sizes=3,4", "seed=1,2"], "train")
+    line = read_command_line(
+        ["--config-dir", "mine", "--config-name", "own", "sizes=3,4", "seed=1,2"], verb_named("train")
+    )
     assert line.overrides == ["sizes=[3,4]", "seed=1,2"]
 
 
 def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
-        raise AssertionError("schema config source must be last")
 
-    monkeypatch.setattr("roundround.command_line.sweeps.compose", broken)
+    monkeypatch.setattr(
+        "roundround.command_line.sweeps.compose", Mock(side_effect=AssertionError("schema config source must be last"))
+    )
     with pytest.raises(AssertionError):
         bracket_lists(["length=128,256"], "eval", None)
 
@@ -229,7 +233,7 @@ def test_a_pipe_among_the_yamls_is_named_and_never_waited_for(mine: Path, roundr
 
 def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(mine.parent))
-    line = read_command_line(["--config-dir=~/mine"], "train")
+    line = read_command_line(["--config-dir=~/mine"], verb_named("train"))
     assert line.config_dir == line.flags[-1] == str(mine)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, Done, assert_refused, shell
@@ -159,10 +160,11 @@ def test_a_full_disk_costs_one_line(train: Callable[..., Done], monkeypatch: pyt
 
     from roundround.runs import checkpoints
 
-    def full(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
-
-    monkeypatch.setattr(checkpoints, "write_tensors", full)
+    monkeypatch.setattr(
+        checkpoints,
+        "write_tensors",
+        Mock(side_effect=OSError(errno.ENOSPC, "No space left on device", "model.safetensors")),
+    )
     done = train()
     assert done.code == 2
     assert done.err.strip().splitlines()[-1].endswith("free some, or give outputs=DIR")
@@ -228,10 +230,7 @@ def test_a_task_that_fails_exits_with_1_and_keeps_its_traceback(
 ) -> None:
     from roundround.training.module import LanguageModel
 
-    def explode(*args: object) -> None:
-        raise RuntimeError("a tensor has\nthe wrong shape")
-
-    monkeypatch.setattr(LanguageModel, "training_step", explode)
+    monkeypatch.setattr(LanguageModel, "training_step", Mock(side_effect=RuntimeError("a tensor has\nthe wrong shape")))
     done = train()
     assert done.code == 1
     last = done.err.strip().splitlines()[-1]

@@ -6,6 +6,7 @@ import pytest
 
 from roundround.command_line.completion import complete_override
 from roundround.command_line.sugar import expand_sugar
+from roundround.config.verbs import verb_named
 from roundround.papers import statement_names
 
 
@@ -21,8 +22,8 @@ from roundround.papers import statement_names
     ],
 )
 def test_bare_words_are_statements(typed: list[str], meant: list[str]) -> None:
-    assert expand_sugar(typed, "theory") == meant
-    assert expand_sugar(typed, "probe") == typed
+    assert expand_sugar(typed, verb_named("theory")) == meant
+    assert expand_sugar(typed, verb_named("probe")) == typed
 
 
 def test_tab_completes_them() -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import Done, assert_refused
@@ -80,10 +81,8 @@ def test_a_yaml_that_cannot_be_composed_is_one_line(
 
 
 def test_a_fault_of_ours_is_not_the_users(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError("ours")
 
-    monkeypatch.setattr(launch, "read_command_line", fail)
+    monkeypatch.setattr(launch, "read_command_line", Mock(side_effect=KeyError("ours")))
     done = train()
     assert (done.code, len(done.err.splitlines())) == (1, 1)
     assert "failed: KeyError: 'ours' (HYDRA_FULL_ERROR=1 shows the traceback)" in done.err

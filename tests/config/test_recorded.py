@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
 from roundround.config.recorded import as_dict, foreign_targets, own_config
-from roundround.config.schema import ExportConfig
 from roundround.config.starting import config_from_checkpoint, config_of_run
+from roundround.config.verbs.export import ExportConfig
 from roundround.data.corpora import Corpus
 from roundround.support.errors import UserError
 
@@ -65,7 +65,7 @@ def test_a_number_that_is_an_interpolation_is_a_wrong_type(trap: list[str]) -> N
 def test_a_resumed_run_keeps_its_literals_and_those_typed_now(trap: list[str]) -> None:
     manifest = a_manifest(config={**CONFIG, "outputs": "${trap:1}", "resume": None, "note": "${trap:2}"})
     cfg = OmegaConf.create({"trust": False, "resume": "\\${trap:3}", "outputs": "out", "note": "x"})
-    own = config_of_run(cfg, manifest, Path("run"), [], verb="train", free={"resume", "outputs"})
+    own = config_of_run(cfg, manifest, Path("run"), [], verb="train")
     assert (own.resume, own.outputs, own.note) == ("${trap:3}", "out", "${trap:2}")
     assert trap == []
 

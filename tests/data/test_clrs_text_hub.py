@@ -42,25 +42,23 @@ def data_set(**rows: list[str]) -> dict[str, bytes]:
     return {"README.md": readme.encode()} | {f"{name}.jsonl": "\n".join(lines).encode() for name, lines in rows.items()}
 
 
-def ask(address: str, home: Path, *changes: dict[str, object]) -> list[object]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CLIENT, TRAIN, TEST],
-        input=json.dumps(changes),
-        env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line.removeprefix("ANSWER ")) for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
-
-
 def test_the_two_sets_of_the_hub_and_what_is_wrong_with_others(tmp_path: Path) -> None:
     sets = {TRAIN: data_set(train=[json.dumps({**BFS, "question": f"bfs {i}"}) for i in range(300)])}
     sets[TEST] = data_set(test_1=ROWS[:20], test_2=ROWS[20:])
     with hub(sets) as address:
         wrong: list[dict[str, object]] = [{"name": "nobody/none"}, {"test_revision": "absent"}, {"lengths": [4]}]
         gone: list[dict[str, object]] = [{"offline": True}, {"offline": True, "name": "nobody/none"}]
-        (tested, n_for_training, identity), *errors = ask(address, tmp_path, {}, *wrong, *gone)  # type: ignore[misc]
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CLIENT, TRAIN, TEST],
+            input=json.dumps(({}, *wrong, *gone)),
+            env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        (tested, n_for_training, identity), *errors = [
+            json.loads(line.removeprefix("ANSWER ")) for line in done.stdout.splitlines() if line.startswith("ANSWER ")
+        ]  # type: ignore[misc]
     wanted = [row for row in map(json.loads, ROWS) if row["algo_name"] in ("bfs", "minimum")]
     assert tested == sorted(row["question"] + row["answer"] for row in wanted if row["length"] == 4)
     assert n_for_training == 300

@@ -31,21 +31,6 @@ PATTERNS = [
 ]
 
 
-def in_pieces(text: str, rng: random.Random) -> list[str]:
-    pieces = []
-    while text:
-        n = rng.choice([1, 2, 3, 7, 30])
-        pieces.append(text[:n])
-        text = text[n:]
-    return pieces
-
-
-def whole_split(pattern: str, text: str) -> list[str]:
-    """re.split without what groups would add: the oracle."""
-    assert re.compile(pattern).groups == 0
-    return re.split(pattern, text)
-
-
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_stream_is_split_as_the_whole_text_is(pattern: str) -> None:
     rng = random.Random(pattern)
@@ -53,8 +38,15 @@ def test_a_stream_is_split_as_the_whole_text_is(pattern: str) -> None:
         text = "".join(rng.choice(["a", "b", "\n", "\n\n", " ", "On"]) for _ in range(rng.randrange(60)))
         text = re.sub(r"\s{5,}", "\n \n", text)  # runs within the margin
         text = re.sub(r"b{4,}|a{4,}", "ba", text)
-        expected = whole_split(pattern, text)
-        assert list(split_stream(in_pieces(text, rng), re.compile(pattern), margin=MARGIN)) == expected, repr(text)
+        # re.split without what groups would add: the oracle
+        assert re.compile(pattern).groups == 0
+        expected = re.split(pattern, text)
+        pieces = []
+        while text:
+            n = rng.choice([1, 2, 3, 7, 30])
+            pieces.append(text[:n])
+            text = text[n:]
+        assert list(split_stream(pieces, re.compile(pattern), margin=MARGIN)) == expected, repr(text)
 
 
 def test_a_separator_may_be_longer_than_the_margin() -> None:

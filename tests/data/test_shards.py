@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, final
+from unittest.mock import Mock
 
 import fsspec
 import numpy as np
@@ -489,10 +490,9 @@ def test_missing_credentials_name_where_they_come_from(monkeypatch: pytest.Monke
 
     place = Remote(ADDRESS)
 
-    def fail(path: str) -> None:
-        raise NoCredentialsError("Unable to locate credentials")
-
-    monkeypatch.setattr(place._fs, "size", fail, raising=False)
+    monkeypatch.setattr(
+        place._fs, "size", Mock(side_effect=NoCredentialsError("Unable to locate credentials")), raising=False
+    )
     with pytest.raises(UserError, match=r"mine: not allowed there, or no credentials .*AWS_ACCESS_KEY_ID"):
         place.size("meta.json")
 

@@ -222,24 +222,21 @@ def test_an_empty_path_is_not_the_current_folder(
         texts(*path)
 
 
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def nothing_there(path: Path) -> None:
-    path.symlink_to("gone")
-
-
 def socket_file(path: Path) -> None:
     with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path.name)
 
 
-def device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("make", [loop, nothing_there, os.mkfifo, socket_file, device])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("gone"),
+        os.mkfifo,
+        socket_file,
+        lambda path: path.symlink_to("/dev/zero"),
+    ],
+)
 def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
@@ -252,7 +249,7 @@ def test_what_is_no_file_is_named_and_never_waited_for_nor_left_out(
 
 def test_a_link_to_nothing_may_have_been_a_folder_of_texts(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "a text")
-    nothing_there(tmp_path / "more")
+    (tmp_path / "more").symlink_to("gone")
     with pytest.raises(UserError, match=r"more -> gone: cannot be read \(No such file or directory\)"):
         texts(tmp_path)
 

@@ -163,10 +163,6 @@ def test_two_lines_tell_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert str(entry(tmp_path)) in caplog.records[0].message
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
 def change_first_byte(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(b"X")
@@ -184,7 +180,7 @@ def replaced_by_pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("train-00000.bin", cut),
+        ("train-00000.bin", lambda path: path.write_bytes(path.read_bytes()[:-1])),
         ("held_out_bytes-00000.bin", change_first_byte),
         ("held_out-00000.bin", Path.unlink),
         ("tokenizer.json", lambda path: path.write_text("{}")),
@@ -228,7 +224,10 @@ def test_a_large_array_is_read_again_when_it_may_have_changed(tmp_path: Path, mo
     before = prepare(Listed(TEXTS), Bytes(), tmp_path).train.tolist()
     train = entry(tmp_path) / "train-00000.bin"
     assert train.stat().st_size > 10_000 > train.with_name("held_out-00000.bin").stat().st_size
-    look(train.parent)  # the clock of the file system may not have moved since the first
+    # lets the clock of the file system pass, then stamps the arrays once more
+    time.sleep(0.02)
+    stamps = {path.name: data_entry._stamp(path) for path in train.parent.glob("*.bin")}
+    (train.parent / "stamps.json").write_text(json.dumps(stamps))
 
     read = []
     real = data_entry.ShardFile.check
@@ -242,13 +241,6 @@ def test_a_large_array_is_read_again_when_it_may_have_changed(tmp_path: Path, mo
     corpus = Listed(TEXTS)
     assert prepare(corpus, Bytes(), tmp_path).train.tolist() == before
     assert corpus.n_reads == 1
-
-
-def look(folder: Path) -> None:
-    """Lets the clock of the file system pass, then stamps the arrays once more."""
-    time.sleep(0.02)
-    stamps = {path.name: data_entry._stamp(path) for path in folder.glob("*.bin")}
-    (folder / "stamps.json").write_text(json.dumps(stamps))
 
 
 def test_a_large_array_that_changes_while_it_is_read_is_read_again(

@@ -19,6 +19,7 @@ import pytest
 from conftest import Done, shell
 from helpers_manifest import a_manifest
 
+from roundround.config.verbs import VERBS
 from roundround.distributed import launcher
 from roundround.distributed.peers import Peers
 from roundround.runs import variants
@@ -44,6 +45,7 @@ SRUN = {
     "SLURM_STEP_ID": "0",
     "SLURM_JOB_NAME": "python",
 }
+SHARING = [verb.name for verb in VERBS if verb.parallel]
 LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "MASTER_PORT": "1234", "WORLD_SIZE": "2"}
 
 
@@ -131,16 +133,17 @@ def test_tasks_of_submitit_local_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         launcher.launch()
 
 
-@pytest.mark.parametrize("verb", ["probe", "theory", "reproduce", "compare", "rerun", "export", "runs", "show", "sync"])
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS if not verb.parallel])
 def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_all(monkeypatch, {**TORCHRUN, "RANK": "0"})
     with pytest.raises(UserError, match="torchrun started 2; start it alone"):
-        launcher.check_alone(verb)
+        launcher.check_alone(verb, SHARING)
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(AlreadySaid):
-        launcher.check_alone(verb)
+        launcher.check_alone(verb, SHARING)
+    launcher.check_alone("train", SHARING)
 
 
 # -- a job that Slurm puts back into the queue

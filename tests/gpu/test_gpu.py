@@ -122,14 +122,6 @@ def definition(
     return softmax.weights(logits, visible, rows | row_counts(visible)) @ v, logits, visible
 
 
-def clear_rows(logits: Tensor, visible: Tensor, n_chosen: int, margin: float) -> Tensor:
-    """Rows [B, H, Q, 1] in which the last key that is chosen is clearly larger than the next."""
-    ordered = logits.masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
-    ordered = torch.nn.functional.pad(ordered, (0, 1), value=-torch.inf)
-    between = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
-    return between.nan_to_num(torch.inf) > margin
-
-
 def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> None:
     error = (found.detach().cpu().double() - expected).norm() / expected.norm().clamp(min=1e-9)
     assert error <= bound, f"{what}: off by {error:.1e} of its size"
@@ -159,7 +151,12 @@ def test_attention_is_the_definition_in_float64_gradients_included(
     expected, logits, visible = definition(exact, *exact_leaves, exact_rows, way)
     compared = torch.ones_like(logits[..., :1], dtype=torch.bool)
     if name in CHOSEN:
-        compared = clear_rows(logits.detach(), visible, CHOSEN[name], MARGINS[dtype])
+        # rows [B, H, Q, 1] in which the last key that is chosen is clearly larger than the next
+        n_chosen = CHOSEN[name]
+        ordered = logits.detach().masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
+        ordered = torch.nn.functional.pad(ordered, (0, 1), value=-torch.inf)
+        between = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
+        compared = between.nan_to_num(torch.inf) > MARGINS[dtype]
         assert compared.float().mean() > 0.6
     of_output, of_gradient = BOUNDS[dtype]
     for what, mine in (("output", out), ("output without gradients", undifferentiated)):

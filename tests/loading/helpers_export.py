@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import ROOT
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from roundround.config.build import checked_values
+from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes
 from roundround.loading.export.card import Card
 from roundround.loading.export.folder import ModelToExport, write_folder
@@ -28,7 +28,7 @@ LENGTH = 24
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": LENGTH}
 SHARP = {"initializer_range": 0.4}  # logits of several units, so that no normaliser looks like another
 MANIFEST = {
-    "roundround": "0.1.0",
+    "roundround": "0.2.0",
     "seed": 0,
     "command": "roundround train",
     "choices": {"pe": "a", "softmax": "b", "data": "text"},
@@ -72,16 +72,10 @@ print(json.dumps(facts))
 """
 
 
-def node(group: str, name: str, **overrides: Any) -> DictConfig:
-    config = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml"), overrides)
-    assert isinstance(config, DictConfig)
-    return config
-
-
 def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> ModelToExport:
     """A decoder with random weights, as what a run would export."""
     torch.manual_seed(0)
-    sizes = node("model", "tiny", **(SMALL | SHARP | model))
+    sizes = load_option("model", "tiny", **(SMALL | SHARP | model))
     decoder = build_decoder(sizes, pe, softmax, n_vocab=257).eval()
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():  # nothing may hide at a start of ones or zeros
@@ -109,13 +103,6 @@ def some_tokens() -> Tensor:
     return torch.randint(256, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def some_padding() -> Tensor:
-    """A mask whose second row has five tokens of padding on the left."""
-    mask = torch.ones(2, LENGTH, dtype=torch.int64)
-    mask[1, :5] = 0
-    return mask
-
-
 def loaded(folders: list[Path], cwd: Path, *, again: Path | None = None) -> dict[Path, dict[str, Any]]:
     """What a clean process makes of the folders: facts, logits, padded logits and generated tokens of each.
 
@@ -123,7 +110,10 @@ def loaded(folders: list[Path], cwd: Path, *, again: Path | None = None) -> dict
     from there with the code that is there.
     """
     question = cwd / "question.safetensors"
-    save_file({"tokens": some_tokens(), "mask": some_padding()}, question)
+    # a mask whose second row has five tokens of padding on the left
+    mask = torch.ones(2, LENGTH, dtype=torch.int64)
+    mask[1, :5] = 0
+    save_file({"tokens": some_tokens(), "mask": mask}, question)
     cache = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(cwd / "modules"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-I", "-W", "ignore", "-c", CHILD, str(question), str(again or ""), *map(str, folders)]
     done = subprocess.run(

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import roundround as rr
 from roundround.attention.keys import AttentionShape
-from roundround.loading.llama_checkpoint import read_checkpoint
+from roundround.loading.llama import read_checkpoint
 from roundround.loading.patching.attention import attention_layers, installed
 from roundround.loading.patching.frequencies import frequency_tables
 from roundround.loading.probed_model import ProbedHuggingFaceModel

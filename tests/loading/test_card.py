@@ -11,8 +11,7 @@ from helpers_export import CARD, MANIFEST, SMALL
 from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
-from roundround.loading.export.card import code, model_card, shown
-from roundround.loading.exportable import card_of
+from roundround.loading.export.card import card_of, code, model_card, shown
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
@@ -81,7 +80,7 @@ def test_a_run_without_choices_has_no_such_tags(decoder: Decoder) -> None:
 
 
 def test_what_is_harmless_stays_as_it_is() -> None:
-    for text in ("p_rope (p=0.75, theta=10000.0)", "my model", "0.1.0", "a (k=[1.0, -2])"):
+    for text in ("p_rope (p=0.75, theta=10000.0)", "my model", "0.2.0", "a (k=[1.0, -2])"):
         assert shown(text) == text
     assert code("roundround train pe.p=0.5 'data.path=a b'") == "`roundround train pe.p=0.5 'data.path=a b'`"
     assert code("a|b <c>") == "`a&#124;b &lt;c&gt;`"

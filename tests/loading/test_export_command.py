@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAST, Done, typed
+from conftest import FAST, Done, saved_weights, typed
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.utils import logging
@@ -59,7 +59,7 @@ def test_a_run_becomes_a_stock_llama(roundround: Callable[..., Done], run: Path)
     assert type(model) is LlamaForCausalLM
     assert [path.name for path in place.parent.iterdir()] == ["model"]
     assert (place / "model.safetensors").stat().st_mode & 0o077 == 0o044
-    best = load_file(run / "checkpoints" / "best" / "model.safetensors")
+    best = saved_weights(run, "best")
     weights = load_file(place / "model.safetensors")
     assert weights.keys() == {f"model.{name}" for name in best}
     assert all(torch.equal(weights[f"model.{name}"], tensor) for name, tensor in best.items())

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT
-from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, node, some_tokens, trained, written
+from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, some_tokens, trained, written
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from test_export_sources import mine_below
@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from roundround.config.options import load_option
 from roundround.loading.export import agreement as export_agreement
 from roundround.loading.export.agreement import NotTheSame, agreement, rows_compared
 from roundround.loading.export.folder import ModelToExport, is_stock, new_folder, write_folder
@@ -35,36 +36,39 @@ OWN_ENCODINGS = cycle(["p_rope", *sorted(set(ENCODINGS) - STOCK)])
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
 # each encoding and each normaliser at least once: which of them meet makes no difference to a folder of their sources
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    **{f"{pe}-softmax": (node("pe", pe), node("softmax", "softmax"), {}) for pe in sorted({*STOCK, "alibi"})},
     **{
-        f"{pe}-{softmax}": (node("pe", pe), node("softmax", softmax), {})
+        f"{pe}-softmax": (load_option("pe", pe), load_option("softmax", "softmax"), {})
+        for pe in sorted({*STOCK, "alibi"})
+    },
+    **{
+        f"{pe}-{softmax}": (load_option("pe", pe), load_option("softmax", softmax), {})
         for softmax, pe in zip(sorted(set(NORMALISERS) - AMONG_THE_REST), OWN_ENCODINGS, strict=False)
     },
-    "alibi-ssmax": (node("pe", "alibi"), node("softmax", "ssmax"), {}),
-    "fire-as_entmax": (node("pe", "fire"), node("softmax", "as_entmax"), {}),
-    "t5_bias-adaptive_temperature": (node("pe", "t5_bias"), node("softmax", "adaptive_temperature"), {}),
-    "learned-sink": (node("pe", "learned"), node("softmax", "sink"), {"tied_embeddings": False}),
-    "rope-top_k-3": (node("pe", "rope"), node("softmax", "top_k", k=3), {}),
+    "alibi-ssmax": (load_option("pe", "alibi"), load_option("softmax", "ssmax"), {}),
+    "fire-as_entmax": (load_option("pe", "fire"), load_option("softmax", "as_entmax"), {}),
+    "t5_bias-adaptive_temperature": (load_option("pe", "t5_bias"), load_option("softmax", "adaptive_temperature"), {}),
+    "learned-sink": (load_option("pe", "learned"), load_option("softmax", "sink"), {"tied_embeddings": False}),
+    "rope-top_k-3": (load_option("pe", "rope"), load_option("softmax", "top_k", k=3), {}),
     "sinusoidal-gemma": (
-        node("pe", "sinusoidal"),
-        node("softmax", "softmax1"),
+        load_option("pe", "sinusoidal"),
+        load_option("softmax", "softmax1"),
         {"geglu": True, "scaled_embeddings": True, "head_dim": 6},
     ),
-    "rope-temperature-1": (node("pe", "rope"), node("softmax", "temperature", temperature=1.0), {}),
-    "reversed-1": (node("pe", "p_rope_reversed", p=1.0), node("softmax", "softmax"), {}),
-    "partial-1": (node("pe", "partial_rope", p=1.0), node("softmax", "softmax"), {}),
-    "rope-untied": (node("pe", "rope"), node("softmax", "softmax"), {"tied_embeddings": False}),
-    "rope-geglu": (node("pe", "rope"), node("softmax", "softmax"), {"geglu": True, "norm_eps": 0.01}),
-    "rope-scaled": (node("pe", "rope"), node("softmax", "softmax"), {"scaled_embeddings": True}),
+    "rope-temperature-1": (load_option("pe", "rope"), load_option("softmax", "temperature", temperature=1.0), {}),
+    "reversed-1": (load_option("pe", "p_rope_reversed", p=1.0), load_option("softmax", "softmax"), {}),
+    "partial-1": (load_option("pe", "partial_rope", p=1.0), load_option("softmax", "softmax"), {}),
+    "rope-untied": (load_option("pe", "rope"), load_option("softmax", "softmax"), {"tied_embeddings": False}),
+    "rope-geglu": (load_option("pe", "rope"), load_option("softmax", "softmax"), {"geglu": True, "norm_eps": 0.01}),
+    "rope-scaled": (load_option("pe", "rope"), load_option("softmax", "softmax"), {"scaled_embeddings": True}),
     "rope-scaled-untied": (
-        node("pe", "rope"),
-        node("softmax", "softmax"),
+        load_option("pe", "rope"),
+        load_option("softmax", "softmax"),
         {"scaled_embeddings": True, "tied_embeddings": False},
     ),
-    "rope-no-mlps": (node("pe", "rope"), node("softmax", "softmax"), {"d_mlp": 0}),
+    "rope-no-mlps": (load_option("pe", "rope"), load_option("softmax", "softmax"), {"d_mlp": 0}),
     "p_rope-gemma": (
-        node("pe", "p_rope"),
-        node("softmax", "softmax"),
+        load_option("pe", "p_rope"),
+        load_option("softmax", "softmax"),
         {"geglu": True, "scaled_embeddings": True, "head_dim": 10, "n_key_heads": 1},
     ),
 }
@@ -86,7 +90,9 @@ def models() -> dict[str, ModelToExport]:
 def of_mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelToExport]:
     """A model with an encoding of a user's own."""
     with mine_below(tmp_path_factory.mktemp("of_mine")):
-        yield trained(OmegaConf.create({"_target_": "mine.half.Half", "slower": 2.0}), node("softmax", "softmax"))
+        yield trained(
+            OmegaConf.create({"_target_": "mine.half.Half", "slower": 2.0}), load_option("softmax", "softmax")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +110,7 @@ def answers(
 def test_every_encoding_and_every_normaliser_is_in_a_folder(answers: dict[str, dict[str, Any]]) -> None:
     for group, names, at in (("pe", ENCODINGS, 0), ("softmax", NORMALISERS, 1)):
         targets = {pair[at]["_target_"] for name, pair in PAIRS.items() if name in answers}
-        assert targets == {node(group, name)["_target_"] for name in names}
+        assert targets == {load_option(group, name)["_target_"] for name in names}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -233,7 +239,9 @@ def test_the_card_tells_the_runs_numbers_and_leaves_the_licence(answers: dict[st
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0])
 @pytest.mark.parametrize("head_dim", [2, 8, 10, 64, 96, 256])
 def test_frequencies_of_the_exported_configuration_are_ours_to_the_last_bit(head_dim: int, p: float) -> None:
-    model = trained(node("pe", "p_rope", p=p, theta=12345.0), node("softmax", "softmax"), head_dim=head_dim)
+    model = trained(
+        load_option("pe", "p_rope", p=p, theta=12345.0), load_option("softmax", "softmax"), head_dim=head_dim
+    )
     config = stock_config(model.decoder, model.sizes)
     assert config is not None
     theirs, scaling = ROPE_INIT_FUNCTIONS["proportional"](LlamaConfig(**config.to_dict()))
@@ -244,7 +252,7 @@ def test_frequencies_of_the_exported_configuration_are_ours_to_the_last_bit(head
 @pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 1_234.5])
 @pytest.mark.parametrize("head_dim", [2, 8, 96, 256])
 def test_frequencies_of_rope_are_llamas_to_the_last_bit(head_dim: int, theta: float) -> None:
-    model = trained(node("pe", "rope", theta=theta), node("softmax", "softmax"), head_dim=head_dim)
+    model = trained(load_option("pe", "rope", theta=theta), load_option("softmax", "softmax"), head_dim=head_dim)
     config = stock_config(model.decoder, model.sizes)
     theirs = LlamaRotaryEmbedding(config).inv_freq
     assert torch.equal(theirs, model.decoder.encoding.frequencies())  # type: ignore[operator]
@@ -253,12 +261,20 @@ def test_frequencies_of_rope_are_llamas_to_the_last_bit(head_dim: int, theta: fl
 @pytest.mark.parametrize(
     ("pe", "softmax", "model"),
     [
-        (node("pe", "nope"), node("softmax", "softmax"), {"head_dim": 5}),  # Llama's rotation pairs channels
-        (node("pe", "rope"), node("softmax", "softmax"), {"d_model": 34, "head_dim": 4}),  # Llama divides d_model
-        (node("pe", "rope"), node("softmax", "softmax"), {"d_mlp": 0}),  # Llama has MLPs
-        (node("pe", "rope"), node("softmax", "temperature", temperature=0.5), {}),
-        (node("pe", "p_rope_reversed", p=0.9), node("softmax", "softmax"), {"head_dim": 64}),
-        (node("pe", "partial_rope", p=0.9), node("softmax", "softmax"), {"head_dim": 64}),
+        (
+            load_option("pe", "nope"),
+            load_option("softmax", "softmax"),
+            {"head_dim": 5},
+        ),  # Llama's rotation pairs channels
+        (
+            load_option("pe", "rope"),
+            load_option("softmax", "softmax"),
+            {"d_model": 34, "head_dim": 4},
+        ),  # Llama divides d_model
+        (load_option("pe", "rope"), load_option("softmax", "softmax"), {"d_mlp": 0}),  # Llama has MLPs
+        (load_option("pe", "rope"), load_option("softmax", "temperature", temperature=0.5), {}),
+        (load_option("pe", "p_rope_reversed", p=0.9), load_option("softmax", "softmax"), {"head_dim": 64}),
+        (load_option("pe", "partial_rope", p=0.9), load_option("softmax", "softmax"), {"head_dim": 64}),
     ],
 )
 def test_what_llama_refuses_or_computes_otherwise_is_not_stock(pe: Any, softmax: Any, model: dict[str, int]) -> None:
@@ -274,7 +290,7 @@ def agreed(model: ModelToExport, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_softmax_that_silently_turned_plain_is_seen(tmp_path: Path) -> None:
-    model = trained(node("pe", "rope"), node("softmax", "adaptive_temperature"))
+    model = trained(load_option("pe", "rope"), load_option("softmax", "adaptive_temperature"))
     folder = written(model, tmp_path / "folder")
     agreed(model, folder)
     file = folder / "softmax_adaptive_temperature.py"
@@ -287,7 +303,7 @@ def test_a_softmax_that_silently_turned_plain_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> None:
-    model = trained(node("pe", "p_rope"), node("softmax", "softmax"))
+    model = trained(load_option("pe", "p_rope"), load_option("softmax", "softmax"))
     folder = written(model, tmp_path / "folder")
     config = json.loads((folder / "config.json").read_text())
     rope = config["rope_parameters"] | {"rope_theta": 10_100.0}
@@ -304,7 +320,7 @@ def test_a_frequency_and_a_token_that_went_wrong_are_seen(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["modeling_roundround.py", "pe_alibi.py", "attention_fused.py"])
 def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -> None:
-    model = trained(node("pe", "alibi"), node("softmax", "softmax"))
+    model = trained(load_option("pe", "alibi"), load_option("softmax", "softmax"))
     folder = written(model, tmp_path / "folder")
     file = folder / name
     file.write_text(file.read_text() + "\nfrom roundround.pe.rope import RoPE\n")
@@ -341,7 +357,7 @@ def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_documents_apart_are_position_ids_that_begin_again_in_transformers(tmp_path: Path) -> None:
-    model = replace(trained(node("pe", "p_rope"), node("softmax", "softmax")), separate_documents=True)
+    model = replace(trained(load_option("pe", "p_rope"), load_option("softmax", "softmax")), separate_documents=True)
     card = replace(CARD, manifest=MANIFEST | {"data": MANIFEST["data"] | {"separate_documents": True}})
     folder = tmp_path / "folder"
     folder.mkdir()

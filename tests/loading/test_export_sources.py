@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 from conftest import ROOT
-from helpers_export import node
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from roundround.config.options import load_option
 from roundround.loading.export.folder import MODELING
 from roundround.loading.export.modeling import RoundroundForCausalLM
 from roundround.loading.export.sources import flat_file_names, source_files
@@ -112,7 +112,7 @@ VARIANTS = [(family, path.stem) for family in ("pe", "softmax") for path in (ROO
 
 @pytest.mark.parametrize(("family", "name"), sorted(VARIANTS))
 def test_transformers_finds_every_file_of_every_variant(family: str, name: str, tmp_path: Path) -> None:
-    module, _, of = node(family, name)["_target_"].rpartition(".")
+    module, _, of = load_option(family, name)["_target_"].rpartition(".")
     variant = getattr(importlib.import_module(module), of)
     files = sources_of(variant) if family == "pe" else sources_of(ALiBi, variant)
     for file, text in files.items():
@@ -142,25 +142,22 @@ def test_no_two_files_share_a_name() -> None:
 # -- which lines change
 
 
-def changed_lines(before: str, after: str) -> list[str]:
-    diff = difflib.ndiff(before.splitlines(), after.splitlines())
-    return [line[2:] for line in diff if line[0] in "+-"]
-
-
 def test_only_import_lines_change_in_files_of_roundround() -> None:
     files = sources_of(ALiBi)
     assert len(files) > 10
     for name, text in files.items():
         heading, _, rest = text.partition("\n")
         place = heading.split()[1]
-        assert heading == f"# {place} of roundround 0.1.0 (Apache-2.0); only its import lines are changed"
-        changed = changed_lines((ROOT / place).read_text(), rest)
+        assert heading == f"# {place} of roundround 0.2.0 (Apache-2.0); only its import lines are changed"
+        diff = difflib.ndiff((ROOT / place).read_text().splitlines(), rest.splitlines())
+        changed = [line[2:] for line in diff if line[0] in "+-"]
         assert [line for line in changed if not line.lstrip().startswith("from ")] == [], name
 
 
 def test_a_users_own_file_changes_in_its_imports_alone(mine: None) -> None:
     half = importlib.import_module("mine.half")
-    assert changed_lines(HALF, sources_of(half.Half)["mine_half.py"]) == [
+    diff = difflib.ndiff(HALF.splitlines(), sources_of(half.Half)["mine_half.py"].splitlines())
+    assert [line[2:] for line in diff if line[0] in "+-"] == [
         "from mine.helpers import turning",
         "from roundround.pe import rotary",
         "from . import mine_helpers_turning as turning",

@@ -280,11 +280,7 @@ def test_a_mask_that_is_not_causal_is_refused() -> None:
 
 def with_a_block(first: int, last: int) -> Callable[..., torch.Tensor]:
     """Causal, but for the tokens first..last, which see each other, as those of an image do."""
-
-    def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return (k <= q) | ((q >= first) & (q <= last) & (k >= first) & (k <= last))
-
-    return visible
+    return lambda b, h, q, k: (k <= q) | ((q >= first) & (q <= last) & (k >= first) & (k <= last))
 
 
 @pytest.mark.parametrize(("n", "first", "last"), [(30, 4, 7), (30, 28, 29), (3000, 700, 703), (3000, 1998, 1999)])
@@ -299,19 +295,23 @@ def test_a_block_that_sees_ahead_is_refused_wherever_it_stands(n: int, first: in
 def test_texts_packed_into_one_row_are_refused(n: int) -> None:
     number = torch.arange(n)[None] // (n // 2 + 3)  # the second begins a little behind the middle
 
-    def packed(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return (k <= q) & (number[b, q] == number[b, k])
-
     with pytest.raises(UserError, match="neither causal"):
-        mask(mask_function=packed, batch_size=1, q_length=n, kv_length=n)
+        mask(
+            mask_function=lambda b, h, q, k: (k <= q) & (number[b, q] == number[b, k]),
+            batch_size=1,
+            q_length=n,
+            kv_length=n,
+        )
 
 
 def test_a_piece_hidden_far_from_the_query_is_refused() -> None:
-    def holed(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return (k <= q) & ~((q >= 2300) & (q < 2500) & (k >= 500) & (k < 900))  # 1,401 to 1,999 tokens back
-
     with pytest.raises(UserError, match="neither causal"):
-        mask(mask_function=holed, batch_size=1, q_length=3000, kv_length=3000)
+        mask(  # 1,401 to 1,999 tokens back
+            mask_function=lambda b, h, q, k: (k <= q) & ~((q >= 2300) & (q < 2500) & (k >= 500) & (k < 900)),
+            batch_size=1,
+            q_length=3000,
+            kv_length=3000,
+        )
 
 
 def test_a_long_mask_is_not_looked_at_whole() -> None:

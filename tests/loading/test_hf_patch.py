@@ -53,10 +53,6 @@ def eager_with(model: PreTrainedModel, weights_of: object) -> torch.Tensor:
         modeling_llama.eager_attention_forward = own
 
 
-def tempered(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    return (2.5 * e).masked_fill(~visible, -torch.inf).softmax(-1)
-
-
 def published(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """arXiv:2410.01104, algorithm 1, as its listing has it."""
     p = e.masked_fill(~visible, -torch.inf).softmax(-1)
@@ -70,7 +66,14 @@ def published(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("softmax", "numbers", "formula"),
-    [("temperature", {"temperature": 0.4}, tempered), ("adaptive_temperature", {}, published)],
+    [
+        (
+            "temperature",
+            {"temperature": 0.4},
+            lambda e, visible: (2.5 * e).masked_fill(~visible, -torch.inf).softmax(-1),
+        ),
+        ("adaptive_temperature", {}, published),
+    ],
 )
 def test_a_patched_model_computes_the_formula(softmax: str, numbers: dict[str, float], formula: object) -> None:
     model = tiny("llama").double()  # its attention is sharp, so that the rounding of float32 is multiplied

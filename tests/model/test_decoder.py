@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT, STORIES
-from omegaconf import DictConfig, OmegaConf
 from rounding import rounding
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from roundround.config.options import load_option
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.model.kinds import LayerKind
@@ -49,18 +49,14 @@ LLAMAS = [
 ]
 
 
-def node(group: str, name: str, **overrides: Any) -> DictConfig:
-    """A yaml of conf/ with some of its values replaced."""
-    loaded = OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml")
-    assert isinstance(loaded, DictConfig)
-    assert overrides.keys() <= loaded.keys()
-    loaded.update(overrides)
-    return loaded
-
-
 def decoder(pe: str = "rope", *, model: str = "tiny", n_vocab: int = 97, **sizes: Any) -> Decoder:
     """A small decoder with this encoding; `sizes` replace what its yaml says."""
-    return build_decoder(node("model", model, **(SMALL | sizes)), node("pe", pe), node("softmax", "softmax"), n_vocab)
+    return build_decoder(
+        load_option("model", model, **(SMALL | sizes)),
+        load_option("pe", pe),
+        load_option("softmax", "softmax"),
+        n_vocab,
+    )
 
 
 def lively(model: Decoder) -> Decoder:
@@ -224,17 +220,15 @@ def test_float64_logits_are_llamas_to_ten_digits(pe: str, theta: float, p: float
     assert (logits_of(model) - logits_of(theirs)).abs().max() < 1e-10
 
 
-def gemma_like() -> Decoder:
-    return lively(decoder(model="gemma_2b_scratch", d_model=96, n_key_heads=1, head_dim=32, tied_embeddings=True))
-
-
 def test_logits_of_the_gemma_flavour_are_gemmas() -> None:
-    model = gemma_like()
+    model = lively(decoder(model="gemma_2b_scratch", d_model=96, n_key_heads=1, head_dim=32, tied_embeddings=True))
     assert_equal_to_rounding(logits_of(model), logits_of(gemma_with_weights_of(model)))
 
 
 def test_float64_logits_of_the_gemma_flavour_are_gemmas_to_ten_digits() -> None:
-    model = gemma_like().double()
+    model = lively(
+        decoder(model="gemma_2b_scratch", d_model=96, n_key_heads=1, head_dim=32, tied_embeddings=True)
+    ).double()
     theirs = made_exact(gemma_with_weights_of(model), theta=1e4, p=1.0, offset=1.0)
     theirs.model.embed_tokens.embed_scale = torch.tensor(96**0.5, dtype=torch.float64)
     assert (logits_of(model) - logits_of(theirs)).abs().max() < 1e-10
@@ -253,7 +247,7 @@ def test_weights_have_the_names_and_shapes_that_hugging_face_saves(tied: bool, t
 
 
 def test_gemma_2b_from_scratch_has_gemmas_parameters() -> None:
-    nodes = node("model", "gemma_2b_scratch"), node("pe", "rope"), node("softmax", "softmax")
+    nodes = load_option("model", "gemma_2b_scratch"), load_option("pe", "rope"), load_option("softmax", "softmax")
     with torch.device("meta"):
         model = build_decoder(*nodes, n_vocab=256_128)
         theirs = GemmaForCausalLM(GemmaConfig(**sizes_for_hugging_face(model, n_key_heads=1)))
@@ -274,7 +268,9 @@ def test_gemma_2b_from_scratch_has_gemmas_parameters() -> None:
 )
 def test_models_are_as_large_as_their_yaml_says(name: str, n_vocab: int, fewest: float, most: float) -> None:
     with torch.device("meta"):
-        model = build_decoder(node("model", name), node("pe", "p_rope"), node("softmax", "softmax"), n_vocab)
+        model = build_decoder(
+            load_option("model", name), load_option("pe", "p_rope"), load_option("softmax", "softmax"), n_vocab
+        )
     assert fewest <= n_parameters(model) <= most
 
 

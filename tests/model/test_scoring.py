@@ -32,19 +32,14 @@ def decoder() -> Decoder:
     return build_decoder(model, pe, softmax, N_VOCAB)
 
 
-def losses_by_loop(decoder: Decoder, windows: Tensor) -> list[list[float]]:
-    """-log p(target) of each target of each window: one window at a time, float64, by the formula."""
-    found = []
-    for window in windows:
+def test_scores_are_the_mean_loss_of_each_target_by_its_place_in_the_window(decoder: Decoder) -> None:
+    # -log p(target) of each target of each window: one window at a time, float64, by the formula
+    expected = []
+    for window in WINDOWS:
         with torch.no_grad():
             logits_TV = decoder(window[None, :-1])[0].double()
         rows = zip(logits_TV.tolist(), window[1:].tolist(), strict=True)
-        found.append([math.log(sum(math.exp(x) for x in row)) - row[target] for row, target in rows])
-    return found
-
-
-def test_scores_are_the_mean_loss_of_each_target_by_its_place_in_the_window(decoder: Decoder) -> None:
-    expected = losses_by_loop(decoder, WINDOWS)
+        expected.append([math.log(sum(math.exp(x) for x in row)) - row[target] for row, target in rows])
     loss = score(decoder, WINDOWS, batch=3, device=CPU)
     assert loss.n_targets == 7 * 12
     assert loss.by_position == pytest.approx([sum(column) / 7 for column in zip(*expected, strict=True)], rel=1e-5)

@@ -8,39 +8,40 @@ from typing import Any
 import pytest
 import torch
 
-from roundround.papers.beyond import confusion, lifted_constant, p_rope_guarantee, soft_cut, thm_6_1_wide
+from roundround.papers import constructions
+from roundround.papers.beyond import length, lifted_constant, p_rope
 from roundround.papers.claim import claim_of
 
 BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     "a band that does not turn": (
-        "beyond.thm_6_1_wide", thm_6_1_wide, "channel", lambda first, last, n: torch.ones(n, dtype=torch.float64)
+        "beyond.thm_6_1_wide", length, "channel", lambda first, last, n: torch.ones(n, dtype=torch.float64)
     ),
     "a quarter turn taken for a whole one": (
-        "beyond.thm_6_1_wide", thm_6_1_wide, "quarter_turn", lambda first, last: 4 * QUARTER(first, last)
+        "beyond.thm_6_1_wide", length, "quarter_turn", lambda first, last: 4 * QUARTER(first, last)
     ),
     "cosines of the wrong pairs": (
-        "beyond.thm_6_1_wide", thm_6_1_wide, "mean_cosine", lambda first, last, n: COSINE(first - 1, last - 1, n)
+        "beyond.thm_6_1_wide", length, "aligned_by_formula", lambda n, g: COSINE(n, 1.04 * g)
     ),
     "p-RoPE that turns every pair": (
-        "beyond.p_rope_guarantee", p_rope_guarantee, "p_rope", lambda p: p_rope_guarantee.frequencies()
+        "beyond.p_rope_guarantee", p_rope, "p_rope_frequencies", lambda p: p_rope.frequencies()
     ),
     "a bound of half the size": (
-        "beyond.p_rope_guarantee", p_rope_guarantee, "both_bounds", lambda *made: BOUNDS(*made) / 4
+        "beyond.p_rope_guarantee", p_rope, "both_bounds", lambda *made: BOUNDS(*made) / 4
     ),
-    "a soft cut that is as hard": ("beyond.soft_cut", soft_cut, "soft", soft_cut.hard),
+    "a soft cut that is as hard": ("beyond.soft_cut", p_rope, "soft", p_rope.hard),
     "an arcsine law squared": (
-        "beyond.confusion", confusion, "token_failure", lambda *made: FAILURE(*made) ** 2
+        "beyond.confusion", length, "token_failure", lambda *made: FAILURE(*made) ** 2
     ),
     "a p-RoPE that forgets": (
-        "beyond.confusion", confusion, "PRoPE", lambda shape, p, theta: FULL(shape, p=1.0, theta=theta)
+        "beyond.confusion", length, "p_rope_frequencies", lambda p, *sizes: FULL(1.0, *sizes)
     ),
     "an entropy of a row without its rest": (
         "beyond.lifted_constant", lifted_constant, "lone_entropy_by_formula", lambda n: ENTROPY(n) / math.log(2)
     ),
     "log-n trained elsewhere": ("beyond.lifted_constant", lifted_constant, "TRAINED", 4096),
 }  # fmt: skip
-QUARTER, COSINE, BOUNDS = thm_6_1_wide.quarter_turn, thm_6_1_wide.mean_cosine, p_rope_guarantee.both_bounds
-FAILURE, FULL, ENTROPY = confusion.token_failure, confusion.PRoPE, lifted_constant.lone_entropy_by_formula
+QUARTER, COSINE, BOUNDS = length.quarter_turn, constructions.aligned_by_formula, p_rope.both_bounds
+FAILURE, FULL, ENTROPY = length.token_failure, constructions.p_rope_frequencies, lifted_constant.lone_entropy_by_formula
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES)

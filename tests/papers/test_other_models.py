@@ -15,7 +15,7 @@ import pytest
 from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
-from roundround.papers.figures.figure import HeatMap, Outcome, Subject
+from roundround.papers.figures.figure import HeatMap, Subject
 from roundround.papers.figures.probed import probed
 from roundround.probing.maximum import entropy_by_length
 from roundround.report import probe_figures
@@ -48,11 +48,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return made[kind]
 
     return probe
-
-
-def numbers_of(outcome: Outcome, what: str) -> float:
-    (found,) = [c.ours for c in outcome.comparisons if c.what == what]
-    return found
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
@@ -91,7 +86,8 @@ def test_the_share_told_is_the_one_that_the_probe_says(run: Callable[..., Path])
         for r in json.loads((directory / "results.json").read_text())
         if r["metric"] == "share_of_slowest_quarter" and r["kind"] == "query" and r["first_token"]
     ]
-    told = numbers_of(FIGURES["rope.fig3"].make(run, STORIES), "queries: share of the slowest quarter")
+    outcome = FIGURES["rope.fig3"].make(run, STORIES)
+    (told,) = [c.ours for c in outcome.comparisons if c.what == "queries: share of the slowest quarter"]
     assert told == pytest.approx(np.mean(shares), abs=0.05)  # there of mean squares by head, here of the map
 
 

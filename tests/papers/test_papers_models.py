@@ -180,7 +180,9 @@ def test_both_readings_of_the_previous_column_are_told(tmp_path: Path) -> None:
     assert sum(c.what.startswith("previous") for c in outcome.comparisons) == 3
 
 
-def entropies(tmp_path: Path, gain: float) -> Path:
+@pytest.mark.parametrize(("gain", "verdict"), [(0.01, "sign agrees"), (-0.001, "differs")])
+def test_entropy_has_to_grow_with_the_list(gain: float, verdict: str, tmp_path: Path) -> None:
+    subject = Subject("gemma-2b", ("model=gemma-2b",), is_the_papers=True)
     records = [
         {"metric": "entropy", "layer": layer, "head": head, "n": n, "value": 1 + gain * n * (1 if layer == 0 else -1)}
         for layer in range(2)
@@ -188,13 +190,7 @@ def entropies(tmp_path: Path, gain: float) -> Path:
         for n in (1, 2, 256)
     ]
     (tmp_path / "results.json").write_text(json.dumps(records))
-    return tmp_path
-
-
-@pytest.mark.parametrize(("gain", "verdict"), [(0.01, "sign agrees"), (-0.001, "differs")])
-def test_entropy_has_to_grow_with_the_list(gain: float, verdict: str, tmp_path: Path) -> None:
-    subject = Subject("gemma-2b", ("model=gemma-2b",), is_the_papers=True)
-    assert FIGURES["softmax.fig3"].make(always(entropies(tmp_path, gain)), subject).verdict == verdict
+    assert FIGURES["softmax.fig3"].make(always(tmp_path), subject).verdict == verdict
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.0, "agrees"), (2.0, "differs"), (1 / 16, "differs")])

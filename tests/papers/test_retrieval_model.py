@@ -10,9 +10,8 @@ from rounding import rounding
 from scipy import stats
 from torch import Tensor
 
-from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
+from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, train
 from roundround.papers.max_retrieval.sets import Sets, TrainingSets
-from roundround.papers.max_retrieval.training import train
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.softmax import Softmax

@@ -52,16 +52,15 @@ def test_the_answer_is_the_class_of_the_largest_priority_among_those_present() -
     assert Sets(priorities, classes, torch.zeros(1, 2), present).answers_SB.tolist() == [[8, 1]]
 
 
-def joined(blocks: list[Sets], name: str) -> torch.Tensor:
-    return torch.cat([getattr(block, name) for block in blocks], 1)
-
-
 def test_test_sets_come_in_bounded_blocks_and_more_of_them_begin_with_the_same() -> None:
     options = {"n": 100, "n_classes": 10, "stream": TEST}
     few, many = (list(sets_of_size(0, n_sets=n_sets, **options)) for n_sets in (200, 400))  # type: ignore[arg-type]
     assert all(block.priorities_SBN.numel() <= ITEMS_AT_ONCE for block in many)
     for name, shape in (("priorities_SBN", (1, 400, 100)), ("classes_SBN", (1, 400, 100)), ("queries_SB", (1, 400))):
-        first, all_of_them = joined(few, name), joined(many, name)
+        first, all_of_them = (
+            torch.cat([getattr(block, name) for block in few], 1),
+            torch.cat([getattr(block, name) for block in many], 1),
+        )
         assert all_of_them.shape == shape
         assert torch.equal(first, all_of_them[:, :200])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from roundround.papers.max_retrieval.training import joined, seeds_of, share_of
+from roundround.papers.max_retrieval.model import joined, seeds_of, share_of
 from roundround.support.errors import UserError
 
 

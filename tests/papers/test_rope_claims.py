@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 import torch
 from helpers_hf import some_tokens, tiny
-from mutations import MUTATIONS
+from mutations import MUTATIONS, mutate
 from torch import Tensor
 
 from roundround.loading.patching.attention import installed
 from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
+from roundround.papers import CLAIMS
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.constructions import frequencies, ladder_by_formula, turned, weights
-from roundround.papers.rope import p_rope_listing, table_1, thm_5_3, thm_6_1
-from roundround.papers.rope.lemma_a_2 import angles
+from roundround.papers.rope import formulas, table_1, thm_5_3, thm_6_1
+from roundround.papers.rope.lemmas import angles
 from roundround.papers.rope.thm_6_1 import Channel, channels_of
 from roundround.papers.trained import before_rotation, stories260k
 from roundround.pe.p_rope import PRoPE
@@ -31,7 +32,7 @@ from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
 
 QUERIES_AS_KEYS = torch.randn(1, 20_000, 256, generator=torch.Generator().manual_seed(0)).double().expand(2, -1, -1)
-BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: the name in its module, and what stands there
+BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: statement, name in its module; what stands there
     "the key is turned the other way": ("prop_3_1.turned", lambda x, angle: turned(x, -angle)),
     "keys are the queries": ("prop_3_2.gaussians", lambda: tuple(QUERIES_AS_KEYS)),
     "the head has positions": ("prop_5_2.NoPE", lambda shape: RoPE(shape, theta=10_000.0)),
@@ -44,14 +45,14 @@ BROKEN: dict[str, tuple[str, Any]] = {  # what a check gets wrong: the name in i
     ),
     "the key for the token before is not turned": ("thm_5_3.turned", lambda x, angle: x),
     "a frequency is a fraction of pi": ("lemma_a_1.frequencies", lambda: torch.tensor([torch.pi / 100]).double()),
-    "the angles are those of half the circle": ("lemma_a_2.angles", lambda pair, n: angles(pair, n) / 2),
+    "the angles are those of half the circle": ("lemma_a_2.angles", lambda g, n: angles(g, n) / 2),
     "weights add up to more than one": ("lemma_a_3.weights", lambda logits: 1.1 * weights(logits)),
     "the pair does not turn": ("thm_6_1.logits", lambda q, k, n, g: torch.ones(len(n)).double()),
     "theta is Llama's": ("side_computations.THETA", 500_000.0),
     "the pair is the next one": ("apostrophe.PAIR", 119),
     "equation 3 has the other sign": ("equation_3.ladder_by_formula", lambda *sizes: -ladder_by_formula(*sizes)),
 }
-NEEDED, TIMESCALES, ENCODINGS = thm_5_3.needed_by_formula, p_rope_listing.timescales, table_1.encodings
+NEEDED, TIMESCALES, ENCODINGS = thm_5_3.needed_by_formula, formulas.timescales, table_1.encodings
 OF_MODELS = {"rope.equation_3": "holds", "rope.thm_5_3": "shown", "rope.thm_6_1": "shown"}
 
 
@@ -63,9 +64,10 @@ def trained() -> Trained:
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_check_fails_where_its_formula_is_broken(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, broken = BROKEN[what]
-    module, _, name = place.partition(".")
-    monkeypatch.setattr(importlib.import_module(f"roundround.papers.rope.{module}"), name, broken)
-    assert not claim_of(f"rope.{module}").check().holds
+    claim, _, name = place.partition(".")
+    module = CLAIMS[f"rope.{claim}"].rpartition(".")[0]
+    monkeypatch.setattr(importlib.import_module(f"roundround.papers.{module}"), name, broken)
+    assert not claim_of(f"rope.{claim}").check().holds
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
@@ -80,7 +82,7 @@ def test_a_trained_model_answers(name: str, trained: Trained) -> None:
 def test_a_wrong_rotation_is_seen_in_every_layer_of_a_trained_model(
     mutation: str, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    MUTATIONS[mutation](monkeypatch)
+    mutate(monkeypatch, mutation)
     finding = claim_of("rope.equation_3").check_model(trained)
     assert finding is not None
     assert len(finding.comparisons) == 5
@@ -140,8 +142,10 @@ def test_the_vectors_of_figure_1_attend_one_token_ahead_under_equation_3() -> No
     assert (drawn.ours, drawn.published) == (-1, 1)
 
 
-def random_decoder(make_encoding: Any) -> Trained:
-    """A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly."""
+@pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
+@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
+def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
+    # A model that nobody trained, with texts: no head rests on a place, no pair prefers a token clearly
     torch.manual_seed(0)
     decoder = Decoder(
         n_vocab=16, kinds=[LayerKind(make_encoding=make_encoding, make_softmax=Softmax)],
@@ -150,13 +154,7 @@ def random_decoder(make_encoding: Any) -> Trained:
         norm_eps=1e-6, initializer_range=0.02,
     ).requires_grad_(False)  # fmt: skip
     texts = torch.randint(16, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
-    return Trained(ProbedDecoder("random", decoder, None, 0), texts)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("make_encoding", [partial(RoPE, theta=10_000.0), partial(PRoPE, p=0.25, theta=10_000.0)])
-@pytest.mark.parametrize("name", ["rope.thm_5_3", "rope.thm_6_1"])
-def test_a_model_without_heads_of_the_kind_refutes_no_theorem(name: str, make_encoding: Any) -> None:
-    finding = claim_of(name).check_model(random_decoder(make_encoding))
+    finding = claim_of(name).check_model(Trained(ProbedDecoder("random", decoder, None, 0), texts))
     assert finding is not None
     assert finding.verdict == "shown"
 

@@ -13,11 +13,10 @@ import torch
 from conftest import ROOT
 from rounding import rounding
 
-from roundround.attention.keys import AttentionShape, Keys
-from roundround.papers import constructions
+from roundround.attention.keys import Keys
+from roundround.papers import constructions, derived
 from roundround.papers.claim import Trained, claim_of
-from roundround.papers.derived import decisive_item, gemma_deltas
-from roundround.papers.softmax import lemma_2_1, polynomial, prop_3_1, prop_3_2, streaming_entropy, swapped_in, thm_2_2
+from roundround.papers.softmax import bounds, streaming_entropy, temperature, thm_2_2
 from roundround.papers.trained import inverse_temperature_of, rows_of_model, sampled
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
@@ -41,38 +40,38 @@ def twice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     "the lemma's bounds without the exponential": (
-        "softmax.lemma_2_1", lemma_2_1, "bounds", lambda n, spread, theta: (1 / n, 1 / n)
+        "softmax.lemma_2_1", bounds, "weight_bounds", lambda n, spread, theta: (1 / n, 1 / n)
     ),
     "the attained maximum with n for n - 1": (
-        "softmax.lemma_2_1", lemma_2_1, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
+        "softmax.lemma_2_1", bounds, "attainable", lambda n, spread, theta: 1 / (1 + n * math.exp(-spread / theta))
     ),
     "a temperature that multiplies": (
-        "softmax.lemma_2_1", lemma_2_1, "weights_at", lambda theta, logits: constructions.weights_at(1 / theta, logits)
+        "softmax.lemma_2_1", bounds, "weights_at", lambda theta, logits: constructions.weights_at(1 / theta, logits)
     ),
     "a bound on delta without its factor of two": (
-        "softmax.prop_3_1", prop_3_1, "bound", lambda *made: SPECTRAL(*made) / 2
+        "softmax.prop_3_1", bounds, "spread_bound", lambda *made: SPECTRAL(*made) / 2
     ),
     "an entropy that falls by twice the variance": (
-        "softmax.prop_3_2", prop_3_2, "slope_by_formula", twice(prop_3_2.slope_by_formula)
+        "softmax.prop_3_2", temperature, "slope_by_formula", twice(temperature.slope_by_formula)
     ),
     "half the spacing of floats taken for the whole": (
-        "derived.decisive_item", decisive_item, "length_by_formula", twice(decisive_item.length_by_formula)
+        "derived.decisive_item", derived, "length_of_floats", twice(derived.length_of_floats)
     ),
     "the length at which a weight is gone without its level": (
-        "derived.gemma_deltas", gemma_deltas, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
+        "derived.gemma_deltas", derived, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
     ),
     "a polynomial of binary entropies": (
-        "softmax.polynomial", polynomial, "beta_by_listing", lambda h: LISTING(h / math.log(2))
+        "softmax.polynomial", temperature, "beta_by_listing", lambda h: LISTING(h / math.log(2))
     ),
     "the recurrence without its shrinking": (
         "softmax.streaming_entropy", streaming_entropy, "entropy_in_tiles", lambda row: math.log(len(row))
     ),
     "one seed of a cell is another": (
-        "softmax.swapped_in", swapped_in, "DIFFERENCES", {"RoPE": [(0.05, 0.06, -0.05)] * 4}
+        "softmax.swapped_in", temperature, "DIFFERENCES", {"RoPE": [(0.05, 0.06, -0.05)] * 4}
     ),
-    "another coefficient": ("softmax.polynomial", polynomial, "FIGURE_4", (-0.037, 0.481, -2.3, 4.917, -1.79)),
+    "another coefficient": ("softmax.polynomial", temperature, "FIGURE_4", (-0.037, 0.481, -2.3, 4.917, -1.79)),
 }  # fmt: skip
-SPECTRAL, LISTING = prop_3_1.bound, polynomial.beta_by_listing
+SPECTRAL, LISTING = bounds.spread_bound, temperature.beta_by_listing
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES)
@@ -82,11 +81,9 @@ def test_a_statement_fails_when_its_formula_is_broken(breakage: str, monkeypatch
     assert not claim_of(claim).check().holds
 
 
-def ssmax(shape: AttentionShape) -> SSMax:
-    return SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None)
-
-
-@pytest.mark.parametrize("make_softmax", [Hard, ssmax])
+@pytest.mark.parametrize(
+    "make_softmax", [Hard, lambda shape: SSMax(shape, s=1 / math.log(64), bias=False, scaled_heads=None)]
+)
 def test_theorem_2_2_fails_where_attention_does_not_disperse(
     make_softmax: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,11 +134,11 @@ def test_the_stored_differences_are_those_of_the_page() -> None:
         for row in csv.DictReader(lines):
             pe, softmax = (setting.split("=")[1] for setting in row["settings"].split(", "))
             losses[names[pe], softmax, row["length"]] = np.array(row["values"].split(), dtype=float)
-    for encoding, by_length in swapped_in.DIFFERENCES.items():
-        for length, stored in zip(map(str, swapped_in.LENGTHS), by_length, strict=True):
+    for encoding, by_length in temperature.DIFFERENCES.items():
+        for length, stored in zip(map(str, temperature.LENGTHS), by_length, strict=True):
             swapped, plain = (losses[encoding, softmax, length] for softmax in ("adaptive_temperature", "softmax"))
             assert swapped - plain == pytest.approx(stored, abs=5.1e-6)
-    means = [float(np.mean(of_seeds)) for by_length in swapped_in.DIFFERENCES.values() for of_seeds in by_length]
+    means = [float(np.mean(of_seeds)) for by_length in temperature.DIFFERENCES.values() for of_seeds in by_length]
     page = (ROOT / "docs/theory.md").read_text()
     assert f"all {len(means)} cells of [encodings by normalisers]" in page
     assert f"by {min(means):.3f} to {max(means):.3f} nats per token" in page

@@ -5,15 +5,13 @@ Shapes: B batch, T tokens, Q queries, K keys, H heads, C head channels.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import variants
-from omegaconf import OmegaConf
+from conftest import class_of, tunables, variants
 from torch import Tensor
 
 from roundround.attention.keys import AttentionShape, Keys
@@ -33,29 +31,16 @@ def attention_shape(**sizes: int) -> AttentionShape:
     return AttentionShape(**(usual | sizes))
 
 
-def tunables(name: str) -> dict[str, Any]:
-    """The yaml of an encoding as a plain dict, `_target_` included."""
-    node = OmegaConf.to_container(OmegaConf.load(variants("pe")[name]))
-    assert isinstance(node, dict)
-    return {str(key): value for key, value in node.items()}
-
-
-def encoding_class(name: str) -> type[PositionalEncoding]:
-    module, _, attribute = tunables(name)["_target_"].rpartition(".")
-    cls: type[PositionalEncoding] = getattr(importlib.import_module(module), attribute)
-    return cls
-
-
 SCALED = ("linear", "llama3", "longrope", "ntk_dynamic", "yarn")  # their yamls leave open by how much
 
 
 def build(name: str, shape: AttentionShape | None = None, **overrides: Any) -> PositionalEncoding:
     """The encoding that conf/pe/<name>.yaml describes, with some of its tunables replaced."""
-    values = {key: value for key, value in tunables(name).items() if key != "_target_"}
+    values = {key: value for key, value in tunables("pe", name).items() if key != "_target_"}
     assert overrides.keys() <= values.keys(), f"{name} has no tunable {overrides.keys() - values.keys()}"
-    return encoding_class(name)(
-        shape or attention_shape(), **(values | ({"factor": 4.0} if name in SCALED else {}) | overrides)
-    )
+    values |= {"factor": 4.0} if name in SCALED else {}
+    encoding: PositionalEncoding = class_of("pe", name)(shape or attention_shape(), **(values | overrides))
+    return encoding
 
 
 def positions(n_tokens: int, start: int = 0) -> Tensor:

@@ -10,13 +10,13 @@ import re
 
 import pytest
 import torch
+from conftest import class_of
 from helpers_pe import (
     NAMES,
     ROOT,
     attention_shape,
     bias_of,
     build,
-    encoding_class,
     keys_at,
     layer_bias,
     logits,
@@ -44,7 +44,7 @@ def has_bias(name: str) -> bool:
 
 BIASED = [name for name in NAMES if has_bias(name)]
 ROTARY = [name for name in NAMES if isinstance(build(name), RotaryEncoding)]
-ADDED = [name for name in NAMES if encoding_class(name).embed is not PositionalEncoding.embed]
+ADDED = [name for name in NAMES if class_of("pe", name).embed is not PositionalEncoding.embed]
 WITH_PARAMETERS = [name for name in NAMES if list(build(name).parameters())]
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
@@ -64,7 +64,7 @@ def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
 
 @every_packaged
 def test_docstring_is_idea_then_formula_then_reference(name: str) -> None:
-    idea, formula, reference, *_ = inspect.getdoc(encoding_class(name)).split("\n\n")
+    idea, formula, reference, *_ = inspect.getdoc(class_of("pe", name)).split("\n\n")
     assert idea.endswith(".")
     assert idea.count(". ") == 0, "one sentence"
     assert "=" in formula
@@ -74,12 +74,12 @@ def test_docstring_is_idea_then_formula_then_reference(name: str) -> None:
 
 @every_packaged
 def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
-    cls = encoding_class(name)
+    cls = class_of("pe", name)
     _, *parameters = inspect.signature(cls).parameters.values()
     assert cls.__dict__.get("__final__") is True
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
     assert all(p.default is p.empty for p in parameters if p.name != "learned_frequencies"), "an option that came later"
-    assert {p.name for p in parameters} | {"_target_"} == tunables(name).keys()
+    assert {p.name for p in parameters} | {"_target_"} == tunables("pe", name).keys()
 
 
 @every_encoding
@@ -278,7 +278,7 @@ def test_only_parameters_are_saved(name: str) -> None:
 @every_encoding
 def test_an_encoding_that_reads_its_layer_is_built_for_each(name: str) -> None:
     """An encoding that differs by layer sets `per_layer`; all others are built once, for layer 0 (pe/base.py)."""
-    if encoding_class(name).per_layer:
+    if class_of("pe", name).per_layer:
         return
     q, k, x_BTD = noise(1, 4, 12, 16), noise(1, 4, 12, 16, seed=1), noise(1, 12, 64)
     found = []

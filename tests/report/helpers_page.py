@@ -18,7 +18,7 @@ PLACES = ("diagonal", "previous", "sink", "offset", "semantic", "local", "diffus
 def write_run(directory: Path, verb: str, records: list[dict[str, Any]] | None, **fields: Any) -> Path:
     """A finished run with these records; `fields` replace those of its manifest."""
     manifest = {
-        "roundround": "0.1.0",
+        "roundround": "0.2.0",
         "verb": verb,
         "status": "done",
         "started": "2026-01-01T12:00:00+00:00",

@@ -10,6 +10,7 @@ import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from conftest import FAST, Done, assert_refused
 from helpers_page import Page, eval_records, write_run
 
 from roundround.analysis.past_run import past_run
-from roundround.analysis.then_and_now import changed_settings
+from roundround.analysis.repetition import changed_settings
 from roundround.command_line.launch import Job
 from roundround.report.page.facts import commands_of
 
@@ -99,10 +100,10 @@ def roundround_here(folder: Path) -> None:
 def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
     train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(directory: Path) -> None:
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("roundround.report.page.write.write_page", refuse)
+    monkeypatch.setattr(
+        "roundround.report.page.write.write_page", Mock(side_effect=OSError(28, "No space left on device"))
+    )
     trained = train()
     assert (trained.code, trained.manifest["status"]) == (0, "done")
     assert [line for line in trained.err.splitlines() if "page" in line] == [
@@ -162,10 +163,8 @@ def test_report_leaves_what_is_no_page_of_its_own(roundround: Command) -> None:
 def test_report_refuses_by_name(
     words: list[str], said: str, roundround: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(using: str | None = None) -> None:
-        raise webbrowser.Error("could not locate runnable browser")
 
-    monkeypatch.setattr(webbrowser, "get", none)
+    monkeypatch.setattr(webbrowser, "get", Mock(side_effect=webbrowser.Error("could not locate runnable browser")))
     if words != ["."]:
         write_run(Path("run"), "eval", eval_records([(64, 2.0)]))
         write_run(Path("run2"), "eval", eval_records([(64, 2.0)]))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers_kills import Killed, killed_before
@@ -29,7 +30,7 @@ KNOWN = {"choices": {"pe": "p_rope"}, "data": DATA, "init": {"folder": "elsewher
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: ({"commit": "c", "dirty": True}, "the patch"))
+    monkeypatch.setattr("roundround.runs.opening.git_state", lambda: ({"commit": "c", "dirty": True}, b"the patch"))
 
 
 def work(directory: Path, logger: Logger | None = None, known: Mapping[str, Any] | None = KNOWN) -> None:
@@ -125,14 +126,13 @@ def test_a_run_that_cannot_be_written_is_one_line(
     work(run)
     before = {path: path.read_bytes() for path in run.iterdir()}
 
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(run / ".run.json.x"))
-
     where = {
         "mkstemp": "roundround.support.files.tempfile.mkstemp",
         "acquire": "roundround.runs.opening.FileLock.acquire",
     }
-    monkeypatch.setattr(where[call], refuse)
+    monkeypatch.setattr(
+        where[call], Mock(side_effect=PermissionError(13, "Permission denied", str(run / ".run.json.x")))
+    )
     with pytest.raises(UserError, match=r"cannot write to .*/\.run\.json\.x: Permission denied"):
         work(run)
     assert {path: path.read_bytes() for path in run.iterdir()} == before

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FAST, Done, assert_refused, typed
+from conftest import FAST, Done, assert_refused, metrics_of, typed
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from roundround.analysis.past_run import past_run
-from roundround.analysis.repetition import overrides_of
-from roundround.analysis.then_and_now import changed_settings
+from roundround.analysis.repetition import changed_settings, overrides_of
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
 from roundround.runs.loggers.base import Logger
@@ -27,10 +26,6 @@ from roundround.runs.loggers.tensorboard import TensorBoard
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
 from roundround.support.errors import Interrupted, UserError
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
 def table(path: Path) -> list[dict[str, Any]]:
@@ -56,7 +51,7 @@ def scalars(directory: Path) -> set[tuple[str, int, float]]:
 
 def numbers(directory: Path) -> set[tuple[str, int, float]]:
     """The numbers of metrics.jsonl, in the single precision of TensorBoard's scalars."""
-    found = lines(directory)
+    found = metrics_of(directory)
     pairs = [(name, line["step"], value) for line in found for name, value in line.items() if name != "step"]
     return {(name, step, float(np.float32(value))) for name, step, value in pairs}
 
@@ -83,9 +78,9 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, shared_cache: None, corpus: 
 
 @pytest.mark.parametrize("job", ["0", "1"])
 def test_every_number_of_the_metrics_is_in_both(sweep: Path, job: str) -> None:
-    assert len(lines(sweep / job)) > 4
+    assert len(metrics_of(sweep / job)) > 4
     assert scalars(sweep / job) == numbers(sweep / job)
-    ours = [{name: str(value) for name, value in line.items()} for line in lines(sweep / job)]
+    ours = [{name: str(value) for name, value in line.items()} for line in metrics_of(sweep / job)]
     assert table(sweep / job / "metrics.csv") == ours
 
 

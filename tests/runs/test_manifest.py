@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers_manifest import CONFIG, DATA, a_manifest
 
+from roundround import __version__
 from roundround.runs.directories import find_run, jobs_of_sweep, read_manifest
 from roundround.support.errors import UserError
 
@@ -71,6 +72,7 @@ FOREIGN = {
         verb="max-retrieval", config={"model": MODEL, "normalisers": {"../x": MODEL}}
     ),
     "nested more than 32 deep": nested(40),
+    "roundround is 'newest'": a_manifest(roundround="newest"),
     "not valid json": "[" * 100_000,
     "not valid json (a number has more than": '{"seed": ' + "9" * 5000 + "}",
     "not valid json ('utf-8' codec": b"\xff\xfe{}",
@@ -87,6 +89,19 @@ def test_what_is_wrong_with_a_foreign_manifest_is_named_in_one_line(tmp_path: Pa
     assert message in line
     assert len(line) < 300
     assert line.isprintable()
+
+
+def test_a_run_of_a_version_before_0_2_is_named_as_such(tmp_path: Path) -> None:
+    for version, also in (("0.1.0", {}), ("0.1.9.dev3", {"config": None, "status": 5})):
+        write(tmp_path, a_manifest(roundround=version, **also))
+        with pytest.raises(UserError) as caught:
+            read_manifest(tmp_path)
+        assert str(caught.value) == (
+            f"{tmp_path} was written by roundround {version}, whose runs {__version__} does not read; "
+            "use that version, or make the run again"
+        )
+    for version in ("0.2.0", "0.10.1", "1.0.0rc1"):
+        assert read_manifest(write(tmp_path, a_manifest(roundround=version)))["roundround"] == version
 
 
 def test_a_manifest_as_a_run_writes_it_is_taken(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import hydra
 import pytest
-from conftest import ROOT
+from conftest import ROOT, metrics_of
 from helpers_manifest import CONFIG, a_manifest
 
 from roundround.runs import directories, provenance
@@ -297,15 +298,11 @@ def test_a_logger_that_fails_at_the_start_fails_the_run(directory: Path) -> None
 # -- metrics.jsonl
 
 
-def lines(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_every_step_is_on_the_disk_as_soon_as_it_is_logged(directory: Path) -> None:
     with opening(directory) as run:
         for step in (1, 2, 3):
             run.log(step, loss=1 / step)
-            assert lines(directory) == [{"step": s, "loss": 1 / s} for s in range(1, step + 1)]
+            assert metrics_of(directory) == [{"step": s, "loss": 1 / s} for s in range(1, step + 1)]
 
 
 def test_a_number_that_is_not_finite_is_written_as_its_name(directory: Path) -> None:
@@ -333,9 +330,9 @@ def test_a_resumed_run_forgets_later_steps_and_a_torn_last_line(directory: Path,
         with open(directory / "metrics.jsonl", "a") as file:
             file.write(torn)
         run.forget_after(2)
-        assert [row["step"] for row in lines(directory)] == [1, 2]
+        assert [row["step"] for row in metrics_of(directory)] == [1, 2]
         run.log(3, loss=0.5)
-    assert [(row["step"], row["loss"]) for row in lines(directory)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
+    assert [(row["step"], row["loss"]) for row in metrics_of(directory)] == [(1, 1.0), (2, 1.0), (3, 0.5)]
 
 
 def test_forgetting_what_was_never_written_writes_nothing(directory: Path) -> None:
@@ -407,11 +404,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     path = tmp_path / "run.json"
     path.write_text("old")
 
-    def fail(*args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as broken:
-        broken.setattr(files.os, call, fail)
+        broken.setattr(files.os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(OSError, match="No space left"):
             write_atomically(path, "new")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]
@@ -431,10 +425,7 @@ def test_an_interrupt_while_writing_leaves_the_old_file(tmp_path: Path, monkeypa
     path = tmp_path / "run.json"
     path.write_text("old")
 
-    def interrupt(handle: int) -> None:
-        raise Interrupted(signal.SIGTERM)
-
-    monkeypatch.setattr(files.os, "fsync", interrupt)
+    monkeypatch.setattr(files.os, "fsync", Mock(side_effect=Interrupted(signal.SIGTERM)))
     with pytest.raises(Interrupted):
         write_atomically(path, "new")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("run.json", "old")]

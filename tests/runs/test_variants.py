@@ -146,10 +146,6 @@ def test_a_kept_copy_that_was_edited_is_called_damaged(mine: Path, run: tuple[Pa
     assert "the kept copy is damaged" in changes(directory, manifest, CONFIG)[0].line
 
 
-def test_a_run_from_before_that_kept_nothing_says_so(mine: Path, here: Path) -> None:
-    assert "kept no copy of the source of mine_rope.slow.Slow" in changes(here, {}, CONFIG)[0].line
-
-
 def test_a_variant_that_changed_after_training_is_named_wherever_the_run_is_used(
     mine: Path, train: Callable[..., Done], roundround: Callable[..., Done], capsys: pytest.CaptureFixture[str]
 ) -> None:

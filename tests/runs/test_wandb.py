@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from conftest import FAST, assert_refused, typed
+from conftest import FAST, assert_refused, metrics_of, typed
 from helpers_manifest import a_manifest
 from PIL import Image
 
@@ -96,10 +96,6 @@ def axes(file: Path) -> dict[str, str]:
     return {metric.name or metric.glob_name: metric.step_metric for metric in of_kind(file, "metric")}
 
 
-def lines(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-
-
 # -- what is in the file
 
 
@@ -129,7 +125,7 @@ def sweep(logged: list[str]) -> Path:
 
 def test_every_number_of_the_metrics_is_there(sweep: Path) -> None:
     for job in ("0", "1"):
-        ours = lines(sweep / job)
+        ours = metrics_of(sweep / job)
         assert len(ours) > 4
         assert metrics(offline_runs(sweep / job)[0]) == ours
     assert axes(offline_runs(sweep / "1")[0])["*"] == "step"
@@ -185,7 +181,7 @@ def test_figures_are_images_and_no_checkpoint_is_logged_unasked(sweep: Path) -> 
     assert image.read_bytes() == (done.directory / "figures" / "perplexity.png").read_bytes()
     with Image.open(image) as picture:
         assert min(picture.size) > 300
-    assert metrics(file) == [{"length": line["step"], **line} for line in lines(done.directory)]
+    assert metrics(file) == [{"length": line["step"], **line} for line in metrics_of(done.directory)]
     assert [artifact for artifact in of_kind(file, "artifact") if artifact.type == "model"] == []
 
 

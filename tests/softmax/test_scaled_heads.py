@@ -14,11 +14,11 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
+from helpers_pe import wave
 from rounding import rounding
 from test_normalisers import causal_by_row, causal_logits, entmax_by_bisection, weights_of
 from test_softmax import KEYS, SCALE, encoding_of, inputs, layer_bias
 from test_softmax_contract import D_MODEL, all_gradients, attention_shape, build, dense, mask_of, randn
-from torch import Tensor
 
 from roundround.attention.heads import n_last_heads
 from roundround.config.options import load_option
@@ -57,11 +57,12 @@ def test_ssmax_of_a_part_leaves_the_first_heads_to_the_plain_softmax(name: str) 
     softmax, logits = build(name, scaled_heads=0.75).double(), causal_logits()
     s, b = softmax.s.tolist(), [0.0] * 3 if softmax.b is None else softmax.b.tolist()
 
-    def by_formula(row: np.ndarray, h: int) -> np.ndarray:
-        return scipy.special.softmax(row if h == 0 else row * (s[h - 1] * math.log(len(row)) + b[h - 1]))
-
     found = weights_of(softmax, logits)
-    assert (found - causal_by_row(logits, by_formula)).abs().max() < 1e-12
+    expected = causal_by_row(
+        logits,
+        lambda row, h: scipy.special.softmax(row if h == 0 else row * (s[h - 1] * math.log(len(row)) + b[h - 1])),
+    )
+    assert (found - expected).abs().max() < 1e-12
     assert torch.equal(found[:, 0], weights_of(build("softmax"), logits)[:, 0])
 
 
@@ -105,11 +106,6 @@ def test_a_part_of_the_heads_beside_nape_is_the_dense_definition(name: str, mode
 
 
 # -- the authors' code
-
-
-def wave(*sizes: int, step: float) -> Tensor:
-    """sin(step n + 0.3), n the flat index."""
-    return torch.sin(torch.arange(math.prod(sizes), dtype=torch.float64) * step + 0.3).view(sizes)
 
 
 def test_as_entmax_beside_nape_has_the_weights_of_the_authors_code() -> None:

@@ -8,7 +8,6 @@ Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head chann
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -17,8 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, own_variants, variants
-from omegaconf import OmegaConf
+from conftest import ROOT, class_of, own_variants, tunables, variants
 from rounding import rounding
 from test_softmax import (
     D_MODEL,
@@ -34,7 +32,7 @@ from test_softmax import (
     row_counts,
     with_gradients,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from roundround.attention import blocks, tiles
 from roundround.attention.bias import Bias
@@ -69,18 +67,6 @@ def covering(names: str, *values: Iterable[Any]) -> pytest.MarkDecorator:
 # -- building from yaml
 
 
-@functools.cache
-def read(kind: str, name: str) -> Mapping[str, Any]:
-    values = OmegaConf.to_container(OmegaConf.load(variants(kind)[name]))
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
-def class_of(kind: str, name: str) -> Any:
-    module, _, attribute = read(kind, name)["_target_"].rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def attention_shape(**sizes: int) -> AttentionShape:
     usual = {"n_heads": 4, "n_key_heads": 2, "head_dim": 8, "d_model": D_MODEL, "layer": 0, "train_length": 8}
     return AttentionShape(**(usual | sizes))
@@ -88,7 +74,7 @@ def attention_shape(**sizes: int) -> AttentionShape:
 
 def made(kind: str, name: str, shape: AttentionShape, replaced: Mapping[str, Any], noise: float) -> Any:
     """What a yaml describes, its parameters moved, so that those that start at zero count."""
-    values = {key: value for key, value in read(kind, name).items() if key != "_target_"}
+    values = {key: value for key, value in tunables(kind, name).items() if key != "_target_"}
     assert replaced.keys() <= values.keys(), f"{name} has no tunable {replaced.keys() - values.keys()}"
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -174,10 +160,6 @@ def dense(
     return torch.einsum("bhqk,bhkc->bhqc", weights, v)
 
 
-def parameters_of(*modules: nn.Module) -> list[nn.Parameter]:
-    return [parameter for module in modules for parameter in module.parameters()]
-
-
 def all_gradients(out: Tensor, cotangent: Tensor, leaves: list[Any]) -> list[Tensor]:
     """The output, and a gradient for each leaf: zero where the output does not depend on it."""
     grads = torch.autograd.grad((out * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True)
@@ -214,7 +196,12 @@ class Combination:
         return dense(self.softmax, q, k, self.v, self.keys, bias, rows, visible_by_order(self.keys))
 
     def with_gradients(self, out: Tensor) -> list[Tensor]:
-        leaves = [self.q, self.k, self.v, *parameters_of(self.softmax, self.encoding)]
+        leaves = [
+            self.q,
+            self.k,
+            self.v,
+            *[parameter for module in (self.softmax, self.encoding) for parameter in module.parameters()],
+        ]
         return all_gradients(out, self.cotangent, leaves)
 
     def visible(self) -> Tensor:
@@ -231,12 +218,6 @@ class Combination:
         ordered = logits.masked_fill(~self.visible(), -torch.inf).sort(-1, descending=True).values
         margin = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
         return margin.detach().nan_to_num(torch.inf)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows a block at 17 tokens, so that there are several blocks, computed again in the backward pass."""
-    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
 
 
 # -- yaml and class
@@ -256,7 +237,7 @@ def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
     assert cls.__dict__.get("__final__") is True
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters)
     assert all(p.default is p.empty for p in parameters if p.name not in ("b", "count")), "options that came later"
-    assert {p.name for p in parameters} | {"_target_"} == read("softmax", name).keys()
+    assert {p.name for p in parameters} | {"_target_"} == tunables("softmax", name).keys()
 
 
 def test_the_kinds_of_normaliser_are_all_there() -> None:
@@ -393,9 +374,12 @@ def assert_is_the_dense_definition(name: str, encoding_name: str, n_tokens: int,
 
 @every_normaliser
 @every_encoding
-@pytest.mark.usefixtures("small_blocks")
-def test_attention_is_the_dense_definition_gradients_included(name: str, encoding_name: str) -> None:
+def test_attention_is_the_dense_definition_gradients_included(
+    name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attention is `normalise` over one matrix of all logits, in any form, gradients included (softmax/base.py)."""
+    # a few rows a block at 17 tokens, so that there are several blocks, computed again in the backward pass
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
     for padded in (False, True):
         expected = assert_is_the_dense_definition(name, encoding_name, 17, padded=padded)
         assert all(part.any() for part in expected[1:4] if name != "hard"), "gradients to compare"
@@ -403,18 +387,22 @@ def test_attention_is_the_dense_definition_gradients_included(name: str, encodin
 
 @each_kind_of_bias
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.usefixtures("small_blocks")
-def test_one_and_two_tokens_attend_by_the_dense_definition(name: str, encoding_name: str, padded: bool) -> None:
+def test_one_and_two_tokens_attend_by_the_dense_definition(
+    name: str, encoding_name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attention of one and two tokens is `normalise` over all logits (softmax/base.py)."""
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
     for n_tokens in (1, 2):
         assert_is_the_dense_definition(name, encoding_name, n_tokens, padded=padded)
 
 
 @covering("name,encoding_name", NAMES, ENCODINGS)
-@pytest.mark.usefixtures("small_blocks")
 @torch.no_grad()
-def test_attention_in_float32_is_right_to_four_digits(name: str, encoding_name: str) -> None:
+def test_attention_in_float32_is_right_to_four_digits(
+    name: str, encoding_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attention in float32 is right to four digits: weights are continuous in the logits (softmax/base.py)."""
+    monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 5 * 2 * 4 * 17)
     for padded in (False, True):
         exact = Combination(name, encoding_name, 17, padded=padded, dtype=torch.float64)
         single = Combination(name, encoding_name, 17, padded=padded, dtype=torch.float32)
@@ -487,7 +475,7 @@ def mask_of(mode: str) -> Tensor:
     return mask_by_loop(KEYS[mode])
 
 
-TRAINED = [name for name in NAMES if "in_training" in read("softmax", name)]
+TRAINED = [name for name in NAMES if "in_training" in tunables("softmax", name)]
 
 
 @covering(

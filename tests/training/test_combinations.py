@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, Done
-from omegaconf import DictConfig, OmegaConf
+from conftest import ROOT, Done, saved_weights
+from omegaconf import OmegaConf
 
+from roundround.config.options import load_option
 from roundround.loading.models import build_decoder
 from roundround.training.optim import AdamW
 
@@ -26,12 +27,6 @@ SMALL = {
 every_normaliser = pytest.mark.parametrize("softmax", NORMALISERS)
 
 
-def node(group: str, name: str) -> DictConfig:
-    config = OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml")
-    assert isinstance(config, DictConfig)
-    return config
-
-
 # attention with each pair is compared in tests/softmax, gradients included: a quarter of the pairs are trained as well
 PAIRS = [
     pytest.param(softmax, pe, marks=() if (i + j) % 4 == 0 else pytest.mark.slow)
@@ -43,8 +38,8 @@ PAIRS = [
 @pytest.mark.parametrize(("softmax", "pe"), PAIRS)
 def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
-    model = OmegaConf.merge(node("model", "tiny"), SMALL)
-    decoder = build_decoder(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
+    decoder = build_decoder(model, load_option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     adam = AdamW(lr=3e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.0).create(decoder)
     losses = []
@@ -62,8 +57,8 @@ def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
 @every_normaliser
 def test_it_trains_in_mixed_precision_and_runs_in_half(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
-    model = OmegaConf.merge(node("model", "tiny"), SMALL)
-    decoder = build_decoder(model, node("pe", pe), node("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
+    decoder = build_decoder(model, load_option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     whole = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:]).mean()
     with torch.autocast("cpu", torch.bfloat16):
@@ -155,11 +150,10 @@ def test_adaptive_temperature_replaces_the_softmax_of_a_trained_run(
 
 
 def test_training_with_it_in_inference_only_is_training_with_the_plain_softmax(train: Callable[..., Done]) -> None:
-    from safetensors.torch import load_file
 
     def weights(softmax: str) -> dict[str, torch.Tensor]:
         done = train(f"softmax={softmax}", "trainer.max_steps=3")
-        return load_file(done.directory / "checkpoints" / "last" / "model.safetensors")
+        return saved_weights(done.directory)
 
     plain, adaptive, trained = map(weights, ("softmax", "adaptive_temperature", "adaptive_temperature_trained"))
     assert all(torch.equal(plain[name], adaptive[name]) for name in plain)
@@ -179,7 +173,7 @@ def test_the_published_polynomial_stands_in_the_yaml() -> None:
     from roundround.softmax.adaptive_temperature import PUBLISHED
 
     for name in ("adaptive_temperature", "adaptive_temperature_trained"):
-        assert tuple(node("softmax", name).coefficients) == PUBLISHED
+        assert tuple(load_option("softmax", name).coefficients) == PUBLISHED
 
 
 def test_every_normaliser_has_its_line_in_the_documentation() -> None:

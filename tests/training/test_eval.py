@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import FAST, Done, held_out_stream, typed
+from conftest import FAST, Done, held_out_stream, saved_weights, typed
 from omegaconf import OmegaConf
-from safetensors.torch import load_file
 
 LENGTHS = "length=16,32,64"
 
@@ -63,7 +62,7 @@ def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Don
     config = OmegaConf.create(json.loads((run / "run.json").read_text())["config"])
     data = prepare(build(config.data, Corpus), build(config.tokenizer, TokenizerRecipe), default_cache_dir())
     decoder = build_decoder(config.model, config.pe, config.softmax, data.n_vocab)
-    decoder.load_state_dict(load_file(run / "checkpoints" / "best" / "model.safetensors"))
+    decoder.load_state_dict(saved_weights(run, "best"))
     stream = torch.from_numpy(np.asarray(data.held_out).astype("int64"))
     for length in (16, 32, 64):
         nats: dict[int, float] = {}

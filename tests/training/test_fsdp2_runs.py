@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Done, assert_refused
+from conftest import Done, assert_refused, metrics_of
 from forkserver import Ended, Forkserver
 from safetensors.torch import load_file
 
@@ -46,18 +45,14 @@ def together(
 
 
 def losses(run: Path, name: str = "loss") -> list[float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics_of(run)
     return [line[name] for line in lines if name in line]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return checkpoints.load_weights(checkpoints.find(run, "last"))
 
 
 def assert_same(one: Path, other: Path, rtol: float = 1e-4, atol: float = 1e-6) -> None:
     for name in ("loss", "grad_norm", "held_out_nats_per_token"):
         assert losses(one, name) == pytest.approx(losses(other, name), rel=1e-4)
-    a, b = weights(one), weights(other)
+    a, b = (checkpoints.load_weights(checkpoints.find(run, "last")) for run in (one, other))
     assert a.keys() == b.keys()
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=rtol, atol=atol)
@@ -168,7 +163,8 @@ def test_half_precision_of_shards_is_that_of_one_process(train: Callable[..., Do
     plain, sharded = train(*half), train(*half, "trainer.strategy=fsdp2")
     assert sharded.code == 0, sharded.err
     assert_same(plain.directory, sharded.directory, rtol=0, atol=0)
-    assert {tensor.dtype for tensor in weights(sharded.directory).values()} == {torch.float32}
+    weights = checkpoints.load_weights(checkpoints.find(sharded.directory, "last"))
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
 @pytest.mark.slow

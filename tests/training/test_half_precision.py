@@ -5,7 +5,6 @@ Lightning allows this precision on GPUs alone; here its plugin runs on the CPU, 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Done
+from conftest import Done, metrics_of, saved_weights
 from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
 
@@ -40,7 +39,7 @@ def in_half(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def metrics(run: Path, name: str) -> list[float]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(run)
     return [row[name] for row in rows if name in row]
 
 
@@ -90,7 +89,7 @@ def test_a_first_step_that_overflows_changes_no_weight(
     in_half(init_scale=2.0**60)
     done = train("trainer.max_steps=1")
     assert done.code == 0, done.err
-    for name, tensor in load_file(done.directory / "checkpoints" / "last" / "model.safetensors").items():
+    for name, tensor in saved_weights(done.directory).items():
         assert torch.equal(tensor, before[name])
 
 
@@ -99,10 +98,11 @@ def test_a_run_whose_every_step_overflows_stops(
 ) -> None:
     step = LanguageModel.training_step
 
-    def poisoned(self: LanguageModel, *args: Any) -> dict[str, torch.Tensor]:
-        return {name: loss * torch.nan for name, loss in step(self, *args).items()}
-
-    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
+    monkeypatch.setattr(
+        LanguageModel,
+        "training_step",
+        lambda self, *args: {name: loss * torch.nan for name, loss in step(self, *args).items()},
+    )
     in_half(init_scale=4.0)
     done = train("trainer.max_steps=12")
     assert done.code == 1

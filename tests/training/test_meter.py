@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Done, assert_refused
+from conftest import ROOT, Done, assert_refused, metrics_of
 from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
@@ -91,7 +90,7 @@ def test_waiting_is_the_share_of_the_time_since_the_last_record(monkeypatch: pyt
 
 
 def recorded(run: Done) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics_of(run.directory)
     return [line for line in lines if "loss" in line]
 
 

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Done
+from conftest import Done, saved_weights
 from rounding import rounding
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import get_cosine_schedule_with_warmup, get_wsd_schedule
 
@@ -40,17 +38,6 @@ def test_a_schedule_has_these_values(name: str, shares: dict[int, float]) -> Non
     assert {step: schedule.factor(step, 650) for step in shares} == pytest.approx(shares, abs=1e-6)
 
 
-def rates_of_transformers(make: Callable[..., Any], **options: Any) -> list[float]:
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    scheduler = make(optimizer, num_warmup_steps=8, num_training_steps=72, **options)
-    rates = []
-    for _ in range(72):
-        rates.append(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-    return rates
-
-
 @pytest.mark.parametrize(
     ("schedule", "make", "options"),
     [
@@ -71,7 +58,14 @@ def test_after_the_warm_up_a_schedule_is_that_of_transformers(
     schedule: Callable[..., Schedule], make: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     ours = [schedule().factor(step, 72) for step in range(72)]
-    assert ours[8:] == pytest.approx(rates_of_transformers(make, **options)[8:], abs=1e-12)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = make(optimizer, num_warmup_steps=8, num_training_steps=72, **options)
+    rates = []
+    for _ in range(72):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert ours[8:] == pytest.approx(rates[8:], abs=1e-12)
 
 
 # -- what decays
@@ -166,7 +160,7 @@ def test_three_steps_are_those_of_the_paper(
     done = train("trainer.max_steps=3", "model.initializer_range=0.2", *optim)
     assert done.code == 0, done.err
     assert len(steps.gradients) == 3
-    trained = load_file(Path(done.directory, "checkpoints", "last", "model.safetensors"))
+    trained = saved_weights(done.directory)
     for name, expected in by_hand(steps).items():
         moved = trained[name].double() - steps.weights[name]
         allowed = rounding(3, float(expected.abs().max()))  # three times a weight is rounded

@@ -19,21 +19,6 @@ END = 256  # the token that ends a document, behind the 256 bytes
 N_TARGETS = 256  # of each measurement in training
 
 
-def loss_of_each_document(run: Path, stream: bytes, length: int) -> float:
-    """The mean loss of windows that meet, each document in them by itself in a pass of its own."""
-    decoder, losses = TrainedRun(run, trust=False).decoder("best"), []
-    for start in range(0, N_TARGETS, length):
-        part = [byte or END for byte in stream[start : start + length + 1]]
-        first = 0
-        for last in range(length):
-            if part[last] == END or last == length - 1:  # the end of a document is in it, and has a target too
-                inputs, targets = part[first : last + 1], part[first + 1 : last + 2]
-                with torch.no_grad():
-                    losses += decoder(torch.tensor([inputs]), targets_BT=torch.tensor([targets]))[0].tolist()
-                first = last + 1
-    return math.fsum(losses) / N_TARGETS
-
-
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Done:
     """A run whose documents did not see each other, for the tests that look at it."""
@@ -48,7 +33,19 @@ def test_training_and_eval_measure_each_document_by_itself(
     apart: Done, roundround: Callable[..., Done], corpus: Path
 ) -> None:
     run, of_eval = f"run={apart.directory}", ["logger=none", "length=32", f"max_tokens={N_TARGETS}"]
-    expected = loss_of_each_document(apart.directory, held_out_stream(corpus), 32)
+    # the mean loss of windows that meet, each document in them by itself in a pass of its own
+    stream = held_out_stream(corpus)
+    decoder, losses = TrainedRun(apart.directory, trust=False).decoder("best"), []
+    for start in range(0, N_TARGETS, 32):
+        part = [byte or END for byte in stream[start : start + 32 + 1]]
+        first = 0
+        for last in range(32):
+            if part[last] == END or last == 32 - 1:  # the end of a document is in it, and has a target too
+                inputs, targets = part[first : last + 1], part[first + 1 : last + 2]
+                with torch.no_grad():
+                    losses += decoder(torch.tensor([inputs]), targets_BT=torch.tensor([targets]))[0].tolist()
+                first = last + 1
+    expected = math.fsum(losses) / N_TARGETS
     assert apart.value("nats_per_token") == pytest.approx(expected, rel=1e-5)
     told = roundround("eval", run, *of_eval)
     assert told.value("perplexity_with_joints", separate_documents=True) == pytest.approx(math.exp(expected), rel=1e-5)

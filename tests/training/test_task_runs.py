@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_refused, shell, typed
+from conftest import assert_refused, metrics_of, saved_weights, shell, typed
 from rounding import rounding
-from safetensors.torch import load_file
 from scipy import stats
 
 from roundround.analysis.intervals import wilson
@@ -29,7 +28,7 @@ from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.training.material import left_plateau, unread_loss
-from roundround.verbs.evaluate_task import TaskEvaluation, measure
+from roundround.verbs.evaluate_task import measure, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -271,7 +270,7 @@ def test_a_run_says_what_was_measured_and_on_which_examples(learnt: Path) -> Non
     n_distinct = len({example.tokens.tobytes() for example in drawn(learnt, "validation", 64)})
     assert found["exact_match"]["distinct"] == manifest["data"]["distinct_validation_examples"] == n_distinct < 64
     assert 0 < found["exact_match"]["value"] < 1
-    best = max(line["held_out_exact_match"] for line in metrics(learnt) if "held_out_exact_match" in line)
+    best = max(line["held_out_exact_match"] for line in metrics_of(learnt) if "held_out_exact_match" in line)
     assert found["exact_match"]["value"] == best
     assert json.loads((learnt / "tokenizer.json").read_text())["model"]["vocab"]["<sep>"] == 1
 
@@ -300,12 +299,12 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     assert task is not None
     config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
     lengths = {length: task.context(length) for length in (1, 2)}
-    common: dict[str, Any] = {"train_lengths": (1, 2), "seed": 0, "choices": {}, "device": torch.device("cpu")}
-    evaluation = TaskEvaluation(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
+    decoder = trained.decoder("last")
 
     def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
-        peers = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        return {length: scores.sums for length, scores in measure(config, evaluation, peers).scores().items()}  # type: ignore[arg-type]
+        peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
+        by_part, _, _ = measure(config, decoder, task, 0, lengths, torch.device("cpu"), peers)  # type: ignore[arg-type]
+        return {length: summed(parts.values()).sums for length, parts in by_part.items()}
 
     whole, first, second = sums(0, 1), sums(0, 2), sums(1, 2)
     for length in lengths:
@@ -397,12 +396,8 @@ def test_an_exported_model_writes_what_greedy_decoding_here_does(rotated: Path, 
     assert re.search(r"max_new_tokens=3\)\[0\]\)\)  # right: \d \d <eos>", card)
     assert "| task | copy (n_symbols=8, train_lengths=[2, 2], train_examples=None, validation_examples=64) |" in card
     assert "| lengths in training | 2 to 2 |" in card
-    (last,) = [line for line in metrics(rotated) if line["step"] == 120 and "held_out_exact_match" in line]
+    (last,) = [line for line in metrics_of(rotated) if line["step"] == 120 and "held_out_exact_match" in line]
     assert f"| exact match on validation examples | {last['held_out_exact_match']:.3f} (token accuracy" in card
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -500,10 +495,10 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
     both = shell("train", *steady, "trainer.devices=2", "trainer.strategy=ddp", cwd=here)
     assert both.code == 0, both.err
     alone = typed("train", *steady)
-    a, b = (load_file(run.directory / "checkpoints" / "last" / "model.safetensors") for run in (alone, both))
+    a, b = (saved_weights(run.directory) for run in (alone, both))
     steps = 6 * 3 * rounding(256, 0.1)  # of lr / eps = 3, with gradients of 0.1: sums over the tokens of a batch
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=steps)
-    for x, y in zip(metrics(alone.directory), metrics(both.directory), strict=True):
+    for x, y in zip(metrics_of(alone.directory), metrics_of(both.directory), strict=True):
         for name in ("loss", "held_out_nats_per_token", "held_out_exact_match", "held_out_token_accuracy"):
             assert x.get(name, 0) == pytest.approx(y.get(name, 0), rel=1e-5)

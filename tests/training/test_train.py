@@ -17,28 +17,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAST, Done, held_out_stream, shell, typed
+from conftest import FAST, Done, held_out_stream, metrics_of, saved_weights, shell, typed
 from forkserver import Forkserver
 from rounding import rounding
-from safetensors.torch import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 LONG = ["trainer.max_steps=60", "validate_every=20", "checkpoint_every=7", "trainer.log_every_n_steps=5"]
 
 
-def weights(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / name / "model.safetensors")
-
-
 def assert_same_weights(one: Path, other: Path) -> None:
-    a, b = weights(one), weights(other)
+    a, b = saved_weights(one), saved_weights(other)
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
-
-
-def lines(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def without_clock(rows: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -48,7 +39,7 @@ def without_clock(rows: list[dict[str, float]]) -> list[dict[str, float]]:
 
 def measured(run: Path, step: int) -> dict[str, float]:
     """What metrics.jsonl says of one step; `loss` is left out, a mean over steps since the last line."""
-    rows = [row for row in without_clock(lines(run)) if row["step"] == step]
+    rows = [row for row in without_clock(metrics_of(run)) if row["step"] == step]
     return {key: value for row in rows for key, value in row.items() if key != "loss"}
 
 
@@ -83,14 +74,14 @@ def test_results_hold_perplexity_in_three_units(train: Callable[..., Done], corp
 
 
 def test_metrics_hold_every_logging_step(train: Callable[..., Done]) -> None:
-    rows = lines(train().directory)
+    rows = metrics_of(train().directory)
     assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4]
     assert [row["step"] for row in rows if "held_out_nats_per_token" in row] == [2, 4]
     assert all(row["tokens"] == row["step"] * 4 * 32 for row in rows if "loss" in row)
 
 
 def test_the_first_loss_is_that_of_a_uniform_guess(train: Callable[..., Done]) -> None:
-    rows = lines(train("trainer.max_steps=1").directory)
+    rows = metrics_of(train("trainer.max_steps=1").directory)
     assert rows[0]["loss"] == pytest.approx(math.log(257), abs=0.05)
 
 
@@ -112,7 +103,7 @@ def test_the_rate_of_a_line_is_that_of_its_steps_update(train: Callable[..., Don
     finally:
         hook.remove()
     assert resumed.code == 0, resumed.err
-    rates = [row["lr"] for row in lines(done.directory) if "lr" in row]
+    rates = [row["lr"] for row in metrics_of(done.directory) if "lr" in row]
     cosine = [0.1 + 0.9 * (1 + math.cos(math.pi * t / 4)) / 2 for t in range(4)]
     assert rates == pytest.approx([0.5 * factor for factor in (1 / 3, 2 / 3, *cosine)], rel=1e-15)
     assert rates == used[:4] + used[6:]  # steps 5 and 6 were taken twice
@@ -120,7 +111,7 @@ def test_the_rate_of_a_line_is_that_of_its_steps_update(train: Callable[..., Don
 
 def test_wsd_ends_where_it_says(train: Callable[..., Done]) -> None:
     done = train("schedule=wsd", "schedule.warmup_steps=2", "trainer.max_steps=10", "optim.lr=0.5")
-    rates = {row["step"]: row["lr"] for row in lines(done.directory) if "lr" in row}
+    rates = {row["step"]: row["lr"] for row in metrics_of(done.directory) if "lr" in row}
     assert rates[1] == pytest.approx(0.5 / 3)
     assert rates[5] == 0.5
     fraction = done.manifest["config"]["schedule"]["decay_fraction"]
@@ -135,7 +126,7 @@ STEPS = 4 * 3 * rounding(4 * 32, 0.1)  # of lr / eps = 3, with gradients of 0.1 
 
 def test_accumulation_changes_nothing_but_rounding(train: Callable[..., Done]) -> None:
     one, two = train("optim.eps=1e-3"), train("optim.eps=1e-3", "trainer.accumulate_grad_batches=2")
-    a, b = weights(one.directory), weights(two.directory)
+    a, b = saved_weights(one.directory), saved_weights(two.directory)
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=STEPS)
 
@@ -156,10 +147,10 @@ def test_two_processes_see_the_data_of_one(
 
 
 def assert_same_data(one: Path, two: Path) -> None:
-    a, b = weights(one), weights(two)
+    a, b = saved_weights(one), saved_weights(two)
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=STEPS)
-    for x, y in zip(lines(one), lines(two), strict=True):
+    for x, y in zip(metrics_of(one), metrics_of(two), strict=True):
         assert x.get("loss", 0) == pytest.approx(y.get("loss", 0), rel=1e-5)
         assert x.get("held_out_nats_per_token", 0) == pytest.approx(y.get("held_out_nats_per_token", 0), rel=1e-5)
 
@@ -209,26 +200,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Pat
         done = typed("train", *FAST, "data=text", f"data.path={corpus}", *LONG)
     assert done.code == 0, done.err
     return done.directory
-
-
-def stopped_at(here: Path, fast: list[str], signum: int, after_step: int) -> tuple[int, Path]:
-    """Start a run in another process, send the signal once metrics show the step, and wait; (exit code, directory)."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "roundround", "train", *fast, *LONG],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        found = list(here.glob("outputs/train/*/*/metrics.jsonl"))
-        if found and lines_so_far(found[0]) >= after_step:
-            break
-        time.sleep(0.002)
-    process.send_signal(signum)
-    process.communicate(timeout=60)
-    return process.returncode, next(here.glob("outputs/train/*/*"))
 
 
 def lines_so_far(path: Path) -> int:
@@ -298,7 +269,23 @@ def test_a_stopped_process_goes_on_bit_for_bit(
     code: int,
     status: str,
 ) -> None:
-    returned, directory = stopped_at(here, fast, signum, after_step=15)
+    # start a run in another process, send the signal once metrics show the step, and wait; (exit code, directory)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roundround", "train", *fast, *LONG],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        found = list(here.glob("outputs/train/*/*/metrics.jsonl"))
+        if found and lines_so_far(found[0]) >= 15:
+            break
+        time.sleep(0.002)
+    process.send_signal(signum)
+    process.communicate(timeout=60)
+    returned, directory = process.returncode, next(here.glob("outputs/train/*/*"))
     assert returned == code
     assert_goes_on(roundround, directory, uninterrupted, status)
 
@@ -310,7 +297,7 @@ def assert_goes_on(roundround: Callable[..., Done], directory: Path, uninterrupt
     assert done.directory == directory.absolute()
     assert done.manifest["status"] == "done"
     assert_same_weights(directory, uninterrupted)
-    assert weights(directory, "best").keys() == weights(uninterrupted, "best").keys()
+    assert saved_weights(directory, "best").keys() == saved_weights(uninterrupted, "best").keys()
     for step in (20, 40, 60):
         assert measured(directory, step) == measured(uninterrupted, step)
     assert len(list(Path("outputs/train").glob("*/*"))) == 1
@@ -370,7 +357,7 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_again(
     done = roundround("train", f"resume={torn}", "logger=none")
     assert done.code == 0, done.err
     assert_same_weights(torn, whole)
-    assert without_clock(lines(torn)) == without_clock(lines(whole))
+    assert without_clock(metrics_of(torn)) == without_clock(metrics_of(whole))
 
 
 def test_resuming_with_other_parameters_names_them(train: Callable[..., Done], roundround: Callable[..., Done]) -> None:
@@ -454,17 +441,20 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
     sound = LanguageModel.training_step
 
-    def poisoned(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-        return {name: loss * torch.nan if self.step == 4 else loss for name, loss in sound(self, batch, index).items()}
-
-    monkeypatch.setattr(LanguageModel, "training_step", poisoned)
+    monkeypatch.setattr(
+        LanguageModel,
+        "training_step",
+        lambda self, batch, index: {
+            name: loss * torch.nan if self.step == 4 else loss for name, loss in sound(self, batch, index).items()
+        },
+    )
     done = train("trainer.max_steps=10", "trainer.log_every_n_steps=7", "checkpoint_every=3")
     assert done.code == 1
     assert "the loss is nan" in done.err
     assert "at step 5" in done.err
     run = next(Path("outputs/train").glob("*/*"))
     assert json.loads((run / "run.json").read_text())["status"].startswith("failed: NotFinite: the loss is nan")
-    for tensor in weights(run).values():
+    for tensor in saved_weights(run).values():
         assert tensor.isfinite().all()
     assert (run / "checkpoints" / "last").resolve().name == "step-00000004"
 

@@ -15,9 +15,8 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from conftest import Done, assert_refused
+from conftest import Done, assert_refused, saved_weights
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from safetensors.torch import load_file
 
 from roundround.support.errors import UserError
 from roundround.training import trainer
@@ -117,7 +116,7 @@ def test_a_refusal_leaves_one_line_and_no_run(train: Callable[..., Done], overri
 
 def test_clipping_by_value_and_by_norm_are_two_different_things(train: Callable[..., Done]) -> None:
     by_norm, by_value, none = (
-        load_file(train("trainer.max_steps=1", "optim.eps=1", *clip).directory / "checkpoints/last/model.safetensors")
+        saved_weights(train("trainer.max_steps=1", "optim.eps=1", *clip).directory)
         for clip in (
             ["trainer.gradient_clip_val=1e-3"],
             ["trainer.gradient_clip_val=1e-3", "+trainer.gradient_clip_algorithm=value"],

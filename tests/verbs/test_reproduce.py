@@ -19,7 +19,8 @@ from conftest import ROOT, Done, assert_refused
 from roundround.command_line.completion import complete_override
 from roundround.command_line.sugar import expand_sugar
 from roundround.config.composition import compose
-from roundround.config.schema import ReproduceConfig
+from roundround.config.verbs import verb_named
+from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
 from roundround.papers.claim import at_least
@@ -139,7 +140,7 @@ def test_all_stands_for_every_item() -> None:
 
 
 def test_words_and_completion() -> None:
-    assert expand_sugar(["rope.fig2", "--write-docs", "model=hf"], "reproduce") == [
+    assert expand_sugar(["rope.fig2", "--write-docs", "model=hf"], verb_named("reproduce")) == [
         "write_docs=true",
         "model=hf",
         "item=[rope.fig2]",
@@ -205,7 +206,7 @@ def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(her
 
 
 def runner(directory: Path) -> Runner:
-    config = ReproduceConfig(device="cpu", trust=False, outputs="outputs")
+    config = ReproduceConfig(device="cpu", trust=False, outputs="outputs", item=[], write_docs=False, logger=None)
     return Runner(config, Invocation(verb="reproduce", directory=directory, overrides=[], choices={}))
 
 
@@ -225,6 +226,17 @@ def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
         ["max-retrieval", *QUICK, "seed=7", "logger=none", "trust=false", "device=cpu", "outputs=outputs"],
         ["max-retrieval", f"resume={done.directory}", "logger=none", "outputs=outputs"],
     ]
+
+
+def test_a_finished_run_is_taken_whether_or_not_it_was_made_with_trust(
+    roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = roundround("max-retrieval", *QUICK, "device=cpu")
+    monkeypatch.setattr(reproduce, "start", lambda words: Path("new"))
+    trusting = runner(done.directory)
+    trusting.config.trust = True
+    assert not done.manifest["config"]["trust"]
+    assert trusting("max-retrieval", *QUICK) == done.directory
 
 
 def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -252,3 +252,38 @@ def vocabulary_of_symbols(names: Sequence[str]) -> Vocabulary:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
     return open_vocabulary(tokenizer, EOS)
+
+
+# -- tasks of symbols that differ in nothing but their number
+
+
+class OfSymbols(Task):
+    """Base of tasks whose `n_symbols` symbols are all alike."""
+
+    def __init__(
+        self, *, n_symbols: int, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
+    ) -> None:
+        super().__init__(
+            symbols=numbered(n_symbols),
+            train_lengths=train_lengths,
+            train_examples=train_examples,
+            validation_examples=validation_examples,
+        )
+
+
+class Rearrangement(OfSymbols):
+    """<bos> x_1 .. x_n <sep> answer(x_1 .. x_n) <eos>, every x drawn evenly; length is n."""
+
+    @abstractmethod
+    def answer(self, x: Ids) -> Ids:
+        """The symbols again, [n], as token ids."""
+
+    @final
+    def example(self, rng: np.random.Generator, length: int) -> Example:
+        x = FIRST + rng.integers(len(self.symbols), size=length)
+        return asked(x, self.answer(x))
+
+    @final
+    def guessing_nats(self, example: Example) -> float:
+        """One of the symbols that have not been said again, and the end after the last."""
+        return nats_of_order(example.tokens[example.scored][:-1])

@@ -7,8 +7,7 @@ from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import FIRST, Example, asked
-from roundround.data.tasks.rearrangement import OfSymbols
+from roundround.data.tasks.base import FIRST, Example, OfSymbols, asked
 
 
 @final

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from roundround.data.tasks.base import Ids
-from roundround.data.tasks.rearrangement import Rearrangement
+from roundround.data.tasks.base import Ids, Rearrangement
 
 
 @final

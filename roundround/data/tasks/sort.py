@@ -6,8 +6,7 @@ from typing import final
 
 import numpy as np
 
-from roundround.data.tasks.base import Ids
-from roundround.data.tasks.rearrangement import Rearrangement
+from roundround.data.tasks.base import Ids, Rearrangement
 
 
 @final

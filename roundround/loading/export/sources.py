@@ -17,6 +17,7 @@ from pathlib import Path
 
 from roundround import __version__
 from roundround.support.errors import UserError
+from roundround.support.imports import ImportStatement, file_of, import_statements, package_of, reached
 
 PACKAGE = "roundround"
 ROOT = Path(__file__).resolve().parents[3]  # the folder that holds the package
@@ -95,13 +96,15 @@ class Library:
         path = self.path_of(main)
         assert path is not None, f"{main} has a source"
         found = {main: self.module(main, path, with_classes(source_text(path), classes))}
-        ahead = [found[main]]
-        while ahead:
-            for name in sorted(ahead.pop().imported - found.keys()):
+
+        def following(name: str) -> list[str]:
+            if name not in found:
                 path = self.path_of(name)
                 assert path is not None, f"the import of {name} has been seen"
                 found[name] = self.module(name, path, source_text(path))
-                ahead.append(found[name])
+            return sorted(found[name].imported)
+
+        reached([main], following)
         return found
 
     def path_of(self, name: str) -> Path | None:
@@ -113,35 +116,28 @@ class Library:
             roots = []
         else:
             roots = [root for key, root in self.roots.items() if key != PACKAGE and "site-packages" not in root.parts]
-        stems = [root.joinpath(*name.split(".")) for root in roots]
-        paths = [path for stem in stems for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py")]
-        return next((path for path in paths if path.is_file()), None)
+        return next((path for root in roots if (path := file_of(root, name)) is not None), None)
 
     def module(self, name: str, path: Path, text: str) -> Module:
         """The module of this text. UserError, with the line, for an import of exported code that cannot be kept."""
-        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
         imports = []
-        for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                continue
+        for statement in import_statements(text, package_of(name, path)):
             try:
-                if isinstance(node, ast.Import):
-                    self.refuse_own(node)
-                elif (item := self.own_import(node, package)) is not None:
+                if isinstance(statement.node, ast.Import):
+                    self.refuse_own(statement)
+                elif (item := self.own_import(statement.node, statement.origin)) is not None:
                     imports.append(item)
             except UserError as error:
-                raise UserError(f"{path}, line {node.lineno}: {error}") from error
+                raise UserError(f"{path}, line {statement.node.lineno}: {error}") from error
         return Module(name, path, text, imports)
 
-    def refuse_own(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if self.path_of(alias.name):
-                raise UserError(f"write from ... import instead of import {alias.name}")
+    def refuse_own(self, statement: ImportStatement) -> None:
+        for name in statement.names:
+            if self.path_of(name):
+                raise UserError(f"write from ... import instead of import {name}")
 
-    def own_import(self, node: ast.ImportFrom, package: list[str]) -> OwnImport | None:
+    def own_import(self, node: ast.ImportFrom, origin: str) -> OwnImport | None:
         """The statement as an import of exported code; None where it is one of a library."""
-        base = package[: len(package) - node.level + 1] if node.level else []
-        origin = ".".join([*base, *([node.module] if node.module else [])])
         modules = [alias for alias in node.names if self.path_of(f"{origin}.{alias.name}")]
         names = [alias for alias in node.names if alias not in modules]
         if names and not self.path_of(origin):

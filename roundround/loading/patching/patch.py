@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from roundround.attention.keys import AttentionShape
 from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, remove, shape_of
-from roundround.loading.patching.by_layer import places_of_layers, rotate_layers
-from roundround.loading.patching.frequencies import Place, Rotation
+from roundround.loading.patching.frequencies import Place, Rotation, places_of_layers, rotate_layers
 from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE

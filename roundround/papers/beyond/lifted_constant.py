@@ -10,7 +10,7 @@ import torch
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
 from roundround.papers.constructions import SHAPE, first_length, lone_weight, slope, weights
-from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
+from roundround.papers.softmax.temperature import adaptive, beta_by_listing
 from roundround.softmax.log_n import LogN
 from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
@@ -124,15 +124,7 @@ def remedies(strength: float = 1 / math.log(TRAINED)) -> dict[str, RowScale]:
     """The normalisers; `strength` is s, and 1 / ln n_train."""
     return {
         "softmax": Softmax(SHAPE),
-        "adaptive temperature": AdaptiveTemperature(
-            SHAPE,
-            coefficients=PUBLISHED,
-            min_entropy=0.5,
-            min_beta=1.0,
-            entropy_range=None,
-            in_training=True,
-            gradient_through_beta=False,
-        ),
+        "adaptive temperature": adaptive(),
         "SSMax": SSMax(SHAPE, s=strength, bias=False, scaled_heads=None).requires_grad_(False),
         "log-n": LogN(SHAPE, n_train=max(2, round(math.exp(1 / strength)))),
     }
@@ -158,6 +150,5 @@ def lone_entropy_by_formula(n: float) -> float:
 
 def lift_by_formula(n: int) -> float:
     """Of the lone item's weight by the paper's listing, written out."""
-    entropy = lone_entropy_by_formula(n)
-    beta = max(float(np.polyval((-0.037, 0.481, -2.3, 4.917, -1.791), entropy)), 1.0) if entropy > 0.5 else 1.0
+    beta = beta_by_listing(lone_entropy_by_formula(n))
     return (1 + (n - 1) * math.exp(-DELTA)) / (1 + (n - 1) * math.exp(-beta * DELTA))

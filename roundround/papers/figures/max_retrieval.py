@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,15 +48,10 @@ ABOUT_FIT = (
 )
 
 
-def records_of(directory: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((directory / "results.json").read_text(encoding="utf-8"))
-    return found
-
-
 def table(directory: Path, softmax: str) -> dict[int, NDArray[np.float64]]:
     """Accuracy in per cent by items, one value a seed: [S]."""
     found: dict[int, list[float]] = {}
-    for record in records_of(directory):
+    for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):
         if record["metric"] == "accuracy" and record["softmax"] == softmax:
             found.setdefault(record["n"], []).append(100 * record["value"])
     return {n: np.array(values) for n, values in found.items()}

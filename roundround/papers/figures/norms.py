@@ -6,7 +6,7 @@ By layer: figures 3, 10, 13 and 19; by head of one layer: figures 4 and 11.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import final
 
@@ -72,14 +72,7 @@ class LayerNorms(ModelFigure):
 class DomainNorms(ModelFigure):
     """maps: the published map of queries on each of the package's other texts."""
 
-    maps: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "italian": "Fig19a_Italian_q",
-            "chinese": "Fig19b_Chinese_q",
-            "code": "Fig19c_Code_q",
-            "sums": "Fig19d_Arith_q",
-        }
-    )
+    maps: Mapping[str, str]
 
     def look(self, run: RunVerb, subject: Subject) -> Outcome:
         comparisons: list[Comparison] = []
@@ -274,6 +267,12 @@ FIGURES: dict[str, Figure] = {
         command="roundround probe model=gemma-7b texts=italian (chinese, code, sums)",
         model="gemma-7b",
         relative="correlation with the map of Shakespeare 0.93 at least",
+        maps={
+            "italian": "Fig19a_Italian_q",
+            "chinese": "Fig19b_Chinese_q",
+            "code": "Fig19c_Code_q",
+            "sums": "Fig19d_Arith_q",
+        },
     ),
     "rope.fig4": FirstLayerHeads(
         shows="Gemma 7B, first layer: norms of queries and keys by pair and head",

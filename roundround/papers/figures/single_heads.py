@@ -321,21 +321,19 @@ FIGURES: dict[str, Figure] = {
         model="gemma-7b",
         relative="3.1 to 6.9 on the first token, 7.5 to 8.0 on an apostrophe",
     ),
-    **{
-        f"rope.fig{number}": TokenNorms(
-            shows=f"Gemma 7B: norms of {named.label} ({named.pattern}), token by token",
-            published=f"strongest pairs of queries, counted from 1: {strongest}",
-            command="roundround probe model=gemma-7b texts=shakespeare",
-            model="gemma-7b",
-            named=named,
-        )
-        for number, named, strongest in (
-            (6, LATE_DIAGONAL, "1, 2, 3"),
-            (14, DIAGONAL, "1, 3, 2"),
-            (15, LATE_DIAGONAL, "1, 2, 3"),
-            (16, PREVIOUS, "1, 126, 113"),
-            (17, APOSTROPHE, "120, 98, 91"),
-            (18, SEMANTIC, "111, 123, 88"),
-        )
-    },
 }
+for number, named, strongest in (
+    (6, LATE_DIAGONAL, "1, 2, 3"),
+    (14, DIAGONAL, "1, 3, 2"),
+    (15, LATE_DIAGONAL, "1, 2, 3"),
+    (16, PREVIOUS, "1, 126, 113"),
+    (17, APOSTROPHE, "120, 98, 91"),
+    (18, SEMANTIC, "111, 123, 88"),
+):
+    FIGURES[f"rope.fig{number}"] = TokenNorms(
+        shows=f"Gemma 7B: norms of {named.label} ({named.pattern}), token by token",
+        published=f"strongest pairs of queries, counted from 1: {strongest}",
+        command="roundround probe model=gemma-7b texts=shakespeare",
+        model="gemma-7b",
+        named=named,
+    )

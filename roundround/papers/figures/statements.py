@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 from roundround.papers.claim import Comparison, Curve, Picture
@@ -26,39 +26,27 @@ class Statements(Figure):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         directory = run("theory", f"claim=[{','.join(self.claims)}]")
-        found = comparisons_of(directory)
-        parts = [f"{meaning}: {share(found[name])}" for name, meaning in self.claims.items()]
+        found: dict[str, list[Comparison]] = defaultdict(list)
+        for r in json.loads((directory / "results.json").read_text(encoding="utf-8")):
+            if r["metric"] == "comparison":
+                value, low, high = (float(r[key]) for key in ("value", "low", "high"))
+                found[r["claim"]].append(Comparison(r["what"], value, low, high, r["published"]))
+        pictures: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
+        panels = {
+            name: Picture(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
+            for name, p in pictures.items()
+        }
+        parts = [
+            f"{meaning}: {sum(c.holds for c in found[name])} of {len(found[name])}"
+            for name, meaning in self.claims.items()
+        ]
         return Outcome(
             ours="; ".join(parts),
             comparisons=[comparison for name in self.claims for comparison in found[name]],
-            panels=pictures_of(directory),
+            panels=panels,
             remark=self.remark,
             drawn=self.drawn,
         )
-
-
-def comparisons_of(directory: Path) -> dict[str, list[Comparison]]:
-    """The numbers of a theory run, by statement."""
-    found: dict[str, list[Comparison]] = {}
-    for r in json.loads((directory / "results.json").read_text(encoding="utf-8")):
-        if r["metric"] == "comparison":
-            value, low, high = (float(r[key]) for key in ("value", "low", "high"))
-            found.setdefault(r["claim"], []).append(Comparison(r["what"], value, low, high, r["published"]))
-    return found
-
-
-def share(comparisons: Sequence[Comparison]) -> str:
-    """How many of a statement's numbers hold."""
-    return f"{sum(comparison.holds for comparison in comparisons)} of {len(comparisons)}"
-
-
-def pictures_of(directory: Path) -> dict[str, Picture]:
-    """The figures of a theory run."""
-    recorded: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
-    return {
-        name: Picture(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
-        for name, p in recorded.items()
-    }
 
 
 FIGURES: dict[str, Figure] = {

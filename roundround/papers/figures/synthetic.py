@@ -7,7 +7,6 @@ Shapes: N positions or distances, C channels, D draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -48,7 +47,7 @@ def aligned(width: int, distances_N: Tensor = DISTANCES, theta: float = 1e4) -> 
 def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
     """The same for Gaussian queries and keys, fresh ones at every distance, in standard deviations: [D, N]."""
     pos = -distances_DN.flatten().double()
-    q_NC, k_NC = random_vector(2 * len(pos) * WIDTH, seed).view(2, len(pos), WIDTH)
+    q_NC, k_NC = random_vector(2, len(pos), WIDTH, seed=seed)
     logits_N: Tensor = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1)
     return (logits_N / math.sqrt(WIDTH)).view(distances_DN.shape)
 
@@ -56,7 +55,7 @@ def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
 def one_pair(distances_N: Tensor, theta: float, n_draws: int) -> Tensor:
     """The same for one Gaussian query and one Gaussian key at all distances, drawn again and again: [D, N]."""
     ladder_P = frequencies(WIDTH, theta)
-    pairs = (random_vector(2 * WIDTH, seed).view(2, WIDTH) for seed in range(n_draws))
+    pairs = (random_vector(2, WIDTH, seed=seed) for seed in range(n_draws))
     return torch.stack([logits(q_C, k_C, distances_N, ladder_P) for q_C, k_C in pairs]) / math.sqrt(WIDTH)
 
 
@@ -138,7 +137,7 @@ class Decay(Figure):
             near("(a) deviation from the mean of neighbours", wander(best), WANDER, FOLLOWED, published=WANDER),
         ]
         for width, f_N in curves.items():
-            raw = distance_from(READ_OFF, [float(f_N[r]) for r in READ_OFF])
+            raw = math.sqrt(sum((float(f_N[r]) - value) ** 2 for r, value in READ_OFF.items()) / len(READ_OFF))
             comparisons.append(shown(f"(a) d = {width:,}: root mean square error at the five values", raw))
             comparisons.append(shown(f"(a) d = {width:,}: deviation from the mean of neighbours", wander(f_N)))
         comparisons.append(without_decay("(b)", fresh(ENDS)))
@@ -166,7 +165,7 @@ class RandomPositions(Figure):
         curve_N = aligned(WIDTH, torch.arange(LONGEST[-1], dtype=torch.float64))
         spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
         curves = {"RoPE": curve_N[None, : len(DISTANCES)]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
-        reach = {name: first_below(f_DN.mean(0), 0.25) for name, f_DN in curves.items()}
+        reach = {name: int((f_DN.mean(0) < 0.25).nonzero()[0]) for name, f_DN in curves.items()}
         comparisons = [
             at_most(f"(a) {b} falls to 0.25 sooner than {a}: share of its distance", reach[b] / reach[a], 0.9)
             for a, b in zip(list(reach), list(reach)[1:], strict=False)
@@ -215,16 +214,6 @@ def spacing(most: int, seed: int) -> Tensor:
     drawn_N = drawn_positions(seed, 0, most, len(DISTANCES))
     distances_N: Tensor = drawn_N[-1] - drawn_N.flip(0)
     return distances_N
-
-
-def first_below(f_N: Tensor, level: float) -> int:
-    """The first distance at which a curve is below this level."""
-    return int((f_N < level).nonzero()[0])
-
-
-def distance_from(read_off: dict[int, float], ours: Sequence[float]) -> float:
-    """Root mean square."""
-    return math.sqrt(sum((a - b) ** 2 for a, b in zip(ours, read_off.values(), strict=True)) / len(read_off))
 
 
 FIGURES: dict[str, Figure] = {

@@ -1,6 +1,9 @@
-"""The model of max retrieval: two encoders, one attention head with one query a set, an output network.
+"""Max retrieval's model and its training: two encoders, one attention head with one query a set, an output network.
 
-All seeds are one model: every parameter has a leading axis for the seed, and no two seeds ever meet.
+All seeds are one model: every parameter has a leading axis for the seed, and no two seeds ever meet. One optimizer
+trains them, for Adam works number by number. Several processes train and ask some of the seeds each, and a checkpoint
+holds all of them: nothing passes between them but what is recorded. Every tensor of the training state, weights and
+moments of Adam alike, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from roundround.attention.keys import AttentionShape
-from roundround.papers.max_retrieval.sets import Sets
+from roundround.papers.max_retrieval.sets import Sets, TrainingSets
 from roundround.softmax.base import AttentionSoftmax
+from roundround.support.errors import UserError
 
 MOST_CLASSES = 256  # a class is one byte
 STD_OF_CUT_NORMAL = 0.87962566103423978  # of a standard normal that is cut at -2 and 2
@@ -60,7 +64,7 @@ class MaxRetrieval(nn.Module):
         scaled_logits: bool,
         tanh_gelu: bool,
         uniform_init: bool,
-        haiku_init: bool = False,  # its default is for runs that were kept before there was a choice
+        haiku_init: bool = False,
     ) -> None:
         super().__init__()
         if not 2 <= n_classes <= MOST_CLASSES:
@@ -249,3 +253,48 @@ def weights_of(softmax: AttentionSoftmax, e_SBN: Tensor, present_SBN: Tensor | N
     visible_B1QN = visible.flatten(0, 1)[:, None, None]
     rows = {"n_visible": visible_B1QN.sum(-1, keepdim=True)}
     return softmax.weights(e_B11N, visible_B1QN, rows).view_as(e_SBN)
+
+
+def train(
+    model: MaxRetrieval,
+    softmax: AttentionSoftmax,
+    optimizer: torch.optim.Optimizer,
+    sets: TrainingSets,
+    *,
+    first_step: int,
+    n_steps: int,
+) -> Iterator[tuple[int, Tensor]]:
+    """Updates first_step + 1 to n_steps; after each its number and every seed's loss in nats, [S]."""
+    for step in range(first_step, n_steps):
+        loss_S = model.loss(sets.batch(step).to(model.device), softmax)
+        optimizer.zero_grad()
+        loss_S.sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        yield step + 1, loss_S.detach()
+
+
+def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
+    """The seeds of one process, by place: as many as the others', or one more. UserError where one would have none."""
+    if n_seeds < n_processes:
+        raise UserError(f"seeds={n_seeds} are fewer than the {n_processes} processes; start {n_seeds}, or give more")
+    places = np.array_split(np.arange(n_seeds), n_processes)[rank]
+    return slice(int(places[0]), int(places[-1]) + 1)
+
+
+def share_of(state: Any, seeds: slice) -> Any:
+    """The part of a training state, nested dicts and lists, that belongs to these seeds."""
+    if isinstance(state, Tensor):
+        return state[seeds].clone() if state.ndim else state
+    if isinstance(state, dict):
+        return {key: share_of(value, seeds) for key, value in state.items()}
+    return state
+
+
+def joined(states: Sequence[Any]) -> Any:
+    """The training state of all seeds, from the shares of the processes in order."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.cat([state.cpu() for state in states]) if first.ndim else first
+    if isinstance(first, dict):
+        return {key: joined([state[key] for state in states]) for key in first}
+    return first

@@ -12,7 +12,8 @@ from torch import Tensor
 from roundround.attention import fused
 from roundround.attention.keys import Keys
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, near
-from roundround.papers.softmax.polynomial import adaptive, beta_by_listing
+from roundround.papers.constructions import random_vector
+from roundround.papers.softmax.temperature import adaptive, beta_by_listing
 
 CHANNELS, TILE = 16, 64
 LENGTHS, SPREADS = (17, 300, 4096, 16_384), (0.1, 1.0, 5.0, 20.0)  # keys of one row; deviations of its logits
@@ -78,8 +79,7 @@ class Head(NamedTuple):
     @classmethod
     def drawn(cls, n_queries: int, n: int, spread: float, window: int | None = None) -> Head:
         """Normal, so that the logits have this standard deviation."""
-        generator = torch.Generator().manual_seed(n)
-        k, v, q = torch.randn(3, 1, 1, n, CHANNELS, generator=generator, dtype=torch.float64)
+        k, v, q = random_vector(3, 1, 1, n, CHANNELS, seed=n)
         pos = torch.arange(n)[None]
         keys = Keys(q_pos_BQ=pos[:, n - n_queries :], k_pos_BK=pos, window=window)
         return cls(q[:, :, n - n_queries :] * spread / CHANNELS**0.5, k, v, keys)

@@ -17,7 +17,7 @@ from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_most, near, shown
 from roundround.papers.constructions import slope
-from roundround.papers.trained import ModelRows, rows_of_model
+from roundround.papers.trained import rows_of_model
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax
@@ -85,17 +85,20 @@ class Thm22(Claim):
         rows = [row for row in rows_of_model(trained.probed, texts, lengths) if row.n_R.tolist() == lengths]
         if not rows:  # every head looks through a window
             return None
-        weight_LHN = largest_by_length(rows)
-        found = slopes(lengths, weight_LHN).flatten()
+        layers = sorted({row.layer for row in rows})
+        by_layer = [torch.stack([row.largest_HR.log() for row in rows if row.layer == layer]) for layer in layers]
+        weight_LHN = torch.stack(by_layer).mean(1).exp()  # the geometric mean over texts
+        found = torch.tensor([slope(lengths, head) for layer in weight_LHN for head in layer], dtype=torch.float64)
+        closest = max(float((row.largest_HR * row.n_R * (-row.spread_HR).exp()).max()) for row in rows)
         spreads = torch.cat([row.spread_HR.flatten() for row in rows])
         comparisons = [
-            at_most("n times the largest weight over exp(delta), closest row", closest_to_bound(rows), 1 + 1e-6),
+            at_most("n times the largest weight over exp(delta), closest row", closest, 1 + 1e-6),
             shown("mean slope of all heads within the context", float(found.mean())),
             shown("least slope of a head within the context", float(found.min())),
         ]
         curves = [
             Curve(f"layer {layer}, mean of its heads", lengths, of.log().mean(0).exp())
-            for layer, of in zip(sorted({row.layer for row in rows}), weight_LHN, strict=True)
+            for layer, of in zip(layers, weight_LHN, strict=True)
         ]
         reach = math.exp(min(float(spreads.max()), 700.0))
         remark = (
@@ -183,20 +186,3 @@ def rows_of_decoder(decoder: Decoder, tokens_BN: Tensor) -> tuple[Tensor, list[f
     with watching([m for m in decoder.modules() if isinstance(m, AttentionSoftmax)], take_in):
         decoder.hidden(tokens_BN)
     return torch.stack(largest), spreads
-
-
-def largest_by_length(rows: list[ModelRows]) -> Tensor:
-    """Geometric mean over texts of the largest weight of each row: [layer, H, length]."""
-    layers = sorted({row.layer for row in rows})
-    by_layer = [torch.stack([row.largest_HR.log() for row in rows if row.layer == layer]) for layer in layers]
-    return torch.stack(by_layer).mean(1).exp()
-
-
-def slopes(lengths: tuple[int, ...] | list[int], weight_LHN: Tensor) -> Tensor:
-    """Of log weight against log n, for every layer and head."""
-    return torch.tensor([[slope(lengths, head) for head in layer] for layer in weight_LHN], dtype=torch.float64)
-
-
-def closest_to_bound(rows: list[ModelRows]) -> float:
-    """Largest n max alpha / exp(delta) of a row."""
-    return max(float((row.largest_HR * row.n_R * (-row.spread_HR).exp()).max()) for row in rows)

@@ -7,21 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.analysis.past_run import PastRun
-from roundround.analysis.repetition import REPEATABLE
-from roundround.analysis.then_and_now import Change
+from roundround.analysis.repetition import Change
 from roundround.config.recorded import flat
+from roundround.config.verbs import verb_named
 from roundround.report.page.numbers import shown, text_of
 
-TITLES = {
-    "train": "Training run",
-    "eval": "Evaluation",
-    "probe": "Probe",
-    "max-retrieval": "Max retrieval",
-    "compare": "Comparison",
-    "theory": "Statements checked",
-    "reproduce": "Reproduction",
-    "export": "Export",
-}
 SHORT_HASH = 12  # characters
 
 
@@ -35,7 +25,7 @@ class Fact:
 
 
 def title_of(run: PastRun) -> str:
-    return TITLES.get(run.verb, run.verb.replace("-", " ").capitalize())
+    return verb_named(run.verb).title
 
 
 def subject_of(run: PastRun, common: dict[str, Any]) -> str:
@@ -105,7 +95,7 @@ def code_of(manifest: dict[str, Any]) -> list[Fact]:
 def commands_of(run: PastRun) -> list[tuple[str, str]]:
     """How to run it again: from its manifest, and as it was typed in its folder."""
     again = shlex.join(["roundround", "rerun", str(run.directory)])
-    repeated = [("again, and compare the numbers", again)] if run.verb in REPEATABLE else []
+    repeated = [("again, and compare the numbers", again)] if verb_named(run.verb).repeats else []
     folder = run.manifest.get("cwd")
     return [*repeated, ("as it was given" + (f" in {folder}" if folder else ""), run.manifest["command"])]
 

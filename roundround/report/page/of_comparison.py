@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roundround.analysis.quality import is_share
+from roundround.analysis.past_run import is_share
 from roundround.report.numbers import shown_p
 from roundround.report.page.charts import N_STYLES, Chart, Series
 from roundround.report.page.figures import figures_of

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from roundround.analysis.then_and_now import changed_settings
-from roundround.report.page import facts, of_any, of_comparison, of_eval, of_max_retrieval, of_probe, of_train
+from roundround.analysis.repetition import changed_settings
+from roundround.config.verbs import verb_named
+from roundround.report.page import facts, of_any
 from roundround.report.page.document import html
 from roundround.report.page.sources import Record, RunFiles, opened_run
 from roundround.report.page.tables import common_fields
@@ -15,13 +17,6 @@ from roundround.runs.leftovers import PAGE
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
 
-VIEWS: dict[str, Callable[[RunFiles, list[Record]], View]] = {
-    "train": of_train.view,
-    "eval": of_eval.view,
-    "probe": of_probe.view,
-    "max-retrieval": of_max_retrieval.view,
-    "compare": of_comparison.view,
-}
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 LARGEST = 2_000_000  # bytes of a page
 MOST_CELLS = 40_000  # of fifty bytes each: what fits into a page
@@ -38,8 +33,12 @@ def write_page(directory: Path, to: Path | None = None) -> Path:
 
 def view_of(files: RunFiles, records: list[Record]) -> View:
     """What the verb's own page shows; the general one where its files are of another shape than the verb leaves."""
+    module, _, name = verb_named(files.run.verb).page.partition(":")
+    if not module:
+        return of_any.view(files, records)
+    view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
     try:
-        return VIEWS.get(files.run.verb, of_any.view)(files, records)
+        return view(files, records)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
         return of_any.view(files, records)

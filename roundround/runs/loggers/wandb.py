@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
 
 log = logging.getLogger(__name__)
-TRAINING = ("train", "max-retrieval")  # verbs: their runs leave checkpoints, and go online unasked
 OFF = "logger=none turns it off"
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 NOT_IN_PROJECTS = set("/\\#?%:")
@@ -116,7 +116,7 @@ def mode_of(manifest: Mapping[str, Any]) -> str:
     a training or its command names the logger.
     """
     typed = any(word.startswith(("logger=", "+logger@logger.")) for word in manifest["overrides"])
-    wanted = has_login() and (typed or manifest["verb"] in TRAINING)
+    wanted = has_login() and (typed or verb_named(manifest["verb"]).trains)
     return os.environ.get("WANDB_MODE") or ("online" if wanted else "offline")
 
 
@@ -160,7 +160,7 @@ def checked_checkpoint(given: str | bool | None) -> str | None:
 def check_has_checkpoint(name: str | None, manifest: Mapping[str, Any]) -> None:
     """Raises UserError where a checkpoint is asked for, and the run leaves none of that name."""
     verb, wanted = manifest["verb"], f"logger.log_checkpoint={name}"
-    if name is not None and (verb not in TRAINING or manifest.get("run") is not None):
+    if name is not None and (not verb_named(verb).trains or manifest.get("run") is not None):
         raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
     if name == "best" and verb == "max-retrieval":
         raise UserError(

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conftest import variants
-from hydra.utils import get_class
+from conftest import class_of, tunables, variants
 from omegaconf import OmegaConf
 
 from roundround.config.build import build as build_node
@@ -18,28 +17,14 @@ ROOT = Path(__file__).resolve().parents[3]
 Solver = Callable[[list[str]], str]  # from the words before a target to the target
 
 
-def tunables(name: str) -> dict[str, Any]:
-    """The yaml of an option of data as a plain dict, `_target_` included."""
-    node = OmegaConf.to_container(OmegaConf.load(variants("data")[name]))
-    assert isinstance(node, dict)
-    return {str(key): value for key, value in node.items()}
-
-
-def task_class(name: str) -> type:
-    return get_class(tunables(name)["_target_"])
-
-
-def has_its_own_vocabulary(name: str) -> bool:
-    """Whether an option of data is a task, and none of text: test_text_task.py and test_clrs_text.py test those."""
-    return issubclass(task_class(name), Task) and not issubclass(task_class(name), TextTask)
-
-
-NAMES = sorted(filter(has_its_own_vocabulary, variants("data")))
+# the options of data that are tasks, and none of text: test_text_task.py and test_clrs_text.py test those
+CLASSES = {name: class_of("data", name) for name in variants("data")}
+NAMES = sorted(name for name, cls in CLASSES.items() if issubclass(cls, Task) and not issubclass(cls, TextTask))
 
 
 def build(name: str, **changes: Any) -> Task:
     """The task that conf/data/<name>.yaml describes, with some of its parameters replaced."""
-    values = tunables(name)
+    values = tunables("data", name)
     assert changes.keys() <= values.keys(), f"{name} has no parameter {changes.keys() - values.keys()}"
     return build_node(OmegaConf.create({"data": values | changes})["data"], Task)
 

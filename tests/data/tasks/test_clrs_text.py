@@ -53,10 +53,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         assert num_samples == -1
         return SimpleNamespace(next=lambda batch_size: (length, seed)), None
 
-    def format_clrs_example(name: str, sample: tuple[int, int], use_hints: bool) -> tuple[str, str]:
-        return f"{name}:\nlength: {sample[0]}\n", f"{sample[1]}{' with hints' if use_hints else ''}\n\n"
-
-    utils = SimpleNamespace(format_clrs_example=format_clrs_example)
+    utils = SimpleNamespace(
+        format_clrs_example=lambda name, sample, use_hints: (
+            f"{name}:\nlength: {sample[0]}\n",
+            f"{sample[1]}{' with hints' if use_hints else ''}\n\n",
+        )
+    )
     package = SimpleNamespace(build_sampler=build_sampler, clrs_text=SimpleNamespace(clrs_utils=utils), __version__="0")
     monkeypatch.setitem(sys.modules, "clrs", package)  # type: ignore[arg-type]
 

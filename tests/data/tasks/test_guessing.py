@@ -25,10 +25,6 @@ def left(there: list[str], said: list[str]) -> list[str]:
     return list((Counter(there) - Counter(said)).elements())
 
 
-def of_symbols(before: list[str]) -> list[str]:
-    return left(between(before, "<bos>", "<sep>"), after(before, "<sep>")) or ["<eos>"]
-
-
 def of_digits(before: list[str]) -> list[str]:
     start = before.index("key") + 2  # the pass key is
     return left(before[start : before.index(".", start)], before[len(before) - before[::-1].index("is") :])
@@ -37,14 +33,6 @@ def of_digits(before: list[str]) -> list[str]:
 def of_symbols_so_far(before: list[str]) -> list[str]:
     there, said = before[1::2], before[2::2]
     return left(there, said) if len(there) > 2 else ["."]
-
-
-def of_written_bits(before: list[str]) -> list[str]:
-    return [bit for instruction, bit in zip(before[1::2], before[2::2], strict=False) if instruction == "w"]
-
-
-def of_values(before: list[str]) -> list[str]:
-    return before[1:8:2]
 
 
 def of_values_left(before: list[str]) -> list[str]:
@@ -68,13 +56,18 @@ def of_words(before: list[str]) -> list[str]:
 
 
 GUESSERS: dict[str, Guesser] = {
-    **dict.fromkeys(("copy", "reverse", "sort"), of_symbols),
+    **dict.fromkeys(
+        ("copy", "reverse", "sort"),
+        lambda before: left(between(before, "<bos>", "<sep>"), after(before, "<sep>")) or ["<eos>"],
+    ),
     "passkey": of_digits,
     "n_back": of_symbols_so_far,
-    "flip_flop": of_written_bits,
+    "flip_flop": (
+        lambda before: [bit for instruction, bit in zip(before[1::2], before[2::2], strict=False) if instruction == "w"]
+    ),
     "induction": lambda before: [word for word in before[1:-1] if word != "=>"],
     "max": lambda before: [word for word in before if word.startswith("c")],
-    "mqar": of_values,
+    "mqar": lambda before: before[1:8:2],
     "mqmtar": of_words,
 }
 # their answers do not stand in the sequence: frequencies are all that a guesser has

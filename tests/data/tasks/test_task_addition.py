@@ -20,20 +20,17 @@ def numbers(prompt: list[str]) -> tuple[str, str]:
     return a, b
 
 
-def solver_of(reverse_answer: bool, reverse_operands: bool):
+@pytest.mark.parametrize(("reverse_answer", "reverse_operands"), ORDERS)
+def test_a_solver_gets_every_scored_target(reverse_answer: bool, reverse_operands: bool) -> None:
+    task = build("addition", reverse_answer=reverse_answer, reverse_operands=reverse_operands)
+
     def solver(before: list[str]) -> str:
         """Adds Python's whole numbers, and says the digits that come next, or the end."""
         a, b = numbers(between(before, "<bos>", "<sep>"))
         total = str(int(a[::-1]) + int(b[::-1]) if reverse_operands else int(a) + int(b))
         return [*(reversed(total) if reverse_answer else total), "<eos>"][len(after(before, "<sep>"))]
 
-    return solver
-
-
-@pytest.mark.parametrize(("reverse_answer", "reverse_operands"), ORDERS)
-def test_a_solver_gets_every_scored_target(reverse_answer: bool, reverse_operands: bool) -> None:
-    task = build("addition", reverse_answer=reverse_answer, reverse_operands=reverse_operands)
-    assert mistakes(task, solver_of(reverse_answer, reverse_operands), 1, 2, 8, 40) == []
+    assert mistakes(task, solver, 1, 2, 8, 40) == []
 
 
 @pytest.mark.parametrize("pair", [(999, 1), (5, 5), (95, 5), (990, 10), (0, 0), (1000, 9), (10**40 - 1, 1), (949, 51)])

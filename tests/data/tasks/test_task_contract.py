@@ -12,22 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import variants
-from helpers_tasks import NAMES, ROOT, build, drawn, task_class, tunables
+from conftest import class_of, variants
+from helpers_tasks import NAMES, ROOT, build, drawn, tunables
 from scipy.stats import chisquare
 
 from roundround.config.options import options_in
-from roundround.data.tasks.base import SPECIAL, SPLITS, Example, Examples
+from roundround.data.tasks.base import SPECIAL, SPLITS, Examples
 from roundround.data.tasks.batches import padded
 from roundround.support.errors import UserError
 
 PACKAGED = sorted(set(NAMES) & options_in(ROOT / "conf" / "data").keys())
 every_task = pytest.mark.parametrize("name", NAMES)
 every_packaged = pytest.mark.parametrize("name", PACKAGED)
-
-
-def identical(one: Example, other: Example) -> bool:
-    return np.array_equal(one.tokens, other.tokens) and np.array_equal(one.scored, other.scored)
 
 
 # -- form
@@ -42,12 +38,12 @@ def test_it_has_a_solver_in_a_test_of_its_own(name: str) -> None:
 def test_yaml_starts_with_the_command_that_uses_it_and_the_idea(name: str) -> None:
     lines = (ROOT / "conf" / "data" / f"{name}.yaml").read_text().splitlines()
     assert lines[0].split(" pe=")[0] == f"# roundround train data={name}"
-    assert lines[1] == f"# {inspect.getdoc(task_class(name)).splitlines()[0]}"
+    assert lines[1] == f"# {inspect.getdoc(class_of('data', name)).splitlines()[0]}"
 
 
 @every_packaged
 def test_docstring_is_idea_then_layout_then_reference(name: str) -> None:
-    idea, layout, reference = inspect.getdoc(task_class(name)).split("\n\n")
+    idea, layout, reference = inspect.getdoc(class_of("data", name)).split("\n\n")
     assert idea.endswith(".")
     assert idea.count(". ") == 0, "one sentence"
     assert len(layout.splitlines()) == 1
@@ -57,11 +53,11 @@ def test_docstring_is_idea_then_layout_then_reference(name: str) -> None:
 
 @every_packaged
 def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
-    cls = task_class(name)
+    cls = class_of("data", name)
     parameters = inspect.signature(cls).parameters.values()
     assert cls.__dict__.get("__final__") is True
     assert all(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-    assert {p.name for p in parameters} | {"_target_"} == tunables(name).keys()
+    assert {p.name for p in parameters} | {"_target_"} == tunables("data", name).keys()
 
 
 # -- which examples there are
@@ -74,7 +70,8 @@ def test_an_example_is_the_same_whatever_was_read_before_it(name: str) -> None:
     task.example(np.random.default_rng(5), task.train_lengths[1])
     examples = Examples(task, seed=0, split="train")
     for i in (7, 3, 7, 0):
-        assert identical(examples[i], in_order[i])
+        assert np.array_equal(examples[i].tokens, in_order[i].tokens)
+        assert np.array_equal(examples[i].scored, in_order[i].scored)
 
 
 def test_examples_are_the_same_in_another_process() -> None:

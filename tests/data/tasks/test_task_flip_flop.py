@@ -19,10 +19,6 @@ def solver(before: list[str]) -> str:
     return memory
 
 
-def instructions(words: list[str]) -> list[str]:
-    return words[1::2]
-
-
 @pytest.mark.parametrize("p", [0.1, 0.01, 0.45, 0.0, 0.5])  # FFL(0.8), sparse, dense, neither, never ignored
 def test_a_solver_gets_every_scored_target(p: float) -> None:
     assert mistakes(build("flip_flop", p_write=p, p_read=p), solver, 4, 5, 64, 512) == []
@@ -32,12 +28,12 @@ def test_the_first_instruction_writes_and_the_last_one_reads_and_every_read_is_s
     task = build("flip_flop")
     for example, words in zip(drawn(task, 20, length=64), texts(task, 20, length=64), strict=True):
         assert (words[1], words[-2]) == ("w", "r")
-        reads = [2 * place + 2 for place, name in enumerate(instructions(words)) if name == "r"]
+        reads = [2 * place + 2 for place, name in enumerate(words[1::2]) if name == "r"]
         assert example.scored.nonzero()[0].tolist() == reads
 
 
 def test_instructions_are_drawn_with_their_probabilities() -> None:
-    drawn_ones = [name for words in texts(build("flip_flop"), 40, length=512) for name in instructions(words)[1:-1]]
+    drawn_ones = [name for words in texts(build("flip_flop"), 40, length=512) for name in words[1::2][1:-1]]
     for name, p in (("w", 0.1), ("r", 0.1), ("i", 0.8)):
         n = len(drawn_ones)
         assert abs(drawn_ones.count(name) / n - p) < 4 * np.sqrt(p * (1 - p) / n)

@@ -15,15 +15,6 @@ from roundround.data.tasks.mqar import MQAR
 from roundround.support.errors import UserError
 
 
-def solver_of(n_pairs: int):
-    def solver(before: list[str]) -> str:
-        """Looks the last key up among the pairs at the beginning."""
-        pairs = before[: 2 * n_pairs]
-        return dict(zip(pairs[::2], pairs[1::2], strict=True))[before[-1]]
-
-    return solver
-
-
 @pytest.mark.parametrize("answers_in_sequence", [False, True])
 @pytest.mark.parametrize("random_filler", [False, True])
 @pytest.mark.parametrize(("n_pairs", "length"), [(4, 64), (8, 128), (1, 4), (16, 64), (4, 37)])
@@ -32,7 +23,13 @@ def test_a_solver_gets_every_scored_target(
 ) -> None:
     changes = {"random_filler": random_filler, "answers_in_sequence": answers_in_sequence}
     task = build("mqar", n_pairs=n_pairs, train_lengths=[length, length], **changes)
-    assert mistakes(task, solver_of(n_pairs), length) == []
+
+    def solver(before: list[str]) -> str:
+        """Looks the last key up among the pairs at the beginning."""
+        pairs = before[: 2 * n_pairs]
+        return dict(zip(pairs[::2], pairs[1::2], strict=True))[before[-1]]
+
+    assert mistakes(task, solver, length) == []
 
 
 def test_no_value_stands_behind_the_pairs_unless_it_is_asked_for() -> None:

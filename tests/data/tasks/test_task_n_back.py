@@ -8,20 +8,17 @@ from helpers_tasks import build, drawn, mistakes, texts
 from roundround.support.errors import UserError
 
 
-def solver_of(steps: int):
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_solver_gets_every_scored_target(steps: int) -> None:
+    task = build("n_back", steps=steps, train_lengths=[8, 8])
+    assert task.shortest == steps + 1
+
     def solver(before: list[str]) -> str:
         """Looks at the symbols alone, which stand at every other place."""
         symbols = before[1::2]
         return symbols[-1 - steps] if len(symbols) > steps else "."
 
-    return solver
-
-
-@pytest.mark.parametrize("steps", [1, 2, 5])
-def test_a_solver_gets_every_scored_target(steps: int) -> None:
-    task = build("n_back", steps=steps, train_lengths=[8, 8])
-    assert task.shortest == steps + 1
-    assert mistakes(task, solver_of(steps), steps + 1, steps + 2, 20, 64) == []
+    assert mistakes(task, solver, steps + 1, steps + 2, 20, 64) == []
 
 
 def test_every_answer_is_scored_and_the_first_ones_are_none() -> None:

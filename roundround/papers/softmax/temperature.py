@@ -1,4 +1,4 @@
-"""The adaptive temperature's polynomial: where it acts at all."""
+"""Temperature and entropy: Proposition 3.2, the adaptive temperature's polynomial, and the same swapped in."""
 
 from __future__ import annotations
 
@@ -9,11 +9,80 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roundround.analysis.intervals import half_width
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
 from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, as_printed, at_least, at_most, near
-from roundround.papers.constructions import SHAPE, weights
+from roundround.papers.constructions import SHAPE, random_vector, weights, weights_at
 from roundround.papers.trained import rows_of_model
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
+
+BETAS, STEP, KEYS = (0.3, 1.0, 2.5), 1e-4, 64
+GRID = np.linspace(0.05, 6, 120)  # of beta
+TOLERANCE = 1e-6  # a central difference at STEP errs by STEP^2 / 6 of the third derivative, and by 1e-15 / STEP
+
+
+def slope_by_formula(beta: float, logits_K: Tensor) -> float:
+    """-beta Var(e), the variance under softmax(beta e), written out."""
+    e = logits_K.numpy()
+    p = np.exp(beta * e - (beta * e).max())
+    p /= p.sum()
+    return float(-beta * (p @ e**2 - (p @ e) ** 2))
+
+
+@final
+class Prop32(Claim):
+    """A larger inverse temperature always lowers the entropy of a row, unless all its logits are equal.
+
+    dH / dbeta = -beta Var(e) <= 0, the variance under softmax(beta e), H in nats
+
+    Velickovic et al. 2024, arXiv:2410.01104, Proposition 3.2 by memory of its number; the formula is derived here.
+    """
+
+    title: ClassVar[str] = "entropy falls with the temperature"
+
+    def check(self) -> Finding:
+        logits_K = random_vector(KEYS, seed=0)
+        comparisons = []
+        for beta in BETAS:
+            difference = (entropy_at(beta + STEP, logits_K) - entropy_at(beta - STEP, logits_K)) / (2 * STEP)
+            name = f"dH/dbeta at beta = {beta:g} by finite differences"
+            comparisons.append(near(name, difference, slope_by_formula(beta, logits_K), TOLERANCE))
+            direct = entropy_of_logits(beta * logits_K[None], torch.ones(1, KEYS, dtype=torch.bool))
+            name = f"entropy from logits less that from weights, beta = {beta:g}"
+            comparisons.append(near(name, float(direct) - entropy_at(beta, logits_K), 0.0, 1e-12))
+        entropies = [entropy_at(beta, logits_K) for beta in GRID]
+        slopes = [slope_by_formula(beta, logits_K) for beta in GRID]
+        comparisons += [
+            at_most("largest step of the entropy along beta from 0.05 to 6", float(np.diff(entropies).max()), 0.0),
+            near(
+                "entropy at beta = 0.05, less ln 64 and the slope's integral",
+                self.rest(entropies[0], logits_K),
+                0,
+                1e-6,
+            ),
+            near(
+                "change of the entropy of equal logits from beta = 0.5 to 1.5",
+                entropy_at(1.5, 0 * logits_K) - entropy_at(0.5, 0 * logits_K),
+                0.0,
+                1e-12,
+            ),
+        ]
+        points = np.array([entropy_at(b, logits_K) for b in BETAS])
+        curves = [Curve("entropy", GRID, entropies), Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes))]
+        curves.append(Curve("where differences were taken", BETAS, points, points=True))
+        return Finding(comparisons, Picture("inverse temperature beta", "nats, and nats per unit of beta", curves))
+
+    def rest(self, found: float, logits_K: Tensor) -> float:
+        """What is left of the entropy at the first beta when ln n and the integral of the formula are taken away."""
+        betas = np.linspace(0, GRID[0], 201)
+        slopes = torch.tensor([slope_by_formula(beta, logits_K) for beta in betas], dtype=torch.float64)
+        return float(found - np.log(KEYS) - torch.trapezoid(slopes, torch.from_numpy(betas)))
+
+
+def entropy_at(beta: float, logits_K: Tensor) -> float:
+    """Of the row at this inverse temperature, in nats, by this program."""
+    return float(entropy_of_weights(weights_at(1 / beta, logits_K[None])[0]))
+
 
 FIGURE_4 = (-0.037, 0.481, -2.3, 4.917, -1.791)  # the paper's listing, highest power first
 GATE = 0.5  # nats: below it the listing leaves a row alone
@@ -39,6 +108,7 @@ class Polynomial(Claim):
 
     def check(self) -> Finding:
         entropies = torch.linspace(0, 7, 7001, dtype=torch.float64)
+        longest = max((n for n in range(300, 460) if beta_of_even_row(n) > 1), default=0)
         beta = inverse_temperature(entropies)
         acting = entropies[beta > 1]
         comparisons = [
@@ -59,7 +129,7 @@ class Polynomial(Claim):
             near("largest beta", float(beta.max()), LARGEST, 0.0005),
             near("entropy of the largest beta", float(entropies[beta.argmax()]), AT, 0.0015),
             at_most("the polynomial at the gate of 0.5 nats", float(np.polyval(PUBLISHED, GATE)), 1.0),
-            near("most keys of an even row that is sharpened", longest_even_row(), math.floor(math.exp(END)), 0),
+            near("most keys of an even row that is sharpened", longest, math.floor(math.exp(END)), 0),
         ]
         comparisons += [
             near(f"beta of an even row of {n} keys", beta_of_even_row(n), beta_by_listing(math.log(n)), 1e-9)
@@ -132,11 +202,6 @@ def beta_of_even_row(n: int) -> float:
     return float(inverse_temperature(entropy_of_weights(weights(torch.zeros(1, n, dtype=torch.float64)))[0]))
 
 
-def longest_even_row() -> int:
-    """The longest row of equal logits that gets a beta above 1."""
-    return max((n for n in range(300, 460) if beta_of_even_row(n) > 1), default=0)
-
-
 def by_listing(logits_HRK: Tensor, visible_RK: Tensor) -> Tensor:
     """Figure 4 by numpy on rows of which not every key is visible: [H, R, K]."""
     e = np.where(visible_RK.numpy(), logits_HRK.numpy(), -np.inf)
@@ -146,3 +211,49 @@ def by_listing(logits_HRK: Tensor, visible_RK: Tensor) -> Tensor:
     beta = np.where(entropy > GATE, np.maximum(np.polyval(FIGURE_4, entropy), 1.0), 1.0)
     w = np.exp(np.where(visible_RK.numpy(), e * beta, -np.inf))
     return torch.from_numpy(w / w.sum(-1, keepdims=True))
+
+
+LENGTHS = (256, 512, 1024, 2048)  # tokens; trained at the first
+DIFFERENCES = {  # nats per token more than with the softmax, by encoding and length: of seeds 1, 2 and 3
+    "NoPE": ((0.0871, 0.07774, 0.09558), (0.08763, 0.06041, 0.08152),
+             (0.06712, 0.03433, 0.06277), (0.05152, 0.02985, 0.0512)),
+    "RoPE": ((0.05914, 0.06355, 0.05463), (0.05507, 0.06025, 0.05303),
+             (0.04815, 0.05244, 0.0501), (0.04661, 0.05238, 0.06199)),
+    "0.75-RoPE": ((0.05467, 0.05814, 0.05616), (0.06126, 0.05479, 0.0633),
+                  (0.07866, 0.04823, 0.06673), (0.09052, 0.047, 0.0862)),
+    "0.25-RoPE": ((0.07793, 0.08241, 0.08872), (0.06873, 0.08171, 0.077),
+                  (0.05447, 0.06727, 0.04968), (0.06667, 0.06811, 0.04443)),
+}  # fmt: skip
+
+
+@final
+class SwappedIn(Claim):
+    """In a language model that was trained with the softmax, the adaptive temperature at inference alone does not work.
+
+    loss with it - loss with the softmax > 0 on the same held-out tokens, paired by seed
+
+    Velickovic et al. 2024, arXiv:2410.01104, section 5, of Gemma 2B on CLRS-Text, second-hand. Measured here on other
+    models and other text (docs/encodings_by_normalisers.md), and stored.
+    """
+
+    title: ClassVar[str] = "not to be swapped in"
+
+    def check(self) -> Finding:
+        comparisons, curves = [], []
+        for encoding, by_length in DIFFERENCES.items():
+            means = np.mean(by_length, 1)
+            lows = means - half_width(np.array(by_length).T)
+            comparisons += [
+                at_least(f"lower end of the 95 % interval, nats, {encoding}, {length:,} tokens", low, 0.0)
+                for length, low in zip(LENGTHS, lows, strict=True)
+            ]
+            curves.append(Curve(encoding, LENGTHS, means))
+        picture = Picture("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
+        return Finding(comparisons, picture, ABOUT_STORED, can_fail=False)
+
+
+ABOUT_STORED = (
+    "Stored, not made again here: four encodings at four lengths, Student's intervals over three seeds, models of a "
+    "million parameters on TinyStories. The commands stand in docs/encodings_by_normalisers.md. The paper speaks of a "
+    "task's accuracy, these numbers of the loss."
+)

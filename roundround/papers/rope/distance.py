@@ -1,14 +1,23 @@
-"""Proposition 3.1: RoPE need not prefer what is near."""
+"""Propositions 3.1 and 3.2: RoPE need not prefer what is near, and random queries and keys do not decay."""
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
-from roundround.papers.constructions import HEAD_DIM, frequencies, ladder_by_formula, logits, random_vector, turned
+from roundround.papers.constructions import (
+    HEAD_DIM,
+    frequencies,
+    ladder_by_formula,
+    logits,
+    random_vector,
+    rotated,
+    turned,
+)
 
 CHOSEN, LONGEST = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; distances looked at
 DRAWN, BLOCK = (0, 3000), 16  # of these in the figure; tokens to a point, or the lines would cover each other
@@ -48,7 +57,9 @@ class Prop31(Claim):
 
 def of_equal_norms() -> list[Comparison]:
     """The same where every pair has the same norm: the logit falls fast to 0.74, and never comes back."""
-    f_N = mean_cosine(FAR)
+    ones = torch.ones(HEAD_DIM, dtype=torch.float64)
+    blocks = torch.arange(FAR).split(LONGEST)
+    f_N = torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM
     values = [
         near(f"logit over |q|^2 at distance {n}, equal norms", float(f_N[n]), expected, 5e-4)
         for n, expected in enumerate(EQUAL_NORMS, start=1)
@@ -61,8 +72,47 @@ def of_equal_norms() -> list[Comparison]:
     ]
 
 
-def mean_cosine(n: int) -> Tensor:
-    """Logit of equal vectors at distances 0 .. n-1 as a share of that at 0: [n]."""
-    ones = torch.ones(HEAD_DIM, dtype=torch.float64)
-    blocks = [torch.arange(a, min(a + LONGEST, n)) for a in range(0, n, LONGEST)]
-    return torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM
+DISTANCES = (0, 1, 10, 100, 1000, 5000)
+SAMPLES = 20_000
+ERRORS = 4  # standard errors allowed: one check of 12 numbers in 1,300 would miss by chance, and the seed is fixed
+MEAN_ERROR = math.sqrt(HEAD_DIM / SAMPLES)
+VARIANCE_ERROR = math.sqrt((2 * HEAD_DIM**2 + 6 * HEAD_DIM) / SAMPLES)  # from E[(q . k)^4] = 3 d^2 + 6 d
+
+
+@final
+class Prop32(Claim):
+    """The logit of independent Gaussian queries and keys is 0 on average at every distance, and its variance is d.
+
+    q, k ~ N(0, I) independent: E[q^T R^r k] = 0 and Var[q^T R^r k] = d for all r (the variance follows; it is not in
+    the paper)
+
+    Barbero et al. 2024, arXiv:2410.06205, Proposition 3.2.
+    """
+
+    title: ClassVar[str] = "no decay for random vectors"
+
+    def check(self) -> Finding:
+        q_NC, k_NC = gaussians()
+        comparisons: list[Comparison] = []
+        means, variances = [], []
+        for r in DISTANCES:
+            logits_N = (q_NC * rotated(k_NC, torch.tensor([-r]), frequencies())).sum(-1)
+            means.append(float(logits_N.mean()))
+            variances.append(float(logits_N.var()))
+            comparisons += [
+                near(f"mean logit at distance {r:,}", means[-1], 0.0, ERRORS * MEAN_ERROR, published=0.0),
+                near(f"its variance at distance {r:,}", variances[-1], HEAD_DIM, ERRORS * VARIANCE_ERROR),
+            ]
+        x, unit = DISTANCES[1:], math.sqrt(HEAD_DIM)  # distance 0 has no place on the axis
+        curves = [
+            Curve("mean", x, [mean / unit for mean in means[1:]], points=True),
+            Curve("standard deviation", x, [math.sqrt(variance) / unit for variance in variances[1:]], points=True),
+            Curve("expected mean", x, [0.0] * len(x)),
+            Curve("expected standard deviation", x, [1.0] * len(x)),
+        ]
+        return Finding(comparisons, Picture("distance in tokens", "logit over the square root of d", curves, log="x"))
+
+
+def gaussians() -> Tensor:
+    """Queries and keys, [2, SAMPLES, C]."""
+    return random_vector(2, SAMPLES, HEAD_DIM, seed=0)

@@ -1,0 +1,118 @@
+"""What all rooms may know of a verb: its entry, written beside its typed config in the file of its name in this folder.
+
+The files here import the standard library, the errors and the bounds alone, so that every room may read them. --help
+reads them all: a config has neither repr nor eq, which takes half of that time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+# the role of a key of a config; one for which none is written is a setting: the result depends on it
+SETTING = "setting"
+REPLICATE = "replicate"  # the seed: another draw of the same setting
+MEASURED = "measured"  # which numbers are asked for: lengths, rows; asking for more changes none of them
+HOW = "how"  # how it is computed, without another result than rounding
+WHERE = "where"  # where things come from and go, and what is trusted: of the command, not of the result
+
+
+def key(role: str, default: Any = MISSING, **below: str) -> Any:
+    """A key of a config with its role; `below` gives the roles of keys of a node, such as the devices of `trainer`."""
+    return field(default=default, metadata={"role": role, "below": below})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """A flag of a verb's own, which is rewritten to an override.
+
+    override: what the flag stands for; of a flag that takes names, `--temp A,B`, the key whose list they join.
+    needs: what the value is, in words; empty where the flag takes none. first: names that are always in the list.
+    short: names that stand for others. choices: the node of the verb's config whose keys may be named.
+    """
+
+    override: str
+    needs: str = ""
+    first: tuple[str, ...] = ()
+    short: Mapping[str, str] = field(default_factory=dict)
+    choices: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """A verb of the command line. What stands as "module:function" is imported when it is called.
+
+    name: what is typed. run: its function, of config and invocation, or of names and values where it only reads runs.
+    place: among the verbs of --help. help: a sentence for --help; more: a second paragraph of its own page.
+    config: its typed config; None where it only reads runs, without Hydra or a run directory.
+
+    words: the key whose list takes words without `=`. names: what these words may name, as "module:function"; empty
+    where they name runs. filters: the key whose list takes every key=value that is not the verb's own. pairs: keys
+    whose value is key=value itself. flags: its own ones.
+
+    parallel: the processes of a launcher share its work. measures: its records are numbers of a model, which `compare`
+    can put side by side. repeats: `rerun` can do it again and compare. title: of its page. page: what its page shows,
+    as "module:function"; empty where its runs get none unasked.
+    """
+
+    name: str
+    run: str
+    place: int
+    help: str
+    more: str = ""
+    aliases: tuple[str, ...] = ()
+    config: type | None = None
+    words: str = ""
+    names: str = ""
+    filters: str = ""
+    pairs: tuple[str, ...] = ()
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    parallel: bool = False
+    measures: bool = False
+    repeats: bool = False
+    title: str = ""
+    page: str = ""
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of its config."""
+        return set() if self.config is None else {key.name for key in fields(self.config)}
+
+    def keys_of(self, *roles: str) -> set[str]:
+        """The keys of its config that have one of these roles; those below a node by their dotted names."""
+        found = {}
+        for node in () if self.config is None else fields(self.config):
+            found[node.name] = node.metadata.get("role", SETTING)
+            found |= {f"{node.name}.{name}": role for name, role in node.metadata.get("below", {}).items()}
+        return {name for name, role in found.items() if role in roles}
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains: its runs leave checkpoints and can be resumed."""
+        return "resume" in self.keys
+
+
+def verb_named(name: str) -> Verb:
+    """The verb of this name or alias; of one that is not known, as a run of another version may have, nothing else."""
+    unknown = Verb(name=name, run="", place=0, help="", title=name.replace("-", " ").capitalize())
+    return next((verb for verb in VERBS if name in (verb.name, *verb.aliases)), unknown)
+
+
+def keys_of(*roles: str) -> set[str]:
+    """The keys of all verbs that have one of these roles; a key of several has the same in each."""
+    return {name for verb in VERBS for name in verb.keys_of(*roles)}
+
+
+def is_below(key: str, keys: Collection[str]) -> bool:
+    """Whether a dotted key is one of these, or stands below one of the first level."""
+    return key in keys or key.partition(".")[0] in keys
+
+
+# every file of this folder, in the order of --help
+VERBS: list[Verb] = sorted(
+    (importlib.import_module(f"{__name__}.{module.name}").VERB for module in pkgutil.iter_modules(__path__)),
+    key=lambda verb: verb.place,
+)

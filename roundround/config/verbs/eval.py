@@ -1,0 +1,64 @@
+"""`roundround eval`: perplexity of a model, or right answers to a task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, checked_bos
+from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class EvalConfig:
+    """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
+
+    run: str = key(WHERE)
+    checkpoint: str
+    length: list[int] = key(MEASURED)
+    stride: int | None
+    bos: str = key(MEASURED)
+    max_tokens: int | None
+    examples: int
+    batch_tokens: int = key(HOW)
+    dispersion: bool = key(MEASURED)
+    table: str = key(WHERE)
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    pe: Any = None
+    softmax: Any = None
+    data: Any = None
+    model: Any = None
+
+    def check(self) -> None:
+        if self.table not in ("stderr", "stdout"):
+            raise UserError(f"table={self.table} must be stderr or stdout")
+        at_least_one(batch_tokens=self.batch_tokens, examples=self.examples)
+        at_most_inputs(examples=self.examples)
+        check_checkpoint(self.checkpoint)
+        if not self.length:
+            raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
+        for length in self.length:
+            at_least_one(length=length)
+        if self.max_tokens is not None:
+            at_least_one(max_tokens=self.max_tokens)
+        if self.stride is not None and not 1 <= self.stride <= min(self.length):
+            raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
+        self.bos = checked_bos(self.bos)
+
+
+VERB = Verb(
+    name="eval",
+    run="roundround.verbs.evaluate:evaluate",
+    place=3,
+    help="Perplexity of a model, or right answers to a task, at several lengths.",
+    config=EvalConfig,
+    parallel=True,
+    measures=True,
+    repeats=True,
+    title="Evaluation",
+    page="roundround.report.page.of_eval:view",
+)

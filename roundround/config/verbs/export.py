@@ -1,0 +1,40 @@
+"""`roundround export`: a trained run as a folder for Hugging Face's transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.bounds import check_checkpoint
+from roundround.config.verbs import WHERE, Verb, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ExportConfig:
+    """What `roundround export` reads; data is None where the run's own is meant."""
+
+    run: str = key(WHERE)
+    to: str | None = key(WHERE)
+    checkpoint: str
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    data: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        if not self.to:
+            raise UserError("to has no value; give to=DIR, the folder to write")
+        if "://" in self.to:
+            raise UserError("to= is an address, perhaps with a password; give to=DIR, a folder of this machine")
+
+
+VERB = Verb(
+    name="export",
+    run="roundround.verbs.export:export",
+    place=9,
+    help="A trained run as a folder for Hugging Face's transformers.",
+    config=ExportConfig,
+    title="Export",
+)

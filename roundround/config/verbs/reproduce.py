@@ -1,0 +1,41 @@
+"""`roundround reproduce`: the papers' figures and tables, made again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verbs import HOW, WHERE, Flag, Verb, key
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class ReproduceConfig:
+    """What `roundround reproduce` reads; model is None where the papers' own models are meant."""
+
+    item: list[str]
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    write_docs: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    model: Any = None
+    data: Any = None
+
+    def check(self) -> None:
+        for name in ("model", "data"):
+            if getattr(self, name) is not None and not self.item:
+                raise UserError(f"{name}= is for items that are made; name some, such as rope.fig3, or all")
+
+
+VERB = Verb(
+    name="reproduce",
+    run="roundround.verbs.reproduce:reproduce",
+    place=6,
+    help="The papers' figures and tables, made again and compared.",
+    config=ReproduceConfig,
+    words="item",
+    names="roundround.papers:item_names",
+    flags={"--write-docs": Flag(override="write_docs=true")},
+    title="Reproduction",
+)

@@ -1,0 +1,36 @@
+"""`roundround theory`: the statements of the papers, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roundround.config.verbs import Verb
+from roundround.config.verbs.probe import SubjectConfig
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TheoryConfig(SubjectConfig):
+    """What `roundround theory` reads; without run and model the statements are checked on their constructions alone."""
+
+    claim: list[str]
+
+    def check(self) -> None:
+        super().check()
+        if self.run is None and self.model is None:
+            for name in ("pe", "softmax", "data", "texts"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"{name}= is for a trained model; give model= or run= too")
+
+
+VERB = Verb(
+    name="theory",
+    run="roundround.verbs.theory:theory",
+    place=5,
+    help="Every statement of the papers as a check that could fail.",
+    config=TheoryConfig,
+    words="claim",
+    names="roundround.papers:statement_names",
+    repeats=True,
+    title="Statements checked",
+)

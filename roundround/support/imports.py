@@ -1,0 +1,75 @@
+"""What Python sources import, read off their syntax trees: no module is imported to find out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ImportStatement:
+    """`import a.b`, whose origin is "", or `from origin import a, b`.
+
+    at_import: whether it runs when its module is imported; not inside a function, nor for type checkers alone.
+    """
+
+    node: ast.Import | ast.ImportFrom
+    origin: str
+    at_import: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The dotted name of each thing imported: a module, or what a module holds."""
+        return [f"{self.origin}.{alias.name}" if self.origin else alias.name for alias in self.node.names]
+
+
+def import_statements(source: str | bytes, package: str | None = None) -> Iterator[ImportStatement]:
+    """The import statements of a source, in functions too.
+
+    package: the package of the module, which completes relative names; None leaves them with their dots. Raises
+    SyntaxError or ValueError for what is no Python.
+    """
+    ahead: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
+    for node, at_import in ahead:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield ImportStatement(child, "", at_import)
+            elif isinstance(child, ast.ImportFrom):
+                yield ImportStatement(child, origin_of(child, package), at_import)
+            else:
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                inside = inside or (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING")
+                ahead.append((child, at_import and not inside))
+
+
+def origin_of(node: ast.ImportFrom, package: str | None) -> str:
+    """The module after `from`; a relative one below `package`."""
+    if package is None or not node.level:
+        return "." * node.level + (node.module or "")
+    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def package_of(module: str, path: Path) -> str:
+    """The package that relative imports of a module start from."""
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def file_of(root: Path, module: str) -> Path | None:
+    """The source of a module or package whose top-level package lies in the folder `root`; None where none is there."""
+    stem = root.joinpath(*module.split("."))
+    return next((path for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")) if path.is_file()), None)
+
+
+def reached(start: Iterable[str], following: Callable[[str], Iterable[str]]) -> list[str]:
+    """The names of `start`, those that follow them, and so on: each once."""
+    found: dict[str, None] = {}
+    ahead = list(start)
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found[name] = None
+            ahead += following(name)
+    return list(found)
