@@ -18,7 +18,7 @@ class ClippedRoPE(RotaryEncoding):
 
     g_k = w_k theta^(-2k / head_dim), w = (1 + cos(pi j / (n - 1))) / 2 over the n slowest pairs j = 0 .. n - 1, else 1
 
-    arXiv:2602.05258, 2026 (there named CoPE, as is Contextual Position Encoding, which this is not).
+    Li et al. 2026, arXiv:2602.05258 (there named CoPE, as is Contextual Position Encoding, which this is not).
 
     `n_clipped` null is the number of pairs that do not turn once within the training context. `hard` sets them to zero,
     which is p-RoPE.

@@ -21,7 +21,7 @@ class LengthTemperature(RowScale):
 
     alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = 1 + a ln(u), u = 1 + floor(n / L)
 
-    Meta 2025, Llama 4 (`attn_scale`, `floor_scale`).
+    Nakanishi 2025, arXiv:2501.19399, in the form that Llama 4 has (`attn_scale`, `floor_scale`).
 
     `strength` is a and `length` L, in tokens. `growth` says what u is: `steps`, as above; `smooth`, 1 + n / L;
     `beyond`, max(1, n / L). With `power` beta is u^a. n is `first` for the first token, 1 or 0. `count` position is

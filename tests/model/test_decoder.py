@@ -27,6 +27,7 @@ from roundround.model.kinds import LayerKind
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
 
+SCALED = ("linear", "llama3", "longrope", "ntk_dynamic", "yarn")  # their yamls leave open by how much
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 TOKENS_BT = torch.randint(97, (2, 48), generator=torch.Generator().manual_seed(0))
 SMALL = {
@@ -53,7 +54,7 @@ def decoder(pe: str = "rope", *, model: str = "tiny", n_vocab: int = 97, **sizes
     """A small decoder with this encoding; `sizes` replace what its yaml says."""
     return build_decoder(
         load_option("model", model, **(SMALL | sizes)),
-        load_option("pe", pe),
+        load_option("pe", pe, **({"factor": 4.0} if pe in SCALED else {})),
         load_option("softmax", "softmax"),
         n_vocab,
     )
