@@ -14,6 +14,7 @@ from roundround.config.verbs import HOW, WHERE, is_below, verb_named
 from roundround.support.errors import UserError
 
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
+OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
 
 
@@ -58,30 +59,30 @@ def config_of_run(
 def refuse_own_model(overrides: list[str]) -> None:
     """Raises UserError where the command line gives the model or the tokenizer beside `init`, which brings both."""
     keys = overridden(overrides)
-    brought = sorted(k for k in keys if k.partition(".")[0] in ("model", "tokenizer") and k not in NOT_IN_WEIGHTS)
+    brought = sorted(k for k in keys if k.partition(".")[0] in OF_THE_WEIGHTS and k not in NOT_IN_WEIGHTS)
     if brought:
         raise UserError(f"init= brings the model and the tokenizer; leave out {', '.join(brought)}")
 
 
 def config_from_checkpoint(
-    cfg: DictConfig, overrides: list[str], choices: dict[str, str | None], brought: dict[str, Any], name: str
+    cfg: DictConfig,
+    overrides: list[str],
+    choices: dict[str, str | None],
+    brought: dict[str, Any],
+    names: dict[str, str | None],
 ) -> tuple[DictConfig, dict[str, str | None]]:
-    """The config with the nodes `model`, `pe`, `tokenizer` and `init` that a checkpoint of this name brings.
+    """The config with the nodes that a checkpoint brings, and with their names among the choices.
 
-    `pe` and `softmax` stay where the command line gives them; `pe.theta` null is the checkpoint's. Also the choices
-    that this makes.
+    Its encoding and its normaliser give way to those of the command line; `pe.theta` null is the checkpoint's.
     """
     keys = overridden(overrides)
-    given = {key.partition(".")[0] for key in keys}
-    pe, typed = brought["pe"], {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
-    nodes = {key: value for key, value in brought.items() if key != "pe"} | {"model": {**brought["model"], **typed}}
-    choices = {**choices, "model": name, "tokenizer": "hf"}
-    if not given & {"pe", "experiment"}:
-        nodes["pe"] = pe
-        choices["pe"] = str(pe["_target_"]).split(".")[-2]
-    elif "theta" in pe:
-        give_theta(cfg, pe["theta"])
+    given = {key.partition(".")[0] for key in keys} | ({"pe"} if "experiment" in keys else set())
+    kept = {part for part in ("pe", "softmax") if part in given and part in brought}
+    typed = {key.partition(".")[2]: OmegaConf.select(cfg, key) for key in NOT_IN_WEIGHTS & keys}
+    nodes = {key: value for key, value in brought.items() if key not in kept} | {"model": {**brought["model"], **typed}}
+    if "pe" in kept and brought["pe"] is not None and "theta" in brought["pe"]:
+        give_theta(cfg, brought["pe"]["theta"])
     with open_dict(cfg):
         for key, node in nodes.items():
             OmegaConf.update(cfg, key, literal(node), merge=False)
-    return cfg, choices
+    return cfg, {**choices, **{key: name for key, name in names.items() if key not in kept}}

@@ -1,14 +1,14 @@
 """What the decoder and Hugging Face's stock Llama have in common: configuration and weights, in both directions.
 
-An export writes a decoder as a Llama. A training run may start from the checkpoint of a Llama or a Gemma in a folder:
-only safetensors are read, a pickled file is refused, and nothing runs code from the folder.
+An export writes a decoder as a Llama. A training run may start from a checkpoint in a folder, of a model that
+`nodes.py` knows: only safetensors are read, a pickled file is refused, and nothing runs code from the folder.
 
-Gemma (the first) is Llama with GeGLU, embeddings times sqrt(D), and norms whose weights are written one less.
 Frequencies of the two are equal to the last bit; tests compare them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
-from transformers import GemmaConfig, LlamaConfig
+from transformers import LlamaConfig, PreTrainedConfig
 
 from roundround.loading.foreign import (
     check_config,
@@ -28,11 +28,12 @@ from roundround.loading.foreign import (
     some_of,
     weight_files,
 )
+from roundround.loading.nodes import CONFIGS, GEGLU, ONE_LESS, SWIGLU, DecoderNodes, decoder_nodes
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
-from roundround.pe.p_rope import PRoPE, kept_pairs
+from roundround.pe.p_rope import PRoPE
 from roundround.pe.p_rope_reversed import PRoPEReversed
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE
@@ -46,11 +47,7 @@ from roundround.support.packaged import PREFIX as PACKAGED
 from roundround.support.packaged import packaged_models
 
 PREFIX = "hf:"
-CONFIGS = {"llama": LlamaConfig, "gemma": GemmaConfig}  # by the model_type of config.json
-SWIGLU, GEGLU = "silu", "gelu_pytorch_tanh"
 ANY_THETA = 10_000.0  # no pair rotates, so any will do
-
-Node = dict[str, Any]  # a class and its arguments, as they stand in a config
 
 
 # -- from the decoder to Llama
@@ -122,76 +119,6 @@ def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
     """The decoder's weights as they are, by Llama's names; what Llama lacks is named as if it were there."""
     state = decoder.state_dict()
     return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
-
-
-# -- from Llama or Gemma to the decoder
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecoderNodes:
-    """A Llama's or Gemma's configuration as nodes of a run's config, and the size of its vocabulary."""
-
-    model: Node
-    pe: Node
-    n_vocab: int
-
-
-def decoder_nodes(config: LlamaConfig | GemmaConfig) -> DecoderNodes:
-    """The decoder that computes what this configuration does. UserError naming what it cannot represent."""
-    is_gemma = isinstance(config, GemmaConfig)
-    for name, is_there in {
-        "attention_bias": config.attention_bias,
-        "mlp_bias": not is_gemma and config.mlp_bias,
-    }.items():
-        if is_there:
-            raise UserError(f"{name} is true, and the decoder's matrices have no biases")
-    if is_gemma and config.use_bidirectional_attention:
-        raise UserError("use_bidirectional_attention is true, and the decoder's attention is causal")
-    if config.attention_dropout:
-        raise UserError(f"attention_dropout is {config.attention_dropout}, and the decoder has no dropout")
-    if config.hidden_act not in (SWIGLU, GEGLU):
-        raise UserError(f"hidden_act is {config.hidden_act}, and the decoder has {SWIGLU} and {GEGLU}")
-    model = {
-        "kind": "architecture",
-        "_target_": target(Decoder),
-        "d_model": config.hidden_size,
-        "n_layers": config.num_hidden_layers,
-        "n_heads": config.num_attention_heads,
-        "n_key_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-        "d_mlp": config.intermediate_size,
-        "train_length": config.max_position_embeddings,
-        "tied_embeddings": config.tie_word_embeddings,
-        "geglu": config.hidden_act == GEGLU,
-        "scaled_embeddings": is_gemma,
-        "norm_eps": config.rms_norm_eps,
-        "initializer_range": config.initializer_range,
-    }
-    return DecoderNodes(
-        model=model, pe=encoding_node(config.rope_parameters, config.head_dim), n_vocab=config.vocab_size
-    )
-
-
-def encoding_node(rope: Mapping[str, Any], head_dim: int) -> Node:
-    """The encoding of Llama's `rope_parameters`. UserError for a scaling that the decoder does not know."""
-    kind, theta = rope.get("rope_type", "default"), float(rope["rope_theta"])
-    if kind == "default":
-        return {"_target_": target(RoPE), "theta": theta}
-    if kind != "proportional" or rope.get("factor", 1.0) != 1.0:
-        scaled = f"{kind} with factor {rope['factor']:g}" if "factor" in rope else kind
-        raise UserError(f"rope_type is {scaled}, and the decoder has default and proportional without a factor")
-    p = float(rope.get("partial_rotary_factor", 1.0))
-    n_kept = kept_pairs(p, head_dim)
-    if n_kept == 0:
-        return {"_target_": target(NoPE)}
-    if n_kept == head_dim // 2:
-        return {"_target_": target(RoPE), "theta": theta}
-    return {"_target_": target(PRoPE), "p": p, "theta": theta}
-
-
-def target(of: type) -> str:
-    """A class by the name that a config gives it."""
-    return f"{of.__module__}.{of.__qualname__}"
 
 
 # -- a checkpoint in a folder
@@ -281,28 +208,36 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     files = weight_files(folder)
     check_config(raw, path, count_tensors(files)[0])
     config, nodes = described(raw, path)
-    is_gemma, tied = isinstance(config, GemmaConfig), bool(config.tie_word_embeddings)
+    tied = bool(config.tie_word_embeddings)
     return LlamaCheckpoint(
         folder=folder,
         reference=reference if travels else f"{PREFIX}{folder}",
         tokenizer=f"{PACKAGED}{folder.name}" if travels else str(folder),
         nodes=nodes,
-        weights=stored_weights(files, tied=tied, is_gemma=is_gemma),
+        weights=stored_weights(files, tied=tied, one_less=config.model_type in ONE_LESS),
         sha256=sha256(*files),
     )
 
 
-def stored_weights(files: Sequence[Path], *, tied: bool, is_gemma: bool) -> dict[str, StoredWeight]:
-    """What the files hold by the decoder's names. Tables of frequencies that old files hold are left out."""
+def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict[str, StoredWeight]:
+    """What the files hold by the decoder's names. What does nothing is left out, as are tables of frequencies."""
     found = {}
     for file in files:
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (it is no dict)
-                if not name.endswith("rotary_emb.inv_freq") and not (tied and name == "lm_head.weight"):
+                is_one = name.endswith(".layer_scalar") and bool((opened.get_tensor(name) == 1).all())  # of Gemma 4
+                left_out = is_one or name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
+                if not left_out:
                     shape = tuple(opened.get_slice(name).get_shape())
-                    plus_one = is_gemma and name.endswith("norm.weight")
-                    found[name.removeprefix("model.")] = StoredWeight(file, name, shape, plus_one)
+                    plus_one = one_less and name.endswith("norm.weight")
+                    found[own_name(name)] = StoredWeight(file, name, shape, plus_one)
     return found
+
+
+def own_name(name: str) -> str:
+    """The decoder's name of a stored weight."""
+    name = name.removeprefix("model.")
+    return re.sub(r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -310,14 +245,14 @@ def read_config(path: Path) -> dict[str, Any]:
     raw = read_json(path)
     kind = raw.get("model_type") if isinstance(raw, dict) else None
     if kind not in CONFIGS:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {' and '.join(CONFIGS)} alone")
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
     if "quantization_config" in raw:
         raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     assert isinstance(raw, dict)
     return raw
 
 
-def described(raw: dict[str, Any], path: Path) -> tuple[LlamaConfig | GemmaConfig, DecoderNodes]:
+def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:
     """The configuration, whatever version of transformers wrote it, and the decoder's nodes. UserError."""
     try:
         with quiet():

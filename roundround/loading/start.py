@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import Tensor
 
-from roundround.config.build import build, literal, target_class
+from roundround.config.build import build, literal, plain, target_class
 from roundround.config.options import load_option
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
@@ -24,20 +25,22 @@ from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.data.tokens import TokenData
-from roundround.loading.models import decoder_of_config
-from roundround.loading.patterns import close_unread_parts
-from roundround.loading.rebuilt import saved_tokenizer
-from roundround.model.decoder import Decoder
-from roundround.model.shards import is_sharded
+from roundround.loading.models import decoder_of_config, planned
+from roundround.loading.patterns import PARTS, close_unread_parts
+from roundround.loading.rebuilt import TrainedRun, saved_tokenizer
+from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.model.shards import fill, is_sharded
 from roundround.runs import checkpoints
-from roundround.runs.directories import read_manifest
+from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.run import Invocation
 from roundround.support.errors import UserError
+from roundround.support.files import sha256
 from roundround.support.memory import check_fits
 
 if TYPE_CHECKING:
     from roundround.loading.llama import LlamaCheckpoint
 
+RUN = "run:"  # before the directory of a run to begin from
 Data = TypeVar("Data", TokenData, TaskData)
 OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
     "tokenizer": "a task has its own vocabulary",
@@ -107,6 +110,45 @@ class FromLlama(Start):
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         self.checkpoint.load_into(decoder)
+
+
+@final
+class FromRun(Start):
+    """The weights of a finished run's best checkpoint, whose model and tokenizer the new run's config has taken over.
+
+    Its encoding and its normaliser may be others: what they learn begins anew (DroPE, arXiv:2512.12167, with NoPE).
+    """
+
+    def __init__(self, directory: Path, *, trust: bool, choices: dict[str, Any]) -> None:
+        super().__init__(choices)
+        self.directory, self.trained = directory, TrainedRun(directory, trust=trust)
+        self.checkpoint = checkpoints.find(directory, "best")
+        files = sorted(self.checkpoint.glob("*.safetensors"))
+        self.facts = {"init": {"folder": str(directory), "sha256": sha256(*files)}}
+        self.message = f"starting from the weights of {directory}"
+
+    def own_weights(self, decoder: Decoder) -> dict[str, Tensor]:
+        """The run's weights that the decoder has too. UserError where others are missing or of another shape."""
+        state, stored = decoder.state_dict(), checkpoints.load_weights(self.checkpoint)
+        weights = {name: value for name, value in stored.items() if not belongs_to_a_variant(name) or name in state}
+        fresh = {name: value for name, value in state.items() if belongs_to_a_variant(name) and name not in weights}
+        checkpoints.check_weights(decoder, {**fresh, **weights}, self.checkpoint)
+        return weights
+
+    def check(self, config: TrainConfig) -> None:
+        n_vocab = self.trained.manifest["data"]["n_vocab"]
+        self.own_weights(planned(lambda: decoder_of_config(config, n_vocab)))
+
+    def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
+        return saved_tokenizer(self.directory, self.trained.manifest)
+
+    def checked_data(self, data: Data) -> Data:
+        return with_rows(data, int(self.trained.manifest["data"]["n_vocab"]), str(self.directory))
+
+    def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
+        own = decoder.state_dict()
+        for name, weight in self.own_weights(decoder).items():
+            fill(own[name], weight)
 
 
 @final
@@ -180,18 +222,38 @@ def fresh_or_from_checkpoint(
     """`starting_point` of a new run."""
     if cfg.init is None:
         return cfg, FromSeed(choices)
-    from roundround.loading.llama import (
-        read_checkpoint,
-        target,  # transformers takes seconds to import
-    )
+    if str(cfg.init).startswith(RUN):
+        return from_run(cfg, invocation, choices)
+    from roundround.loading.llama import read_checkpoint  # transformers takes seconds to import
+    from roundround.loading.nodes import target
 
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(invocation.overrides)
-    tokenizer = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
-    nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
-    brought = nodes | {"init": checkpoint.reference}
-    cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)
+    nodes, name = checkpoint.nodes, checkpoint.folder.name
+    brought: dict[str, Any] = dict.fromkeys(("pattern", "qk_norm", "gate")) | nodes.others
+    brought |= {"model": nodes.model, "pe": nodes.pe, "init": checkpoint.reference}
+    brought["tokenizer"] = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
+    names: dict[str, str | None] = dict.fromkeys(("pattern", "qk_norm", "gate"))
+    names |= {"model": name, "tokenizer": "hf"} | dict.fromkeys(nodes.others, name)
+    names["pe"] = None if nodes.pe is None else str(nodes.pe["_target_"]).split(".")[-2]
+    cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, names)
     return cfg, FromLlama(checkpoint, choices)
+
+
+def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, str | None]) -> tuple[DictConfig, Start]:
+    """`starting_point` of a new run that begins with the weights of a finished one, perhaps with another encoding."""
+    directory = find_run(str(cfg.init).removeprefix(RUN), cfg.outputs, "train", done=True)
+    start = FromRun(directory, trust=cfg.trust, choices=choices)
+    refuse_own_model(invocation.overrides)
+    own, parts = start.trained.config, ("model", "tokenizer", *PARTS)
+    brought = {part: plain(own.get(part)) for part in parts} | {"init": f"{RUN}{directory}"}
+    then = start.trained.manifest["choices"]
+    cfg, start.choices = config_from_checkpoint(
+        cfg, invocation.overrides, choices, brought, {part: then.get(part) for part in parts}
+    )
+    if cfg.get("pattern") is not None:
+        close_unread_parts(cfg, invocation.overrides, start.choices)
+    return cfg, start
 
 
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
@@ -205,20 +267,27 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
     init = cfg.get("init")
     began: Start = FromSeed({})
-    if init is not None and checkpoints.newest(directory / "checkpoints") is None:
+    if str(init).startswith(RUN) and checkpoints.newest(directory / "checkpoints") is None:
+        began = FromRun(Path(str(init).removeprefix(RUN)), trust=cfg.trust, choices={})
+        refuse_changed(manifest, directory, began.facts["init"]["sha256"], str(init))
+    elif init is not None and checkpoints.newest(directory / "checkpoints") is None:
         from roundround.loading.llama import read_checkpoint
 
         began = FromLlama(read_checkpoint(init), {})
-        before = (manifest.get("init") or {}).get("sha256", began.checkpoint.sha256)
-        if before != began.checkpoint.sha256:
-            raise UserError(
-                f"{began.checkpoint.folder} is no longer the checkpoint that {directory} began from; start a new run"
-            )
+        refuse_changed(manifest, directory, began.checkpoint.sha256, str(began.checkpoint.folder))
     return cfg, ResumedStart(directory, manifest, began, began_elsewhere=init is not None)
+
+
+def refuse_changed(manifest: dict[str, Any], directory: Path, now: str, origin: str) -> None:
+    """Raises UserError where what a run began from is no longer what it was."""
+    if (manifest.get("init") or {}).get("sha256", now) != now:
+        raise UserError(f"{origin} is no longer the checkpoint that {directory} began from; start a new run")
 
 
 def recorded_reference(given: object, recorded: object) -> object:
     """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
+    if str(given).startswith(RUN) or str(recorded).startswith(RUN):
+        return given
     from roundround.loading.llama import checkpoint_folder
 
     if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():

@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 
 from roundround.loading.export import check
 from roundround.loading.export.folder import ModelToExport, is_stock
-from roundround.loading.llama import target
+from roundround.loading.nodes import target
 
 log = logging.getLogger(__name__)
 
