@@ -30,7 +30,7 @@ from pandas import DataFrame
 from roundround.analysis.choosing import directories_of_all, filters_of, is_one_of, runs_in
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
-from roundround.runs.identity import NAMES, cell
+from roundround.runs.run import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
 

@@ -15,7 +15,7 @@ from roundround.analysis.past_run import PastRun, is_number
 from roundround.analysis.then_and_now import NO_RESULT
 from roundround.config.options import config_name
 from roundround.config.recorded import overridden
-from roundround.runs.leftovers import MANIFEST, RESULTS
+from roundround.runs.directories import MANIFEST, RESULTS
 from roundround.support.errors import UserError
 
 REPEATABLE = ("train", "eval", "probe", "max-retrieval", "theory")

@@ -18,15 +18,14 @@ from filelock import FileLock, Timeout
 from roundround import __version__
 from roundround.distributed.launcher import job, rank
 from roundround.runs import variants
-from roundround.runs.directories import read_manifest
-from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
+from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, read_manifest, recover
 from roundround.runs.loggers.base import Logger
-from roundround.runs.peak_memory import PeakMemory, larger
 from roundround.runs.provenance import config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
 from roundround.support.files import is_full, parse_json, write_atomically, write_json
+from roundround.support.memory import PeakMemory, larger
 
 OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
 

@@ -33,8 +33,8 @@ from roundround.config.recorded import as_dict, refuse_foreign
 from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, prepare
+from roundround.distributed.child import VerbFailed, start
 from roundround.report import rerun as report
-from roundround.runs.child import VerbFailed, start
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation, Run
