@@ -9,7 +9,7 @@ The fields that tell the records of one run from those of another are the same i
 verb    what measured.          run     the directory of the run whose model it is; null for a pretrained one.
 model, pe, softmax, data, seed  what the model is, and the text; `texts` of a probe, `checkpoint` of a run.
 pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
-source  "changed" where a class from outside is no longer what the run kept (see variants.py).
+source  "changed" where a class from outside is no longer what the run kept (see provenance.py).
 and every other value that the command line of the training run, or of this one, gave, such as optim.lr.
 
 Tested by tests/runs/test_run.py and tests/runs/test_identity.py.
@@ -28,7 +28,7 @@ from roundround.config.recorded import flat, overridden
 from roundround.distributed.peers import Peers
 from roundround.runs.directories import MANIFEST, METRICS, RESULTS, read_manifest
 from roundround.runs.loggers.base import Logger
-from roundround.runs.variants import REBUILT, changes, taken_over
+from roundround.runs.provenance import REBUILT, changes, taken_over
 from roundround.support.console import print_status
 from roundround.support.errors import one_line
 from roundround.support.files import write_atomically, write_json, write_records

@@ -24,8 +24,8 @@ from roundround.runs import checkpoints
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.provenance import taken_over, tell_changes
 from roundround.runs.run import Invocation, Run
-from roundround.runs.variants import taken_over, tell_changes
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, UserError

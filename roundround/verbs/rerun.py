@@ -37,8 +37,8 @@ from roundround.distributed.child import VerbFailed, start
 from roundround.report import rerun as report
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.opening import opened
+from roundround.runs.provenance import tell_changes
 from roundround.runs.run import Invocation, Run
-from roundround.runs.variants import tell_changes
 from roundround.support.console import print_status
 from roundround.support.errors import Refuted, UserError
 
