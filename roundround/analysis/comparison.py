@@ -18,7 +18,7 @@ from roundround.analysis.choosing import is_same
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import GROUPS, Trial
 from roundround.analysis.past_run import PastRun
-from roundround.runs.leftovers import METRICS
+from roundround.runs.directories import METRICS
 from roundround.support.errors import UserError
 
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest

@@ -31,7 +31,7 @@ from roundround.analysis.choosing import OF_RUNS, Filters, directories_of_all, i
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
 from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
-from roundround.runs.identity import NAMES, cell
+from roundround.runs.run import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
 

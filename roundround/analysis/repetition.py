@@ -26,7 +26,7 @@ from roundround.config.options import config_name
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
-from roundround.runs.leftovers import MANIFEST, RESULTS
+from roundround.runs.directories import MANIFEST, RESULTS
 from roundround.runs.provenance import git_state, versions
 from roundround.support.errors import UserError, printable
 

@@ -37,7 +37,7 @@ from roundround.distributed.interruption import end_at_once, hand_on, interrupt,
 from roundround.distributed.launcher import check_alone, rank, speaks, started_again
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
-from roundround.runs.leftovers import MANIFEST
+from roundround.runs.directories import MANIFEST
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, quiet
 from roundround.support.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line

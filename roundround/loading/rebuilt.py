@@ -19,7 +19,7 @@ from roundround.loading.models import build_decoder, planned
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.directories import read_manifest
-from roundround.runs.variants import REBUILT, tell_changes
+from roundround.runs.provenance import REBUILT, tell_changes
 from roundround.support.errors import UserError
 
 PARTS_WITH_PARAMETERS = {"pe": "encodings.", "softmax": ".softmax."}  # how their parameters are named

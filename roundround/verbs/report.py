@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roundround.analysis.choosing import directories_of, last
 from roundround.report.page.write import MARK, write_page
-from roundround.runs.leftovers import PAGE
+from roundround.runs.directories import PAGE
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import home_expanded, read_text

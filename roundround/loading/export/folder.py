@@ -35,7 +35,7 @@ from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
-from roundround.runs.leftovers import EXPORTED
+from roundround.runs.directories import EXPORTED
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
