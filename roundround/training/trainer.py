@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import subprocess
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +16,6 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
-from lightning.fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -30,7 +31,7 @@ from roundround.distributed.launcher import (
     launched_from_outside,
     without_srun,
 )
-from roundround.distributed.peers import KILLED, SECONDS_TO_LEAVE, Peers
+from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_LOOKS, SECONDS_TO_LEAVE, Peers
 from roundround.runs.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
@@ -126,13 +127,6 @@ def shards(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("strategy") == SHARDS)
 
 
-def default_precision(gpu: bool) -> str:
-    """What `trainer.precision=null` means: half precision where the device computes in it, weights in float32."""
-    if not gpu:
-        return "32-true"
-    return "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed"
-
-
 def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[int | str | list[int], str | None]:
     """What `devices` becomes, and a line about it: of `auto`, as many GPUs as the batch can be divided among."""
     devices = settings.get("devices", "auto")
@@ -152,7 +146,11 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
-    settings["precision"] = settings["precision"] or precision_before(run) or default_precision(gpu)
+    settings["precision"] = (  # null: half precision where the device computes in it, weights in float32
+        settings["precision"]
+        or precision_before(run)
+        or ("32-true" if not gpu else "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed")
+    )
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings['precision']} needs a GPU; use trainer.precision=bf16-mixed")
     launched, processes = launched_from_outside(), who_starts_processes()
@@ -227,34 +225,17 @@ def check_processes(global_rank: int, n_devices: int) -> None:
         )
 
 
-class PatientObserver(_ChildProcessObserver):
-    """Lightning's watch over the processes that it started, which kills all with SIGKILL once one has failed.
-
-    Here that waits, so that the others can say and record who is missing, which takes seconds: the kill is for those
-    that hang.
-    """
-
-    def __init__(self, children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
-        super().__init__(child_processes=children, main_pid=os.getpid())
-        self.peers = peers
-
-    def _terminate_all(self) -> None:
-        gone = next(rank for rank, child in enumerate(self._child_processes, 1) if child.returncode)
-        self.peers.gone.add(gone)
-        has_left = self.peers.left.wait(SECONDS_TO_LEAVE)
-        for child in self._child_processes:
-            child.kill()
-        if not has_left:  # one that has may be at the next job of a sweep
-            self.peers.give_up_on(gone, KILLED)
-
-
 @contextmanager
 def processes_of_lightning(peers: Peers) -> Iterator[None]:
-    """Inside, processes that Lightning starts join this one, which is the first, and are watched with patience."""
+    """Inside, processes that Lightning starts join this one, which is the first, and are watched with patience.
+
+    Lightning's own watch kills all with SIGKILL once one has failed. Here that waits, so that the others can say and
+    record who is missing, which takes seconds: the kill is for those that hang.
+    """
     theirs = subprocess_script._launch_process_observer
 
     def watch(children: list[subprocess.Popen[bytes]]) -> None:
-        PatientObserver(children, peers).start()
+        threading.Thread(target=end_with, args=(children, peers), name="children", daemon=True).start()
         peers.join()
 
     subprocess_script._launch_process_observer = watch
@@ -266,6 +247,21 @@ def processes_of_lightning(peers: Peers) -> Iterator[None]:
         subprocess_script._launch_process_observer = theirs
         if is_first:
             del os.environ[STARTED_BY]
+
+
+def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
+    """Wait until all children have ended; where one has failed, give all of them time to leave, then end them."""
+    while None in (codes := [child.poll() for child in children]) and not any(codes):
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    if not any(codes):
+        return
+    gone = next(rank for rank, code in enumerate(codes, 1) if code)
+    peers.gone.add(gone)
+    has_left = peers.left.wait(SECONDS_TO_LEAVE)
+    for child in children:
+        child.kill()
+    if not has_left:  # one that has may be at the next job of a sweep
+        peers.give_up_on(gone, KILLED)
 
 
 # -- what it prints
