@@ -211,7 +211,7 @@ def test_half_of_the_variables_of_torchrun_is_refused(monkeypatch: pytest.Monkey
 def test_processes_that_the_trainer_does_not_count_are_refused(
     environment: dict[str, str], trainer: tuple[int, int], message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.training.processes import check_processes
+    from roundround.training.trainer import check_processes
 
     set_all(monkeypatch, environment)
     with pytest.raises(UserError, match=message) if message else nullcontext():
