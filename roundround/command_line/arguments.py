@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from roundround.command_line.flags import flag_value, split_flags
 from roundround.command_line.loggers import expand_loggers
 from roundround.command_line.sugar import expand_sugar, in_quotes
-from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
+from roundround.command_line.sweeps import check_sweeps, parse, read_commas
 from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.config.verbs import Verb
@@ -45,7 +45,8 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
-    return CommandLine(bracket_lists(overrides, name, config_dir), flags, config_dir, name)
+    overrides = read_commas(overrides, name, config_dir, jobs="--multirun" in flags)
+    return CommandLine(overrides, flags, config_dir, name)
 
 
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:

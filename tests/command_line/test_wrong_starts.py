@@ -13,6 +13,7 @@ from conftest import Done, assert_refused
 from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.places import of_the_place
+from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
 
@@ -118,7 +119,7 @@ def test_what_hydra_tells_about_a_sweep_is_escaped(train: Callable[..., Done]) -
 
 def test_a_sweep_of_billions_is_refused() -> None:
     with pytest.raises(UserError, match="100,000,000 runs"):
-        read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], "train")
+        read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], verb_named("train"))
 
 
 def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:
