@@ -12,7 +12,6 @@ from roundround.command_line.flags import flag_value, split_flags
 from roundround.command_line.loggers import expand_loggers
 from roundround.command_line.sugar import expand_sugar, in_quotes
 from roundround.command_line.sweeps import check_sweeps, parse, read_commas
-from roundround.command_line.yamls import check_conf_folder
 from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
@@ -38,7 +37,6 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
     if config_dir is not None:
-        check_conf_folder(config_dir)
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)

@@ -52,11 +52,6 @@ def test_a_wrong_start_is_one_line(train: Callable[..., Done], args: list[str], 
     assert list(Path("outputs").glob("*/*/*")) == []
 
 
-LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
 @pytest.mark.parametrize(
     ("files", "part"),
     [
@@ -64,10 +59,9 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ({"pe/x.yaml": "a: \x00\n"}, "x.yaml"),
         ({"pe/x.yaml": "defaults: [x]\n"}, "names itself in its defaults"),
         ({"pe/x.yaml": "a: " + "[" * 500 + "]" * 500}, "pe/x.yaml: nested too deeply"),
-        ({"pe/x.yaml": LAUGHS}, "its aliases stand for more than 1,000,000 values"),
-        ({"pe/x.yaml": "a: &a [*a]\n"}, "values"),
+        ({"pe/x.yaml": "a: &a [*a]\n"}, "nested too deeply"),
     ],
-    ids=["a number", "a zero byte", "itself", "deep", "multiplied", "inside itself"],
+    ids=["a number", "a zero byte", "itself", "deep", "inside itself"],
 )
 def test_a_yaml_that_cannot_be_composed_is_one_line(
     train: Callable[..., Done], files: dict[str, str], part: str
