@@ -29,7 +29,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.complaint import complain
 from roundround.command_line.messages import EXPLAINED, explain
-from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
+from roundround.command_line.places import OF_SWEEP, NotClaimed, claimed, leave_no_claimed, leave_nothing, of_the_place
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
 from roundround.config.verbs import VERBS, Verb
@@ -307,21 +307,24 @@ def dispatch(verb: Verb, args: list[str]) -> int:
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
-    sweeps.clear()
-    typed.clear()
     config_dir = None
     handlers = on_signals(end_before_the_task)
     try:
         check_surroundings()
         line = read_command_line(args, verb)
         config_dir = line.config_dir
-        typed.extend(line.overrides)
         words = (
             argv[1:] if sorted(argv[2:]) == sorted(args) else [verb.name, *args]
         )  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
-        run(Job(verb, config_dir, tuple(words)))()
+        refused = None
+        try:
+            run(Job(verb, config_dir, tuple(words)))()
+        except NotClaimed as carrier:
+            refused = carrier.error
+        if refused is not None:
+            raise refused
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help
@@ -347,6 +350,7 @@ def dispatch(verb: Verb, args: list[str]) -> int:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
-    for directory in sweeps:
-        print_result(directory)
+    for directory, file in claimed.items():
+        if file == OF_SWEEP:
+            print_result(directory)
     return 0
