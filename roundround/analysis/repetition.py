@@ -123,8 +123,8 @@ def planned_config(
     """
     # loading imports torch, which `roundround show` does not wait for
     from roundround.loading.models import give_default_data
+    from roundround.loading.reading import settle_model_and_data
     from roundround.loading.start import starting_point
-    from roundround.loading.subject import settle_model_and_data
     from roundround.runs.run import Invocation
 
     cfg = compose(config_name(verb), list(overrides), config_dir)
