@@ -258,10 +258,11 @@ def test_a_conf_folder_that_is_not_there_is_refused_by_list_too(roundround: Call
         assert_refused(roundround(*words, "--config-dir", "nowhere"), "nowhere: there is no such folder")
 
 
-def test_a_pipe_among_the_yamls_is_named_and_never_waited_for(mine: Path, roundround: Callable[..., Done]) -> None:
+def test_a_list_names_a_pipe_among_the_yamls_and_never_waits_for_it(
+    mine: Path, roundround: Callable[..., Done]
+) -> None:
     os.mkfifo(mine / "pe" / "pipe.yaml")
-    for words in (["list", "pe"], ["train", "pe=rope"]):
-        assert_refused(roundround(*words, "--config-dir", "mine"), "pipe.yaml: it is not a regular file")
+    assert_refused(roundround("list", "pe", "--config-dir", "mine"), "pipe.yaml: it is not a regular file")
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
