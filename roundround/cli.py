@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from roundround import __version__
 from roundround.config.verbs import VERBS, Verb
-from roundround.support.errors import OutputError, UserError, one_line
+from roundround.support.errors import OutputError, UserError
 
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -142,12 +142,8 @@ def run(args: list[str]) -> int:
         code: int | None = app(args or ["--help"], prog_name="roundround", standalone_mode=False)
         sys.stdout.flush()
         return code or 0
-    except WrongUsage as error:
-        message, code = one_line(error), 2
-    except UserError as error:
-        message, code = one_line(error), 2
-    except OutputError as error:
-        message, code = one_line(error), 1
-    from roundround.command_line.complaint import complain
+    except (WrongUsage, UserError, OutputError) as error:
+        from roundround.command_line.complaint import complain, outcome
 
-    return complain("list" if args[:1] == ["list"] else "", message, code)
+        code, message = outcome(UserError(error) if isinstance(error, WrongUsage) else error)
+        return complain("list" if args[:1] == ["list"] else "", message, code)

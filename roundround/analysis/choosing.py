@@ -18,7 +18,7 @@ from typing import Any
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
 from roundround.config.verbs import verb_named
-from roundround.runs.leftovers import MANIFEST
+from roundround.runs.directories import MANIFEST
 from roundround.runs.manifest import is_date, time_of
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import home_expanded

@@ -220,7 +220,7 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
     low, high = means - halves, means + halves
     is_bounded = np.isfinite(high - low)
     found = (np.isfinite(means), means), (is_bounded, low), (is_bounded, high)
-    return list(zip(*(np.where(there, number, None).tolist() for there, number in found), strict=True))
+    return list(zip(*(np.where(there, number, np.array(None)).tolist() for there, number in found), strict=True))
 
 
 def correct(

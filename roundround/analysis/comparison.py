@@ -18,7 +18,7 @@ from roundround.analysis.choosing import is_same
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import GROUPS, Trial
 from roundround.analysis.past_run import PastRun
-from roundround.runs.leftovers import METRICS
+from roundround.runs.directories import METRICS
 from roundround.support.errors import UserError
 
 MEMORY = {"peak_resident_bytes": "resident_bytes", "peak_device_bytes": "device_bytes"}  # by the name in a manifest
@@ -233,12 +233,9 @@ class Comparison:
 
     def data_frame(self) -> DataFrame:
         """The rows as a DataFrame of pandas, with a column for each setting that varies and for each place."""
-        flat = []
-        for row in self.table:
-            record = row.record()
-            baseline = None if row.baseline is None else row.baseline.name
-            flat.append({**record.pop("settings"), **record, "baseline": baseline})
-        return DataFrame(flat)
+        names = [None if row.baseline is None else row.baseline.name for row in self.table]
+        rows = [{**row.settings, **row.record(), "baseline": name} for row, name in zip(self.table, names, strict=True)]
+        return DataFrame(rows).drop(columns="settings")
 
 
 # -- training curves
@@ -294,5 +291,4 @@ def held_out_loss(run: PastRun, damaged: list[str]) -> dict[int, float]:
         damaged.append(f"{path} has {n_damaged} damaged line{'s' * (n_damaged != 1)}, passed over")
     per_step = [run.settings.get(key) for key in ("batch_size", "model.train_length")]
     tokens = int(np.prod(per_step)) if all(isinstance(n, int) for n in per_step) else 1  # type: ignore[arg-type]
-    found = ((line["step"], line.get(HELD_OUT)) for line in lines)
-    return {step * tokens: float(loss) for step, loss in found if isinstance(loss, int | float)}
+    return {line["step"] * tokens: float(loss) for line in lines if isinstance(loss := line.get(HELD_OUT), int | float)}

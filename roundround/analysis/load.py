@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from roundround.analysis.choosing import OF_RUNS, Filters, directories_of_all, i
 from roundround.analysis.past_run import SIZES, PastRun, is_number
 from roundround.config.recorded import flat
 from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
-from roundround.runs.identity import NAMES, cell
+from roundround.runs.run import NAMES, cell
 from roundround.support.errors import UserError, nearest, one_line, printable
 from roundround.support.files import parse_json, read_text
 
@@ -84,26 +83,26 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     files = [Path(word) for word in words if Path(word).suffix in ENDINGS and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES})
-    numbers: list[Number] = []
     table = LongTable(DataFrame())
-    directories = (
-        directories_of_all(others, outputs, *(verb.name for verb in VERBS if verb.measures))
-        if others or not files
-        else []
-    )
-    numbers += numbers_of_runs(runs_in(directories, filters, table.skipped), table)
+    measuring = [verb.name for verb in VERBS if verb.measures]
+    directories = directories_of_all(others, outputs, *measuring) if others or not files else []
+    numbers = list(numbers_of_runs(runs_in(directories, filters, table.skipped), table))
     for file in files:
         if asked := where.keys() & {*OF_RUNS}:
             raise UserError(f"{min(asked)}= chooses among runs, and {file} holds none")
         numbers += [number for number in numbers_of_file(file) if filters.admit(number[0].settings)]
     filters.check()
-    for key, text in where.items():
-        if key in COORDINATES and numbers:
-            numbers = taken_at(numbers, key, text.split(","))
     if not numbers:
         example = f"{len(table.skipped):,} named, such as {': '.join(table.skipped[0])}" if table.skipped else ""
         raise UserError(f"no finished run has results to compare ({example or 'none chosen'})")
     table.numbers = frame_of(numbers)
+    for key in [key for key in where if key in COORDINATES]:
+        values = [dict(coordinates).get(key) for coordinates in table.numbers["coordinates"]]
+        is_wanted = [any(is_same(value, text) for text in where[key].split(",")) for value in values]
+        if not any(is_wanted):
+            measured = {str(value) for value in values if value is not None}
+            raise UserError(f"nothing was measured at {key}={where[key]}{nearest(where[key], measured)}")
+        table.numbers = table.numbers[is_wanted]
     return table
 
 
@@ -111,23 +110,11 @@ def frame_of(numbers: Iterable[Number]) -> DataFrame:
     return DataFrame(numbers, columns=["trial", "metric", "coordinates", "value"])
 
 
-def taken_at(numbers: list[Number], key: str, wanted: Sequence[str]) -> list[Number]:
-    """The numbers that were taken at these values of a coordinate. UserError where none was."""
-    values = [dict(coordinates).get(key) for _, _, coordinates, _ in numbers]
-    kept = [
-        number for number, value in zip(numbers, values, strict=True) if any(is_same(value, text) for text in wanted)
-    ]
-    if not kept:
-        measured = {str(value) for value in values if value is not None}
-        raise UserError(f"nothing was measured at {key}={','.join(wanted)}{nearest(','.join(wanted), measured)}")
-    return kept
-
-
 # -- runs
 
 
 def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Number]:
-    """The numbers of finished runs that measure a model; the table is told of the others."""
+    """The numbers of finished runs that measure a model; the table has a word about the others."""
     others: Counter[str] = Counter()
     for run in runs:
         if not verb_named(run.verb).measures:
@@ -149,47 +136,34 @@ def numbers_of_runs(runs: Iterable[PastRun], table: LongTable) -> Iterator[Numbe
 
 def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     """The numbers of one finished run. UserError where its results are damaged."""
-    records = run.results()
+    records, directory = run.results(), str(run.directory)
     if not records:
-        table.skipped.append((str(run.directory), "it has no results.json"))
+        table.skipped.append((directory, "it has no results.json"))
     trained = run if run.verb == "train" else run.measured
     settings = {key: as_cell(value) for key, value in run.settings.items() if is_setting(key)}
     facts = facts_of(run, trained)
     trials: dict[tuple[Any, ...], Trial] = {}
     found: dict[tuple[Trial, str, Coordinates], set[float]] = {}
-    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS}  # what says nothing new, or no place
+    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing new, or no place
     not_finite = set()
     for record in records:
-        value = record["value"]
+        value, metric, seed = record["value"], record["metric"], as_cell(record.get("seed"))
         if not is_number(value):
-            if value in ("nan", "inf", "-inf") or (isinstance(value, float) and not math.isfinite(value)):
-                not_finite.add(record["metric"])
-            continue
-        if run.verb == "max-retrieval" and "seed" not in record:  # over all seeds
-            continue
-        # what names the model the record knows best
-        own = {key: as_cell(value) for key, value in record.items() if key in NAMES or key.startswith("softmax.")}
-        seed = as_cell(record.get("seed"))
-        which = (seed, *own.values())
-        if which not in trials:
-            trials[which] = Trial(
-                run.verb, settings | own, seed, str(run.directory), run.started, facts, trained or run
-            )
-        there = {
-            key: as_cell(value)
-            for key, value in record.items()
-            if value is not None and (key in COORDINATES or not (key in known or key in own or "." in key))
-        }
-        if not isinstance(there.get("first_token"), bool):
-            there.pop("first_token", None)  # of eval: how the text was read
-        cell_there = trials[which], record["metric"], tuple(sorted(there.items()))
-        found.setdefault(cell_there, set()).add(float(value))
+            not_finite |= {metric} if str(value) in ("nan", "inf", "-inf") else set()
+        elif run.verb != "max-retrieval" or "seed" in record:  # else it is over all seeds
+            # what names the model the record knows best
+            own = {key: as_cell(item) for key, item in record.items() if key in NAMES or key.startswith("softmax.")}
+            if (which := (seed, *own.values())) not in trials:
+                trials[which] = Trial(run.verb, settings | own, seed, directory, run.started, facts, trained or run)
+            places = [key for key in record if key in COORDINATES or not (key in known or key in own or "." in key)]
+            there = {key: as_cell(record[key]) for key in sorted(places) if record[key] is not None}
+            if not isinstance(there.get("first_token"), bool):
+                there.pop("first_token", None)  # of eval: how the text was read
+            found.setdefault((trials[which], metric, tuple(there.items())), set()).add(float(value))
     for metric in sorted(not_finite):
-        table.not_finite.setdefault(metric, []).append(str(run.directory))
-    twice = dict.fromkeys((metric, where) for (_, metric, where), values in found.items() if len(values) > 1)
-    table.remarks += [
-        f"{run.directory} has two values of {metric} at one place, which is left out" for metric, _ in twice
-    ]
+        table.not_finite.setdefault(metric, []).append(directory)
+    twice = dict.fromkeys(key[1:] for key, values in found.items() if len(values) > 1)
+    table.remarks += [f"{directory} has two values of {metric} at one place, which is left out" for metric, _ in twice]
     return [(*key, min(values)) for key, values in found.items() if key[1:] not in twice]
 
 
@@ -204,41 +178,32 @@ def is_setting(key: str) -> bool:
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
     """What has to be equal among runs that are compared, in words."""
-    made = (trained or run).manifest
-    facts = {"version of roundround": str(made["roundround"])}
-    facts["version of torch"] = str((made.get("versions") or {}).get("torch"))
-    git = made.get("git") or {}
-    if git.get("commit"):
-        facts["version of the code (git commit)"] = (
-            f"{str(git['commit'])[:10]}{' with changes' if git.get('dirty') else ''}"
-        )
-    data = run.manifest.get("data") or {}
-    if trained is not run and "corpus_hash" in data:
-        facts["text that was measured (corpus hash)"] = str(data["corpus_hash"])[:12]
-    read = [
-        f"{key.replace('_', ' ')} {run.manifest[key]}"
-        for key in ("first_token", "joining_token")
-        if key in run.manifest
-    ]
-    if read:
-        apart = ["documents apart"] if run.manifest.get("separate_documents") else []
-        special = ["special tokens read"] if run.manifest.get("special_tokens") == "read" else []  # else plain, as ever
-        facts["reading of the text"] = ", ".join([*read, *apart, *special])
-    if trained is None or trained.verb != "train":
-        return facts
-    data, tokens = trained.manifest["data"] or {}, trained.tokens_seen
-    task = trained.learns_a_task
-    measured = f"{data.get('validation_examples')} examples"
-    if not task:
-        measured = f"{trained.settings.get('validation_tokens')} tokens"
-    return facts | {
-        f"{'task' if task else 'training text'} (corpus hash)": str(data.get("corpus_hash"))[:12],
-        "tokenizer (hash)": str(data.get("tokenizer_hash"))[:12],
-        "end of the training": trained.status.partition(":")[0],
-        "device of the training": str(trained.manifest.get("device")),
-        "tokens seen in training": "unknown" if tokens is None else f"{tokens:,}",
-        "rule for the best checkpoint": f"validated every {trained.settings.get('validate_every')} steps on {measured}",
+    manifest, made = run.manifest, (trained or run).manifest
+    git, text = made.get("git") or {}, (manifest.get("data") or {}).get("corpus_hash", "")
+    commit = f"{str(git.get('commit'))[:10]}{' with changes' if git.get('dirty') else ''}"
+    read = [f"{key.replace('_', ' ')} {manifest[key]}" for key in ("first_token", "joining_token") if key in manifest]
+    read += ["documents apart"] if read and manifest.get("separate_documents") else []
+    read += ["special tokens read"] if read and manifest.get("special_tokens") == "read" else []  # else plain, as ever
+    facts = {
+        "version of roundround": str(made["roundround"]),
+        "version of torch": str((made.get("versions") or {}).get("torch")),
+        "version of the code (git commit)": commit if git.get("commit") else "",
+        "text that was measured (corpus hash)": "" if trained is run else str(text)[:12],
+        "reading of the text": ", ".join(read),
     }
+    if trained is not None and trained.verb == "train":
+        data, tokens, task = made["data"] or {}, trained.tokens_seen, trained.learns_a_task
+        own = trained.settings
+        measured = f"{data.get('validation_examples')} examples" if task else f"{own.get('validation_tokens')} tokens"
+        facts |= {
+            f"{'task' if task else 'training text'} (corpus hash)": str(data.get("corpus_hash"))[:12],
+            "tokenizer (hash)": str(data.get("tokenizer_hash"))[:12],
+            "end of the training": trained.status.partition(":")[0],
+            "device of the training": str(made.get("device")),
+            "tokens seen in training": "unknown" if tokens is None else f"{tokens:,}",
+            "rule for the best checkpoint": f"validated every {own.get('validate_every')} steps on {measured}",
+        }
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 # -- files

@@ -19,8 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from roundround.config.recorded import flat
-from roundround.runs.directories import read_manifest
-from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS
+from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, read_manifest
 from roundround.runs.manifest import time_of
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import parse_json, read_text

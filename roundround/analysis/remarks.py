@@ -6,12 +6,15 @@ Tested by tests/analysis/test_compare.py.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
 from pandas import DataFrame
 
 from roundround.analysis.comparison import Comparison, Group, choices, format_setting, format_settings, order, varying
 from roundround.analysis.intervals import error_widths
+from roundround.analysis.load import Coordinates, Trial
 from roundround.analysis.past_run import direction
 
 NAMED = 3  # of many
@@ -21,21 +24,23 @@ RATE = "optim.lr"
 
 def remarks_of(comparison: Comparison) -> list[str]:
     """All that a reader has to know, one sentence an item."""
-    found = [*about_skipped(comparison.skipped), *about_baseline(comparison), *about_size(comparison)]
+    found = [*about_baseline(comparison)]
+    if comparison.skipped:
+        listed = some([f"{run} ({why})" for run, why in comparison.skipped])
+        found.insert(0, f"{n_of(len(comparison.skipped), 'run')} left out: {listed}")
+    huge = [row for row in comparison.table if row.n_seeds > 1 and row.low is None]
+    if huge:
+        names = list(dict.fromkeys(f"{row.metric} of {row.group.name}" for row in huge))
+        found.append(f"{some(names)}: the numbers are too large for an interval (a run diverged?)")
     for verb in dict.fromkeys(group.verb for group in comparison.groups):
-        own = [n for n, group in enumerate(comparison.groups) if group.verb == verb]  # they stand together
-        groups = [comparison.groups[n] for n in own]
-        numbers = comparison.numbers[comparison.numbers["group"].isin(own)]
-        numbers = numbers.assign(group=numbers["group"] - own[0])
-        found += [*about_seeds(groups, numbers), *about_repeats(groups), *about_facts(groups, numbers)]
-        found += [*about_confounded(groups), *about_gaps(groups, numbers), *about_rates(groups, numbers)]
+        groups = {n: group for n, group in enumerate(comparison.groups) if group.verb == verb}
+        trials = [trial for group in groups.values() for trial in group.trials]
+        numbers = comparison.numbers[comparison.numbers["group"].isin(groups)]
+        name = verb or ""
+        found += [*about_seeds(name, groups, numbers), *about_repeats(groups.values()), *about_facts(name, trials)]
+        found += [*about_targets(name, numbers), *about_confounded(trials), *about_gaps(name, groups, numbers)]
+        found += about_rates(groups, numbers)
     return list(dict.fromkeys(found))
-
-
-def about_skipped(skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
-    if skipped:
-        listed = some([f"{run} ({why})" for run, why in skipped])
-        yield f"{n_of(len(skipped), 'run')} left out: {listed}"
 
 
 def about_baseline(comparison: Comparison) -> Iterator[str]:
@@ -48,8 +53,8 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
         example = f"baseline={key}={format_setting(values[0])}"
         yield f"no differences: name a baseline, such as {example}; {choices(comparison.groups)}"
         return
-    rows = [row for row in comparison.table if row.baseline is None and not baseline.is_met(row.group)]
-    alone = dict.fromkeys(row.group.name for row in rows)
+    unpaired = [row for row in comparison.table if not row.pairs]
+    alone = {row.group.name: None for row in unpaired if row.baseline is None and not baseline.is_met(row.group)}
     if alone:
         yield f"no run with {baseline} that is else the same as {some(list(alone))}: no difference there"
     apart = {row.group.name: row for row in comparison.table if row.baseline and 0 < len(row.pairs) < row.n_seeds}
@@ -57,22 +62,12 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
         seeds = n_of(row.n_seeds, "seed")
         yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
     measured = {(row.group, row.metric, *row.place.items()) for row in comparison.table}
-    unpaired = [row for row in comparison.table if row.baseline and not row.pairs]
-    there = [row for row in unpaired if (row.baseline, row.metric, *row.place.items()) in measured]
-    without = dict.fromkeys(row.group.name for row in there)
+    without = {row.group.name: None for row in unpaired if (row.baseline, row.metric, *row.place.items()) in measured}
     if without:
         yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
 
 
-def about_size(comparison: Comparison) -> Iterator[str]:
-    """Numbers of diverged runs: their spread is larger than every float."""
-    rows = [row for row in comparison.table if row.n_seeds > 1 and row.low is None]
-    if rows:
-        named = dict.fromkeys(f"{row.metric} of {row.group.name}" for row in rows)
-        yield f"{some(list(named))}: the numbers are too large for an interval (a run diverged?)"
-
-
-def about_seeds(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
+def about_seeds(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
     most = numbers.groupby(["group", "cell"]).size().groupby("group").max()
     wide = f"{error_widths(2):.1f} standard errors each way"
     for few, what in (
@@ -82,62 +77,59 @@ def about_seeds(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
         names = [groups[n].name for n in most.index[few]]
         if names:
             have = "every setting has" if few.all() else f"{some(names)} ha{'s' if len(names) == 1 else 've'}"
-            yield f"{label(groups, ':')}{have} {what}"
+            yield f"{label(verb, ':')}{have} {what}"
 
 
-def about_repeats(groups: Sequence[Group]) -> Iterator[str]:
-    pairs = [(group, *pair) for group in groups for pair in group.replaced]
-    if pairs:
-        group, earlier, later = pairs[0]
-        same = f"{group.name}, seed {later.seed}"
+def about_repeats(groups: Iterable[Group]) -> Iterator[str]:
+    pairs = [(group.name, *pair) for group in groups for pair in group.replaced]
+    for name, earlier, later in pairs[:1]:
         more = f", and so {n_of(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
         yield (
-            f"{earlier.origin} and {later.origin} have the same settings and seed ({same}) and "
+            f"{earlier.origin} and {later.origin} have the same settings and seed ({name}, seed {later.seed}) and "
             f"different numbers: the one that started last is taken{more}"
         )
 
 
-def about_facts(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
+def about_facts(verb: str, trials: Sequence[Trial]) -> Iterator[str]:
     """What has to be equal for a fair comparison, and is not."""
-    trials = [trial for group in groups for trial in group.trials]
-    for name in dict.fromkeys(name for trial in trials for name in trial.facts):
-        origins: dict[str, dict[str, None]] = defaultdict(dict)
-        for trial in trials:
-            origins[trial.facts.get(name, "unknown")][trial.origin] = None
-        if len(origins) == 1:
-            continue
-        often, *rarer = sorted(origins, key=lambda value: -len(origins[value]))
-        listed = [f"{often} ({n_of(len(origins[often]), 'run')})"]
-        listed += [f"{v} ({n_of(len(origins[v]), 'run')}, such as {next(iter(origins[v]))})" for v in rarer]
-        yield (f"{label(groups)}runs differ in the {name}: {some(listed)}; differences between them may come from that")
-    for _, scored in numbers[numbers["metric"] == "scored_targets"].groupby("cell"):
-        counts = sorted(scored["value"].unique())
-        if len(counts) > 1:
-            where = format_settings(dict(scored["coordinates"].iloc[0]))
-            listed_counts = " and ".join(f"{count:,.0f}" for count in counts[:NAMED])
-            yield f"{label(groups)}runs were scored on different targets at {where}: {listed_counts} of them"
-            return
+    facts = DataFrame([trial.facts for trial in trials], dtype=object).fillna("unknown")
+    runs = facts.assign(origin=[trial.origin for trial in trials])
+    for name in facts.columns[facts.nunique() > 1]:
+        origins = runs.groupby(name, sort=False)["origin"].agg(["nunique", "first"])
+        origins = origins.sort_values("nunique", ascending=False, kind="stable")
+        often, *rarer = [(value, n_of(n, "run"), first) for value, n, first in origins.itertuples()]
+        listed = [f"{often[0]} ({often[1]})", *(f"{value} ({n}, such as {first})" for value, n, first in rarer)]
+        yield f"{label(verb)}runs differ in the {name}: {some(listed)}; differences between them may come from that"
 
 
-def about_confounded(groups: Sequence[Group]) -> Iterator[str]:
+def about_targets(verb: str, numbers: DataFrame) -> Iterator[str]:
+    """Models that were scored on different targets."""
+    scored = numbers[numbers["metric"] == "scored_targets"].groupby("cell")
+    counts = {cell: sorted(here.unique()) for cell, here in scored["value"]}
+    for cell in [cell for cell, some_counts in counts.items() if len(some_counts) > 1][:1]:
+        where = format_settings(dict(scored["coordinates"].first()[cell]))
+        listed = " and ".join(f"{count:,.0f}" for count in counts[cell][:NAMED])
+        yield f"{label(verb)}runs were scored on different targets at {where}: {listed} of them"
+
+
+def about_confounded(trials: Sequence[Trial]) -> Iterator[str]:
     """Settings that change together, so that nobody can tell which of them made a difference."""
-    trials = [trial for group in groups for trial in group.trials]
     kept, following = varying(trials)
     heads = {key.partition(".")[0] for key in kept}
     for key, leaders in following.items():
-        if key.partition(".")[0] in heads:
-            continue
-        lead = leaders[0]
-        values = {trial.settings.get(lead): trial.settings.get(key) for trial in trials}
-        listed = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
-        yield f"{key} changes together with {' and '.join(leaders)} ({some(listed)}): a difference may come from either"
+        if key.partition(".")[0] not in heads:
+            lead = leaders[0]
+            values = {trial.settings.get(lead): trial.settings.get(key) for trial in trials}
+            pairs = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
+            together = f"{' and '.join(leaders)} ({some(pairs)})"
+            yield f"{key} changes together with {together}: a difference may come from either"
 
 
-def about_gaps(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
+def about_gaps(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
     """Metrics and places that only some of the models have."""
     n_seeds = numbers.groupby(["cell", "group"]).size()
     torn = {cell for (cell, group), n in n_seeds.items() if n < len(groups[group].seeds)}
-    if groups[0].verb == "max-retrieval":  # without a normaliser it has numbers of the logits, which none has changed
+    if verb == "max-retrieval":  # without a normaliser it has numbers of the logits, which none has changed
         numbers = numbers[[groups[n].trials[0].settings.get("softmax") is not None for n in numbers["group"]]]
     models = list(dict.fromkeys(zip(numbers["group"], numbers["seed"], strict=True)))
     gaps: dict[str, list[DataFrame]] = defaultdict(list)
@@ -146,30 +138,25 @@ def about_gaps(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
             gaps[here["metric"].iloc[0]].append(here)
     for metric, frames in gaps.items():
         # some seeds of a setting have it and others have not; facts of an encoding are not known of all
-        telling = [here for here in frames if direction(metric) or here["cell"].iloc[0] in torn]
-        if not telling:
-            continue
-        here, coordinates = telling[0], telling[0]["coordinates"].iloc[0]
-        having = set(zip(here["group"], here["seed"], strict=True))
-        group, seed = min((model for model in models if model not in having), key=lambda model: model[0])
-        without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
-        where = f" at {format_settings(dict(coordinates))}" if coordinates else ""
-        more = f" (and so at {n_of(len(frames) - 1, 'more place')})" if len(frames) > 1 else ""
-        share = f"{len(here)} of {len(models)} models"
-        yield f"{label(groups, ':')}{metric}{where} is known of {share}, not of {without}{more}"
+        for here in [here for here in frames if direction(metric) or here["cell"].iloc[0] in torn][:1]:
+            having, coordinates = set(zip(here["group"], here["seed"], strict=True)), here["coordinates"].iloc[0]
+            group, seed = min((model for model in models if model not in having), key=itemgetter(0))
+            without = f"{groups[group].name}{'' if seed is None else f', seed {seed}'}"
+            where = f"{metric}{at(coordinates)} is known of {len(here)} of {len(models)} models"
+            yield f"{label(verb, ':')}{where}, not of {without}{and_more(frames)}"
 
 
-def about_rates(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
+def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
     """Whether the best learning rate lies on the edge of its grid, once for each setting of the rest."""
     cells = numbers.drop_duplicates("cell").set_index("cell")[["metric", "coordinates"]]
     cells = cells[cells["metric"].map(direction) != 0]
-    if cells.empty or RATE not in groups[0].settings:
-        return
     n_coordinates = cells["coordinates"].map(len)
+    if cells.empty or not all(RATE in group.settings for group in groups.values()):
+        return
     metric = cells["metric"][n_coordinates.idxmin()]  # the most telling of those that are measured in least detail
     chosen = cells.index[(cells["metric"] == metric) & (n_coordinates == n_coordinates.min())]
     families: dict[str, dict[int, float]] = defaultdict(dict)
-    for n, group in enumerate(groups):
+    for n, group in groups.items():
         if isinstance(rate := group.settings[RATE], int | float):
             families[format_settings({key: value for key, value in group.settings.items() if key != RATE})][n] = rate
     for name, rate_of in families.items():
@@ -181,21 +168,27 @@ def about_rates(groups: Sequence[Group], numbers: DataFrame) -> Iterator[str]:
             rates, best = list(scores.index), list(scores.index[scores == scores.max()])
             if len(rates) > 1 and len(best) == 1 and best[0] in (rates[0], rates[-1]):
                 at_edge.append((here["coordinates"].iloc[0], best[0], rates))
-        if at_edge:
-            coordinates, best_rate, rates = at_edge[0]
-            edge, beyond = ("largest", "larger") if best_rate == rates[-1] else ("smallest", "smaller")
+        for coordinates, rate, rates in at_edge[:1]:
+            edge, beyond = ("largest", "larger") if rate == rates[-1] else ("smallest", "smaller")
             of = "" if name == "all runs" else f"{name}: "
-            where = f" at {format_settings(dict(coordinates))}" if len(chosen) > 1 else ""
-            more = f" (and so at {n_of(len(at_edge) - 1, 'more place')})" if len(at_edge) > 1 else ""
+            where = at(coordinates) if len(chosen) > 1 else ""
             yield (
-                f"{of}the best {RATE} by {metric}{where}, {best_rate:g}, is the {edge} of "
-                f"{', '.join(f'{r:g}' for r in rates)}: a {beyond} one may be better{more}"
+                f"{of}the best {RATE} by {metric}{where}, {rate:g}, is the {edge} of "
+                f"{', '.join(f'{r:g}' for r in rates)}: a {beyond} one may be better{and_more(at_edge)}"
             )
 
 
-def label(groups: Sequence[Group], mark: str = "") -> str:
-    """The verb that the groups are of, as a sentence begins with it; nothing for those of a file."""
-    return f"{groups[0].verb}{mark} " if groups[0].verb else ""
+def label(verb: str, mark: str = "") -> str:
+    """The verb as a sentence begins with it; nothing for the rows of a file."""
+    return f"{verb}{mark} " if verb else ""
+
+
+def at(coordinates: Coordinates) -> str:
+    return f" at {format_settings(dict(coordinates))}" if coordinates else ""
+
+
+def and_more(places: Sequence[Any]) -> str:
+    return f" (and so at {n_of(len(places) - 1, 'more place')})" if len(places) > 1 else ""
 
 
 def some(items: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from roundround.config.options import config_name
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
-from roundround.runs.leftovers import MANIFEST, RESULTS
+from roundround.runs.directories import MANIFEST, RESULTS
 from roundround.runs.provenance import git_state, versions
 from roundround.support.errors import UserError, printable
 
@@ -123,8 +123,8 @@ def planned_config(
     """
     # loading imports torch, which `roundround show` does not wait for
     from roundround.loading.models import give_default_data
+    from roundround.loading.reading import settle_model_and_data
     from roundround.loading.start import starting_point
-    from roundround.loading.subject import settle_model_and_data
     from roundround.runs.run import Invocation
 
     cfg = compose(config_name(verb), list(overrides), config_dir)

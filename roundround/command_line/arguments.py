@@ -11,8 +11,7 @@ from hydra.errors import HydraException
 from roundround.command_line.flags import flag_value, split_flags
 from roundround.command_line.loggers import expand_loggers
 from roundround.command_line.sugar import expand_sugar, in_quotes
-from roundround.command_line.sweeps import bracket_lists, check_sweeps, parse
-from roundround.command_line.yamls import check_conf_folder
+from roundround.command_line.sweeps import check_sweeps, parse, read_commas
 from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
@@ -38,14 +37,14 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
     config_dir = checked_config_dir(flag_value(flags, "--config-dir"))
     if config_dir is not None:
-        check_conf_folder(config_dir)
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
-    return CommandLine(bracket_lists(overrides, name, config_dir), flags, config_dir, name)
+    overrides = read_commas(overrides, name, config_dir, jobs="--multirun" in flags)
+    return CommandLine(overrides, flags, config_dir, name)
 
 
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:

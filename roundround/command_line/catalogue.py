@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundround.command_line.yamls import check_conf_folder, read_yaml
+from roundround.command_line.messages import read_yaml
 from roundround.config.options import conf_dir, options_of
 from roundround.support.console import print_result, print_table
 from roundround.support.errors import UserError, nearest
@@ -118,8 +118,6 @@ def print_group(group: str, config_dir: str | None) -> None:
     from rich import box
     from rich.table import Table
 
-    if config_dir is not None:
-        check_conf_folder(config_dir)
     if group not in group_names():
         raise UserError(f"no group '{group}'{nearest(group, group_names())}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=1)

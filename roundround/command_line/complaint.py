@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+from collections.abc import Callable
 
 from roundround.distributed import launcher
-from roundround.support.errors import UserError, printable
+from roundround.support.errors import (
+    AlreadySaid,
+    Failed,
+    Interrupted,
+    OutputError,
+    PeerLost,
+    Refuted,
+    UserError,
+    one_line,
+    printable,
+)
 
 
 class OneLine(logging.Formatter):
@@ -15,6 +27,31 @@ class OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record).expandtabs())
+
+
+def outcome(
+    error: BaseException,
+    explain: Callable[[BaseException], str | None] = lambda error: None,
+    *,
+    see: str = "",
+    traceback: str = "HYDRA_FULL_ERROR=1 shows the traceback",
+) -> tuple[int, str]:
+    """The exit code of an error and its line, empty where it has been said already: decided here alone.
+
+    explain: a line about an error that is the user's to mend, None for any other. see: where the results are.
+    traceback: where it is.
+    """
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        signum = error.signum if isinstance(error, Interrupted) else signal.SIGINT
+        return 128 + signum, f"interrupted by {signal.Signals(signum).name}"
+    if isinstance(error, AlreadySaid):
+        return 2, ""
+    if isinstance(error, PeerLost | Failed | OutputError | Refuted):
+        return 1, one_line(error) + (see if isinstance(error, OutputError | Refuted) else "")
+    line = explain(error) or (one_line(error) if isinstance(error, UserError) else None)
+    if line is not None:
+        return 2, line
+    return 1, f"failed: {type(error).__name__}: {one_line(error)} ({traceback})"
 
 
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:

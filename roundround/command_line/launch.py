@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,9 +26,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from roundround.command_line.arguments import read_command_line
-from roundround.command_line.complaint import complain
+from roundround.command_line.complaint import complain, outcome
 from roundround.command_line.messages import EXPLAINED, explain
-from roundround.command_line.places import claimed, leave_no_claimed, leave_nothing, of_the_place, sweeps, typed
+from roundround.command_line.places import OF_SWEEP, NotClaimed, claimed, leave_no_claimed, leave_nothing, of_the_place
 from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
 from roundround.config.verbs import VERBS, Verb
@@ -37,10 +36,10 @@ from roundround.distributed.interruption import end_at_once, hand_on, interrupt,
 from roundround.distributed.launcher import check_alone, rank, speaks, started_again
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
-from roundround.runs.leftovers import MANIFEST
+from roundround.runs.directories import MANIFEST
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, quiet
-from roundround.support.errors import AlreadySaid, Interrupted, OutputError, PeerLost, Refuted, UserError, one_line
+from roundround.support.errors import Interrupted, OutputError, UserError, one_line
 from roundround.support.files import check_current_folder
 
 log = logging.getLogger(__name__)
@@ -104,30 +103,21 @@ class Job:
             task(cfg, self.invocation(peers))
             self.leave_page(directory)
             leave_nothing(directory, log_name)  # where it opened no run
-        except AlreadySaid:
-            leave_nothing(directory, log_name)
-            return 2, ""
-        except EXPLAINED as error:
-            log.debug("refused", exc_info=error)
-            leave_nothing(directory, log_name)
-            return 2, explain(error, self.config_dir) or one_line(error)
-        except PeerLost as error:
-            log.debug("a peer is lost", exc_info=error)
-            return 1, one_line(error)
-        except (OutputError, Refuted) as error:
-            return 1, f"{one_line(error)}; see {directory}"
-        except OSError as error:
-            place = of_the_place(error, directory)
-            if place is None:
-                return 1, self.failed(error)
-            log.debug("the place is wrong", exc_info=error)
-            leave_nothing(directory, log_name)
-            return 2, place
-        except (Interrupted, KeyboardInterrupt) as stop:
-            return interrupted(stop)
-        except (Exception, SystemExit) as error:  # a module of the user's own may try to end the process
-            return 1, self.failed(error)
+        except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
+            log_file = f"traceback in {directory / log_name}"
+            code, line = outcome(error, partial(self.explain, directory), see=f"; see {directory}", traceback=log_file)
+            if code in (1, 2):
+                log.debug("the job ended so", exc_info=error)
+            if code == 2:
+                leave_nothing(directory, log_name)
+            return code, line
         return 0, ""
+
+    def explain(self, directory: Path, error: BaseException) -> str | None:
+        """A line about an error that is the user's to mend; None for any other."""
+        if isinstance(error, EXPLAINED):
+            return explain(error, self.config_dir)
+        return of_the_place(error, directory) if isinstance(error, OSError) else None
 
     def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
         """Meet the processes of the same run, which must have been asked for the same.
@@ -209,22 +199,11 @@ class Job:
             words += ["--config-name", name] if name != config_name(self.verb.name) else []
         return shlex.join(["roundround", *words])
 
-    def failed(self, error: BaseException) -> str:
-        job = HydraConfig.get()
-        path = Path(job.runtime.output_dir) / f"{job.job.name}.log"
-        log.debug("the task failed", exc_info=error)
-        return f"failed: {type(error).__name__}: {one_line(error)} (traceback in {path})"
-
 
 def typed_overrides() -> list[str]:
     """The overrides as text: an interpolation in one stays what was typed."""
     overrides: list[str] = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # type: ignore
     return overrides
-
-
-def interrupted(stop: Interrupted | KeyboardInterrupt) -> tuple[int, str]:
-    signum = stop.signum if isinstance(stop, Interrupted) else signal.SIGINT
-    return 128 + signum, f"interrupted by {signal.Signals(signum).name}"
 
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
@@ -307,38 +286,33 @@ def dispatch(verb: Verb, args: list[str]) -> int:
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
-    sweeps.clear()
-    typed.clear()
     config_dir = None
     handlers = on_signals(end_before_the_task)
     try:
         check_surroundings()
         line = read_command_line(args, verb)
         config_dir = line.config_dir
-        typed.extend(line.overrides)
         words = (
             argv[1:] if sorted(argv[2:]) == sorted(args) else [verb.name, *args]
         )  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
-        run(Job(verb, config_dir, tuple(words)))()
+        refused = None
+        try:
+            run(Job(verb, config_dir, tuple(words)))()
+        except NotClaimed as carrier:
+            refused = carrier.error
+        if refused is not None:
+            raise refused
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
-    except (Interrupted, KeyboardInterrupt) as stop:
-        code, said = interrupted(stop)
-        return complain(verb.name, said, code)
-    except OutputError as error:
-        return complain(verb.name, one_line(error), 1)
-    except Exception as error:
-        if full == "1":
+    except (Exception, Interrupted, KeyboardInterrupt) as error:
+        if full == "1" and isinstance(error, Exception) and not isinstance(error, OutputError):
             raise
-        explained = explain(error, config_dir)
-        if explained is not None:
-            return refused_before_joining(verb.name, explained)
-        fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-        return complain(verb.name, fault, 1)
+        code, said = outcome(error, lambda error: explain(error, config_dir))
+        return refused_before_joining(verb.name, said) if code == 2 else complain(verb.name, said, code)
     finally:
         put_back(handlers)
         sys.argv = argv
@@ -347,6 +321,7 @@ def dispatch(verb: Verb, args: list[str]) -> int:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
             os.environ["HYDRA_FULL_ERROR"] = full
-    for directory in sweeps:
-        print_result(directory)
+    for directory, file in claimed.items():
+        if file == OF_SWEEP:
+            print_result(directory)
     return 0

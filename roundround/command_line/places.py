@@ -6,16 +6,19 @@ import errno
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from omegaconf import OmegaConf
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
 
+from roundround.command_line.sugar import in_quotes
+from roundround.config.build import literal
 from roundround.runs import directories
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import is_full
 
 claimed: dict[str, str] = {}  # directories made by this process, each with the file that Hydra writes there
-typed: list[str] = []  # the overrides of this command
-sweeps: list[str] = []  # those of sweeps, for the last line on standard output
+OF_SWEEP = "multirun.yaml"  # Hydra's file in the directory of a sweep
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 WRONG_PLACE = (
@@ -25,22 +28,53 @@ WRONG_PLACE = (
 TOO_LARGE = (errno.EFBIG,)
 
 
-def run_directory(outputs: object, verb: str, resume: object) -> str:
-    past = None if resume is None else given("resume", resume)
-    task = [override for override in typed if not override.lstrip("+~").startswith("hydra")]
-    found = directories.run_directory(given("outputs", outputs), verb, past, task)
-    if resume is None:
-        claimed[found] = f"{verb}.log"
-    return found
+class NotClaimed(BaseException):
+    """Carries why there is no directory past Hydra, which makes a warning of a callback's Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
-def sweep_directory(outputs: object, verb: str, resume: object) -> str:
-    if resume is not None:
-        raise UserError("resume= continues one run; leave out -m")
-    found = directories.sweep_directory(given("outputs", outputs), verb)
-    claimed[found] = "multirun.yaml"
-    sweeps.append(found)
-    return found
+class ClaimDirectory(Callback):
+    """Claims the directory of a run, or of a sweep, when it starts: what only reads a config makes none.
+
+    A directory that the user gives, as hydra.run.dir or hydra.sweep.dir, is taken as it is.
+    """
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if not is_given(config, "run"):
+            self.claim(config, "run")
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if not is_given(config, "sweep"):
+            found = self.claim(config, "sweep")
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={in_quotes(found)}")  # for the jobs
+
+    def claim(self, config: DictConfig, kind: str) -> str:
+        """Make the directory and put it into the config."""
+        try:
+            outputs, verb = given("outputs", OmegaConf.select(config, "outputs")), str(config.hydra.job.name)
+            resume = OmegaConf.select(config, "resume", throw_on_missing=True) if "resume" in config else None
+            past = None if resume is None else given("resume", resume)
+            if kind == "run":
+                found = directories.run_directory(outputs, verb, past, list(config.hydra.overrides.task))
+            elif past is None:
+                found = directories.sweep_directory(outputs, verb)
+            else:
+                raise UserError("resume= continues one run; leave out -m")
+        except Exception as error:
+            raise NotClaimed(error) from error
+        if past is None:
+            claimed[found] = f"{verb}.log" if kind == "run" else OF_SWEEP
+        OmegaConf.update(config, f"hydra.{kind}.dir", literal(found))
+        return str(literal(found))
+
+
+def is_given(config: DictConfig, kind: str) -> bool:
+    """Whether the directory is another one than conf/run.yaml names, which only says where it would be."""
+    new = "${outputs}/${hydra.job.name}/${now:%Y-%m-%d}/${now:%H-%M-%S}"
+    named = OmegaConf.to_container(config.hydra[kind], resolve=False)["dir"]  # type: ignore[call-overload, index]
+    return bool(named != {"run": new, "sweep": "${hydra.run.dir}-sweep"}[kind])
 
 
 def given(key: str, value: object) -> str:
@@ -55,12 +89,6 @@ def given(key: str, value: object) -> str:
     if escaped(text) != text:
         raise UserError(f"{key}={text}: control characters, or bytes that are not UTF-8, in the name of a folder")
     return text
-
-
-# At import, because a launcher's worker resolves the config before it calls the job. The cache makes Hydra, which asks
-# for the directory several times, get the same one.
-OmegaConf.register_new_resolver("run_directory", run_directory, use_cache=True, replace=True)
-OmegaConf.register_new_resolver("sweep_directory", sweep_directory, use_cache=True, replace=True)
 
 
 def leave_no_claimed() -> None:

@@ -6,10 +6,10 @@ import importlib
 import os
 from collections.abc import Callable
 
-from roundround.command_line.complaint import complain
+from roundround.command_line.complaint import complain, outcome
 from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.launcher import check_alone
-from roundround.support.errors import AlreadySaid, Failed, OutputError, UserError, one_line
+from roundround.support.errors import Failed, OutputError, UserError
 from roundround.support.files import check_current_folder
 
 
@@ -22,19 +22,11 @@ def read(verb: Verb, words: list[str]) -> int:
         names, values = names_and_values(words)
         function: Callable[[list[str], dict[str, str]], None] = getattr(importlib.import_module(module), name)
         function(names, values)
-    except AlreadySaid:
-        return 2
-    except UserError as error:
-        return complain(verb.name, one_line(error), 2)
-    except Failed as error:
-        return complain(verb.name, one_line(error), 1)
-    except OutputError:
-        raise
     except Exception as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if os.environ.get("HYDRA_FULL_ERROR") == "1" and not isinstance(error, UserError | Failed | OutputError):
             raise
-        fault = f"failed: {type(error).__name__}: {one_line(error)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-        return complain(verb.name, fault, 1)
+        code, line = outcome(error)
+        return complain(verb.name, line, code) if line else code
     return 0
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
-from roundround.command_line.messages import EXPLAINED
 from roundround.config.composition import compose
 from roundround.config.options import options_of
 from roundround.support.errors import UserError
@@ -54,16 +52,40 @@ def n_swept(override: Override, config_dir: str | None) -> int:
     return 1
 
 
-def bracket_lists(overrides: list[str], name: str, config_dir: str | None) -> list[str]:
-    """`length=128,256` becomes `length=[128,256]` where the config of this name has a list; elsewhere it is a sweep."""
+def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs: bool = False) -> list[str]:
+    """`length=128,256` as the list `length=[128,256]` where the config of this name has one; elsewhere it is a sweep.
+
+    jobs: it is a sweep, so that what is given of a group that is swept belongs to its jobs: Hydra would try it on the
+    group's default too. Raises what is wrong with the other overrides, as Hydra's compose does.
+    """
     with_commas = {override for override in overrides if has_plain_commas(override)}
     if not with_commas:
         return overrides
-    config = defaults_without(with_commas, overrides, name, config_dir)
-    return [
-        bracketed(override) if override in with_commas and is_list(config, override) else override
-        for override in overrides
-    ]
+    parsed = {override: parse(override) for override in overrides}
+    keys = {override: str(parsed[override].key_or_group) for override in overrides}
+    sweeps = {override for override in overrides if parsed[override].is_sweep_override()}
+    groups = {override for override in sweeps if options_of(keys[override], config_dir)}
+    first = [f"{keys[override]}={option}" for override in groups for option in options(parsed[override])[:1]]
+    left_out = {keys[override] for override in with_commas} | {keys[override] for override in groups}
+    others = [override for override in overrides if keys[override] not in left_out and override not in sweeps]
+    config = compose(name, [*first, *others], config_dir)
+    found = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        is_list = isinstance(OmegaConf.select(config, keys[override].replace("/", ".")), ListConfig)
+        if override in with_commas and is_list:
+            value = f"[{value}]"
+        of_job = jobs and value and keys[override].startswith(tuple(f"{keys[group]}." for group in groups))
+        if of_job and (is_list or override not in sweeps):
+            value = f"choice({value})"  # a sweep over one value
+        found.append(f"{key}={value}" if value else override)
+    return found
+
+
+def options(override: Override) -> list[str]:
+    """The options that a sweep over a group names."""
+    value = override.value()
+    return [str(option) for option in value.list] if isinstance(value, ChoiceSweep) else []
 
 
 def has_plain_commas(override: str) -> bool:
@@ -74,28 +96,6 @@ def has_plain_commas(override: str) -> bool:
     except HydraException:
         return False
     return isinstance(value, ChoiceSweep) and value.simple_form
-
-
-def bracketed(override: str) -> str:
-    key, _, value = override.partition("=")
-    return f"{key}=[{value}]"
-
-
-def is_list(config: DictConfig | None, override: str) -> bool:
-    key = parse(override).key_or_group.replace("/", ".")
-    return config is not None and isinstance(OmegaConf.select(config, key), ListConfig)
-
-
-def defaults_without(
-    left_out: Iterable[str], overrides: list[str], name: str, config_dir: str | None
-) -> DictConfig | None:
-    """The config that the other overrides give, None where they are wrong (Hydra will say so better)."""
-    keys = {override.partition("=")[0] for override in left_out}
-    others = [o for o in overrides if o.partition("=")[0] not in keys and not is_sweep(o)]
-    try:
-        return compose(name, others, config_dir)
-    except EXPLAINED:  # what is wrong here is wrong again in the real run, which reports it
-        return None
 
 
 def is_sweep(override: str) -> bool:

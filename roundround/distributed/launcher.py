@@ -1,7 +1,7 @@
 """Who started this process: a person, or a launcher that started several which work on one run together.
 
 The launchers' variables are read here, before anything slow is imported, and nowhere else: Lightning is told what they
-say (`training/processes.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
+say (`training/trainer.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
 """
 
 from __future__ import annotations

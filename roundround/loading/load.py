@@ -1,4 +1,7 @@
-"""Loading a Hugging Face model and its tokenizer, and saying in one line why that cannot be done."""
+"""A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
+
+Shapes: B batch, T tokens, D model width, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,24 @@ import logging
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from huggingface_hub import errors as hub
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
 from transformers.utils.logging import disable_progress_bar
 
+from roundround.attention.precision import at_least_float32
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
+from roundround.data.tokenizers import Vocabulary, vocabulary_of
 from roundround.loading.foreign import (
     INDEX,
     PICKLED,
@@ -31,12 +40,21 @@ from roundround.loading.foreign import (
     some_of,
     weight_files,
 )
+from roundround.loading.patching.attention import normalisers_of, text_decoder
+from roundround.loading.patching.frequencies import (
+    frequency_tables,
+    replace_frequencies,
+    replace_rotations,
+    rotary_tables,
+)
+from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.memory import check_fits
 from roundround.support.packaged import model_path
 
 SPECIAL_TOKENS = ("read", "plain")
+LOGITS_AT_ONCE = 2**27  # half a GiB of float32
 DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -114,8 +132,12 @@ class Pretrained:
         """Model and tokenizer; UserError for whatever the libraries raise."""
         try:
             self.check_sizes(device)
+            placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
+            if self.offload:
+                placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
+                logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
             model, found = AutoModelForCausalLM.from_pretrained(
-                self.path, output_loading_info=True, **self.options(), **self.placing(scratch)
+                self.path, output_loading_info=True, **self.options(), **placed
             )
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
         except UserError:
@@ -161,14 +183,6 @@ class Pretrained:
             "local_files_only": self.is_folder or not hub_is_reachable(),
         }
 
-    def placing(self, scratch: str) -> dict[str, Any]:
-        """How the weights are read, and where they stay."""
-        placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
-        if self.offload:
-            placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
-            logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
-        return placed
-
     def check_there(self) -> None:
         """UserError for a folder that holds no model, or only pickled weights."""
         if not self.is_folder:
@@ -186,34 +200,152 @@ class Pretrained:
                 "safetensors, or give model.pickled=true if you trust them"
             )
 
-    def needs_code(self) -> str:
-        return (
-            f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then give "
-            "model.trust_remote_code=true"
-        )
-
     def explained(self, error: Exception) -> str:
         """One line for what the libraries raise: what is wrong, and what to do."""
         text = " ".join(str(error).split())
-        if "trust_remote_code" in text:
-            return self.needs_code()
-        if "ignore_mismatched_sizes" in text:
-            return f"the weights of {self.path} have other sizes than its config.json says"
-        if isinstance(error, SafetensorError):
-            return f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short"
-        if isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text:
-            return (
+        not_found = "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError)
+        explanations = [
+            (
+                "trust_remote_code" in text,
+                f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then "
+                "give model.trust_remote_code=true",
+            ),
+            (
+                "ignore_mismatched_sizes" in text,
+                f"the weights of {self.path} have other sizes than its config.json says",
+            ),
+            (
+                isinstance(error, SafetensorError),
+                f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short",
+            ),
+            (
+                isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
                 f"{self.path} is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
-                "local folder with model.path=DIR"
-            )
-        if not self.is_folder and not hub_is_reachable():
-            return (
+                "local folder with model.path=DIR",
+            ),
+            (
+                not self.is_folder and not hub_is_reachable(),
                 f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
                 "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
-                "licence accepted on the hub, and HF_TOKEN"
-            )
-        if "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError):
-            return f"{self.path} has no such model or no safetensors weights ({text[:160]})"
-        if "Unrecognized configuration class" in text:
-            return f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})"
-        return f"{self.path} cannot be loaded: {text[:240]}"
+                "licence accepted on the hub, and HF_TOKEN",
+            ),
+            (not_found, f"{self.path} has no such model or no safetensors weights ({text[:160]})"),
+            (
+                "Unrecognized configuration class" in text,
+                f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})",
+            ),
+        ]
+        return next((line for applies, line in explanations if applies), f"{self.path} cannot be loaded: {text[:240]}")
+
+
+@final
+class ProbedHuggingFaceModel(ProbedModel):
+    """A model inside `attention.installed`, with its tokenizer.
+
+    Every text begins with the beginning-of-sequence token where the tokenizer puts one by itself. Text that spells a
+    special token is that token, as in transformers, unless `reads_special_tokens` is False.
+    """
+
+    def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
+        normalisers = normalisers_of(model)
+        super().__init__(name, model, normalisers, first_token_of(tokenizer), normalisers[0].shape.train_length)
+        self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
+        self.reads_special_tokens = reads_special_tokens
+        if not frequency_tables(model):
+            raise UserError(f"{name} ({type(model).__name__}) has no RoPE; there are no frequencies to probe")
+
+    @property
+    def device(self) -> torch.device:
+        device = self.pretrained.get_input_embeddings().weight.device
+        return torch.device("cpu") if device.type == "meta" else device
+
+    def tables(self) -> list[Tensor]:
+        return [table.detach().double().cpu() for table in frequency_tables(self.pretrained)]
+
+    @property
+    def theta(self) -> float | list[float]:
+        bases = list(dict.fromkeys(table.theta for table in rotary_tables(self.pretrained)))
+        return bases if len(bases) > 1 else bases[0]
+
+    def windows(self) -> list[int | None]:
+        config = self.pretrained.config.get_text_config().to_dict()
+        window, kinds = config.get("sliding_window"), config.get("layer_types")
+        found = [window] * len(self.normalisers)
+        if kinds is not None:
+            found = [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
+        both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
+        return [min(windows, default=None) for windows in both]
+
+    def text_tokens(self, text: str) -> list[int]:
+        plain = not self.reads_special_tokens
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        """Its tokenizer, with the token that joins documents: the one before every text, else the end of a sequence."""
+        reads = self.reads_special_tokens
+        return vocabulary_of(self.tokenizer, self.name, self.first_token, reads_special_tokens=reads)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token]) for token in tokens]
+
+    def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
+        hidden_BTD: Tensor | None = getattr(self.decoded(tokens_BT, pos_BT), "last_hidden_state", None)
+        if hidden_BTD is None:
+            raise UserError(f"{type(self.pretrained).__name__} has no text decoder of a known form inside")
+        return hidden_BTD
+
+    def decoded(self, tokens_BT: Tensor, pos_BT: Tensor) -> Any:
+        """What the decoder returns for tokens at these positions; UserError where it cannot take our mask."""
+        return self.decoder(input_ids=tokens_BT, position_ids=pos_BT.expand_as(tokens_BT), use_cache=False)
+
+    def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        n_vocab = self.pretrained.get_input_embeddings().num_embeddings
+        at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
+        pos_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        decoded = self.decoded(tokens_BT, pos_1T)
+        blocks = []
+        for a in range(0, tokens_BT.shape[1], at_once):
+            logits_NV = at_least_float32(self.head(tokens_BT, decoded, slice(a, a + at_once))).flatten(0, 1)
+            targets_BN = targets_BT[:, a : a + at_once]
+            # classes last: with classes in the middle they are added one by one, too low by 4e-4 nats at 262,144
+            blocks.append(F.cross_entropy(logits_NV, targets_BN.flatten(), reduction="none").view_as(targets_BN))
+        return torch.cat(blocks, 1)
+
+    def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
+        """Logits [B, rows, V] from the decoder's output: the whole model runs, caps and scales included, but for it.
+
+        A long text times a large vocabulary would not fit at once, and the decoder need not run again.
+        """
+        of_rows = type(decoded)(**{**decoded, "last_hidden_state": decoded.last_hidden_state[:, rows]})
+        own = self.decoder.__dict__.get("forward")  # offloading puts its own there
+        self.decoder.__dict__["forward"] = lambda *args, **options: of_rows
+        try:
+            logits_BTV: Tensor = self.pretrained(input_ids=tokens_BT[:, rows], use_cache=False).logits
+        finally:
+            del self.decoder.__dict__["forward"]
+            if own is not None:
+                self.decoder.__dict__["forward"] = own
+        return logits_BTV
+
+    @contextmanager
+    def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
+        own = replace_frequencies(self.pretrained, tables)
+        try:
+            yield
+        finally:
+            replace_rotations(self.pretrained, own)
+
+
+def first_token_of(tokenizer: Any) -> int | None:
+    """The beginning-of-sequence token where the tokenizer puts it before a text by itself, else None."""
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return None
+    ids = tokenizer("a").input_ids
+    return int(tokenizer.bos_token_id) if ids and ids[0] == tokenizer.bos_token_id else None
+
+
+def as_pretrained_model(model: object) -> PreTrainedModel:
+    """The model, if it is one of Hugging Face's; else UserError."""
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(f"this takes a loaded Hugging Face decoder, not a {type(model).__name__}")
+    return model

@@ -85,14 +85,14 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
     activation = config.hidden_activation if kind.endswith("_text") else config.hidden_act
     if activation not in (SWIGLU, GEGLU):
         raise UserError(f"hidden_act is {activation}, and the decoder has {SWIGLU} and {GEGLU}")
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim = head_dim_of(config, 0)
     model = {
         "kind": "architecture",
         "_target_": target(Decoder),
         "d_model": config.hidden_size,
         "n_layers": config.num_hidden_layers,
         "n_heads": config.num_attention_heads,
-        "n_key_heads": config.num_key_value_heads,
+        "n_key_heads": own_config(config, 0).num_key_value_heads,
         "head_dim": head_dim,
         "d_mlp": config.intermediate_size,
         "train_length": config.max_position_embeddings,
@@ -134,9 +134,9 @@ def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
     layer_type = (getattr(config, "layer_types", None) or ["full_attention"] * (layer + 1))[layer]
     if layer_type not in KINDS:
         raise UserError(f"layer_types has {layer_type}, and the decoder has {' and '.join(KINDS)}")
-    name, node = KINDS[layer_type], {}
-    own = config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
-    head_dim = getattr(own, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    name = KINDS[layer_type]
+    node: Node = {}
+    head_dim = head_dim_of(config, layer)
     rope = config.rope_parameters.get(layer_type, config.rope_parameters)
     node["pe"] = encoding_node(rope, head_dim, config.max_position_embeddings)
     if config.model_type == "smollm3" and not config.no_rope_layers[layer]:  # 1 where RoPE is used
@@ -146,8 +146,18 @@ def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
     if config.model_type == "gemma3_text" and config.query_pre_attn_scalar != head_dim:
         node["logit_scale"] = config.query_pre_attn_scalar**-0.5
     if config.model_type == "gemma4_text":
-        node |= {"head_dim": head_dim, "n_key_heads": own.num_key_value_heads, "logit_scale": 1.0}
+        node |= {"head_dim": head_dim, "n_key_heads": own_config(config, layer).num_key_value_heads, "logit_scale": 1.0}
     return name, node
+
+
+def own_config(config: PreTrainedConfig, layer: int) -> Any:
+    """The configuration of a layer, where its sizes may be others than the model's."""
+    return config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
+
+
+def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
+    own = getattr(own_config(config, layer), "head_dim", None)
+    return int(own or config.hidden_size // config.num_attention_heads)
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:

@@ -25,9 +25,8 @@ from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.data.tokens import TokenData
-from roundround.loading.models import decoder_of_config, planned
+from roundround.loading.models import TrainedRun, decoder_of_config, planned, saved_tokenizer
 from roundround.loading.patterns import PARTS, close_unread_parts
-from roundround.loading.rebuilt import TrainedRun, saved_tokenizer
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.model.shards import fill, is_sharded
 from roundround.runs import checkpoints
@@ -50,7 +49,7 @@ OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
 
 
 class Start:
-    """Base of the places to start from; each hook does what a run from its seed alone needs.
+    """The weights that the seed draws, and the base of other places to start from, which override its hooks.
 
     choices: the option of each config group, as the run reports it. facts: what the manifest keeps about the start.
     message: a line about it for the person at the terminal. task: what the run learns, where that had to be built to
@@ -83,11 +82,6 @@ class Start:
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         """Give a freshly initialised decoder its weights, those of its `past` where it has one."""
-
-
-@final
-class FromSeed(Start):
-    """The weights that the seed draws."""
 
 
 @final
@@ -221,7 +215,7 @@ def fresh_or_from_checkpoint(
 ) -> tuple[DictConfig, Start]:
     """`starting_point` of a new run."""
     if cfg.init is None:
-        return cfg, FromSeed(choices)
+        return cfg, Start(choices)
     if str(cfg.init).startswith(RUN):
         return from_run(cfg, invocation, choices)
     from roundround.loading.llama import read_checkpoint  # transformers takes seconds to import
@@ -266,7 +260,7 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
         cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
     init = cfg.get("init")
-    began: Start = FromSeed({})
+    began = Start({})
     if str(init).startswith(RUN) and checkpoints.newest(directory / "checkpoints") is None:
         began = FromRun(Path(str(init).removeprefix(RUN)), trust=cfg.trust, choices={})
         refuse_changed(manifest, directory, began.facts["init"]["sha256"], str(init))

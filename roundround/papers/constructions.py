@@ -69,7 +69,7 @@ def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
 
 def aligned_by_formula(distances_N: ArrayLike, frequencies_P: ArrayLike) -> np.ndarray:
     """The same written out, mean_k cos(n g_k): [N]."""
-    mean_N: np.ndarray = np.cos(np.outer(distances_N, frequencies_P)).mean(1)
+    mean_N: np.ndarray = np.cos(np.outer(np.asarray(distances_N), np.asarray(frequencies_P))).mean(1)
     return mean_N
 
 

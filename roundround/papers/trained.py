@@ -94,9 +94,11 @@ def stories260k() -> Trained:
 
     checkpoint = read_checkpoint("stories260k")
     nodes = checkpoint.nodes
+    assert nodes.pe is not None, "it is a Llama"
+    theta = nodes.pe["theta"]
 
     def encoding(shape: AttentionShape) -> RoPE:
-        return RoPE(shape, theta=nodes.pe["theta"])
+        return RoPE(shape, theta=theta)
 
     sizes = {name: value for name, value in nodes.model.items() if name not in ("_target_", "kind")}
     decoder = Decoder(**sizes, n_vocab=nodes.n_vocab, kinds=[LayerKind(make_encoding=encoding, make_softmax=Softmax)])

@@ -228,10 +228,9 @@ def find(run: Path, name: str) -> Path:
     Raises UserError where there is none of that name inside the run, or where somebody else made a link of that name:
     this program's lead to a step beside them.
     """
-    checkpoints = run / "checkpoints"
-    folder: Path | None = checkpoints / name
+    checkpoints, link = run / "checkpoints", run / "checkpoints" / name
+    folder: Path | None = link
     if name in LINKS:
-        link = checkpoints / name
         if link.is_symlink() and not os.readlink(link).startswith(STEP):
             target = os.readlink(link)
             raise UserError(f"{link} leads to {target}, which is no checkpoint of this run; delete that link")

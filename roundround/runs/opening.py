@@ -19,17 +19,23 @@ from omegaconf import DictConfig
 from roundround import __version__
 from roundround.config.recorded import as_dict
 from roundround.distributed.launcher import job, rank
-from roundround.runs import variants
-from roundround.runs.directories import read_manifest
-from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
+from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, read_manifest, recover
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.several import build_logger
-from roundround.runs.peak_memory import PeakMemory, larger
-from roundround.runs.provenance import config_hash, git_state, versions
+from roundround.runs.provenance import (
+    VARIANTS,
+    config_hash,
+    git_state,
+    keep_sources,
+    refuse_changed,
+    remove_sources,
+    versions,
+)
 from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
 from roundround.support.files import is_full, parse_json, write_atomically, write_json
+from roundround.support.memory import PeakMemory, larger
 
 OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
 
@@ -123,7 +129,7 @@ def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:
     """The manifest of a run that is gone on with, and its text as it was. UserError where its classes have changed."""
     manifest = read_manifest(directory)
     earlier = (directory / MANIFEST).read_text(encoding="utf-8")
-    for line in variants.refuse_changed(directory, manifest):
+    for line in refuse_changed(directory, manifest):
         if tell:
             print_status(line)
     return manifest | {"resumed": now(), "ended": None, "status": "running"}, earlier
@@ -144,7 +150,7 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
     try:
         with refusal_as_user_error(run.directory):
             if before is not None:
-                run.manifest["variants"] = variants.keep(run.manifest["config"], run.directory)
+                run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
             else:
                 recover(run.directory)
             if "resume" not in run.manifest["config"]:  # a verb that cannot go on starts over in its own directory
@@ -233,8 +239,8 @@ def withdraw(run: Run, before: set[str]) -> None:
         run.logger.finish({**run.manifest, "status": "refused"}, 2)
     if "wandb" not in before:
         shutil.rmtree(run.directory / "wandb", ignore_errors=True)
-    if variants.FOLDER not in before:
-        variants.remove(run.manifest, run.directory)
+    if VARIANTS not in before:
+        remove_sources(run.manifest, run.directory)
     for name in ("tokenizer.json", "code.patch", MANIFEST, LOCK):
         if name not in before:
             (run.directory / name).unlink(missing_ok=True)

@@ -3,6 +3,16 @@
 run.json        the manifest, written at the start and rewritten at the end, always atomically
 metrics.jsonl   one line per logging step, flushed: the truth even where no logger is on
 results.json    the numbers the run is for: a flat list of records
+
+The fields that tell the records of one run from those of another are the same in `results.json` of every verb:
+
+verb    what measured.          run     the directory of the run whose model it is; null for a pretrained one.
+model, pe, softmax, data, seed  what the model is, and the text; `texts` of a probe, `checkpoint` of a run.
+pe.*, softmax.*                 the numbers of the encoding and of the normaliser, such as pe.p.
+source  "changed" where a class from outside is no longer what the run kept (see provenance.py).
+and every other value that the command line of the training run, or of this one, gave, such as optim.lr.
+
+Tested by tests/runs/test_run.py and tests/runs/test_identity.py.
 """
 
 from __future__ import annotations
@@ -14,13 +24,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roundround.config.recorded import flat, overridden
+from roundround.config.verbs import WHERE, is_below, keys_of, verb_named
 from roundround.distributed.peers import Peers
-from roundround.runs.identity import identity, of_normaliser
-from roundround.runs.leftovers import MANIFEST, METRICS, RESULTS
+from roundround.runs.directories import MANIFEST, METRICS, RESULTS, read_manifest
 from roundround.runs.loggers.base import Logger
+from roundround.runs.provenance import REBUILT, changes, taken_over
 from roundround.support.console import print_status
 from roundround.support.errors import one_line
 from roundround.support.files import write_atomically, write_json, write_records
+
+REPLACED = ("pe", "softmax", "data")  # nodes that a verb may put in the place of the training run's
+NAMES = ("model", "pe", "softmax", "data")
+OF_THE_MODEL = ("pe.", "softmax.", "data.path", "data.name")
+NOT_OF_THE_RESULT = {*keys_of(WHERE), "device", "hydra"}  # how it was computed stands in a record where it was typed
 
 
 class Run:
@@ -113,3 +130,107 @@ class Invocation:
     def given(self) -> dict[str, str]:
         """What the command line chose of the groups."""
         return {group: choice for group, choice in self.choices.items() if choice is not None}
+
+
+# -- what tells its records from those of other runs
+
+
+def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the records of the run in `directory`. Lists become text, because a table groups by fields."""
+    trains = verb_named(manifest["verb"]).trains
+    source = manifest.get("run") or (str(directory) if trains else None)
+    fields = {"verb": manifest["verb"], "run": source}
+    if trains and manifest.get("run"):
+        return fields | of_models(manifest, Path(manifest["run"]))
+    if trains:
+        return fields | of_manifest(manifest)
+    if source is None:
+        return fields | (of_pretrained(manifest) if "model" in manifest["config"] else {})
+    return fields | of_trained(manifest, Path(source))
+
+
+def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a run that describes its model itself."""
+    config, choices = manifest["config"], manifest.get("choices", {})
+    names = {name: choices[name] for name in NAMES if choices.get(name) is not None}
+    seed = {} if "seeds" in config else {"seed": manifest.get("seed")}  # several: each record has its own
+    return names | seed | numbers(config) | typed(manifest)
+
+
+def of_models(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of a look by max retrieval at the models that the run in `source` trained."""
+    trained, own = read_manifest(source), manifest["overrides"]
+    kept = taken_over(manifest["config"], trained["config"], own)
+    return of_manifest({**manifest, "overrides": [*trained["overrides"], *own]}) | source_is(source, trained, kept)
+
+
+def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Whether the code of the classes of `kept`, nodes that are the run's in `source`, is what that run kept."""
+    return {"source": "changed"} if any(change.code for change in changes(source, trained, kept)) else {}
+
+
+def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
+    """The fields of a look at the model of the training run in `source`, some of whose nodes may be replaced."""
+    trained = read_manifest(source)
+    own = manifest["config"]
+    replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
+    choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
+    fields = of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
+    kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
+    return (
+        fields
+        | {"checkpoint": own.get("checkpoint")}
+        | of_texts(own)
+        | source_is(source, trained, kept)
+        | typed(manifest)
+    )
+
+
+def of_pretrained(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a look at a pretrained model."""
+    config, choices = manifest["config"], manifest.get("choices", {})
+    name = manifest["facts"].get("model", choices.get("model"))
+    own = {"pe": "its own", "softmax": "its own", **choices, "model": name}
+    fields = of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
+    if "texts" in config and config.get("data") is None:
+        fields["texts"] = "shakespeare"
+    return fields | of_texts(config)
+
+
+def of_texts(config: dict[str, Any]) -> dict[str, Any]:
+    """Texts of the package, which a probe may look at in place of the data."""
+    return {"data": None, "texts": config["texts"]} if config.get("texts") is not None else {}
+
+
+def numbers(config: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the encoding and of the normaliser, and where the text is from."""
+    values = flat({name: config[name] for name in REPLACED if isinstance(config.get(name), dict)})
+    return {
+        key: cell(value)
+        for key, value in values.items()
+        if key.startswith(OF_THE_MODEL) and not key.endswith("._target_")
+    }
+
+
+def typed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The values, and the options of groups, that the command line of a run gave."""
+    keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
+    keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
+    choices = {key: value for key, value in manifest.get("choices", {}).items() if key in keys and key not in NAMES}
+    return choices | {key: cell(values[key]) for key in sorted(keys & values.keys()) if key not in NAMES}
+
+
+def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the normaliser that a record of max retrieval names, those that it has fitted included."""
+    node = manifest["config"].get("normalisers", {}).get(record.get("softmax"))
+    if node is None:
+        return {}
+    fitted = manifest.get("fit", {}) if record["softmax"] == "fitted" else {}
+    return numbers({"softmax": {key: fitted.get(key, value) for key, value in node.items()}})
+
+
+def cell(value: Any) -> Any:
+    """A value as a table can group by it: nan, which is not equal to itself, is as good as none."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return ",".join(map(str, value)) if isinstance(value, list) else value

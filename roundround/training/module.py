@@ -96,7 +96,7 @@ def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if is_sharded(norm):  # each process holds the squares of its share
-        norm = norm.full_tensor()  # type: ignore[operator]
+        norm = norm.full_tensor()  # type: ignore[attr-defined]
     if limit is None:
         return norm
     if by_value:

@@ -1,9 +1,13 @@
-"""Lightning's Trainer: the arguments that a run honours, how it is made from them, what it prints."""
+"""Lightning's Trainer: the arguments that a run honours, how it is made, its processes, what it prints."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import subprocess
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,17 +15,26 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from roundround.attention.precision import has_bfloat16
 from roundround.config.build import plain, target_class
 from roundround.config.verbs.train import TrainConfig
-from roundround.distributed.launcher import launched_from_outside
+from roundround.distributed.launcher import (
+    STARTED_BY,
+    address,
+    in_shell_of_salloc,
+    launch,
+    launched_from_outside,
+    without_srun,
+)
+from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_LOOKS, SECONDS_TO_LEAVE, Peers
 from roundround.runs.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.training.processes import check_processes, who_starts_processes
 from roundround.training.sharding import FullyShardedStrategy
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
@@ -114,13 +127,6 @@ def shards(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("strategy") == SHARDS)
 
 
-def default_precision(gpu: bool) -> str:
-    """What `trainer.precision=null` means: half precision where the device computes in it, weights in float32."""
-    if not gpu:
-        return "32-true"
-    return "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed"
-
-
 def devices_that_divide(settings: Mapping[str, Any], batch_size: int) -> tuple[int | str | list[int], str | None]:
     """What `devices` becomes, and a line about it: of `auto`, as many GPUs as the batch can be divided among."""
     devices = settings.get("devices", "auto")
@@ -140,7 +146,11 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
-    settings["precision"] = settings["precision"] or precision_before(run) or default_precision(gpu)
+    settings["precision"] = (  # null: half precision where the device computes in it, weights in float32
+        settings["precision"]
+        or precision_before(run)
+        or ("32-true" if not gpu else "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed")
+    )
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings['precision']} needs a GPU; use trainer.precision=bf16-mixed")
     launched, processes = launched_from_outside(), who_starts_processes()
@@ -173,6 +183,85 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
 def precision_before(run: Run) -> str | None:
     """The precision in which a resumed run was trained, perhaps on another kind of device."""
     return run.manifest["processes"][-1]["precision"] if run.manifest.get("processes") else None
+
+
+# -- its processes: who starts them, what Lightning is told about them, what it does when one dies
+
+
+def who_starts_processes() -> dict[str, Any]:
+    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one.
+
+    The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which leaves
+    the number of tasks on a machine unsaid, and puts Slurm jobs back into the queue by itself.
+    """
+    launched = launched_from_outside()
+    if launched is not None:
+        host, port = address()
+        os.environ |= {"RANK": str(launched.rank), "WORLD_SIZE": str(launched.n_processes)}
+        os.environ |= {"LOCAL_RANK": str(launched.local_rank), "GROUP_RANK": str(launched.machine)}
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        n_nodes = max(1, launched.n_processes // launched.n_on_machine)
+        return {"plugins": [TorchElasticEnvironment()], "num_nodes": n_nodes}
+    launched = launch()
+    if launched is not None and without_srun(launched) and launched.n_processes > 1:
+        raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
+    if in_shell_of_salloc() and (launched is None or launched.launcher == "Lightning"):
+        return {"plugins": [LightningEnvironment()]}  # it would ask for the rank of a task
+    return {}
+
+
+def check_processes(global_rank: int, n_devices: int) -> None:
+    """Raises UserError where the Trainer counts other processes than were started: ranks would wait or repeat."""
+    launched = launch()
+    if launched is None:
+        if global_rank != 0 or "LOCAL_RANK" in os.environ:
+            raise UserError(
+                "LOCAL_RANK or NODE_RANK is set and no launcher set the rest; unset it, or start with torchrun"
+            )
+    elif (launched.rank, launched.n_processes) != (global_rank, n_devices):
+        raise UserError(
+            f"{launched.launcher} started {launched.n_processes} processes and trainer.devices x trainer.num_nodes is "
+            f"{n_devices}; give trainer.devices={launched.n_on_machine}, or start as many processes as devices"
+        )
+
+
+@contextmanager
+def processes_of_lightning(peers: Peers) -> Iterator[None]:
+    """Inside, processes that Lightning starts join this one, which is the first, and are watched with patience.
+
+    Lightning's own watch kills all with SIGKILL once one has failed. Here that waits, so that the others can say and
+    record who is missing, which takes seconds: the kill is for those that hang.
+    """
+    theirs = subprocess_script._launch_process_observer
+
+    def watch(children: list[subprocess.Popen[bytes]]) -> None:
+        threading.Thread(target=end_with, args=(children, peers), name="children", daemon=True).start()
+        peers.join()
+
+    subprocess_script._launch_process_observer = watch
+    is_first = STARTED_BY not in os.environ
+    os.environ.setdefault(STARTED_BY, str(os.getpid()))
+    try:
+        yield
+    finally:
+        subprocess_script._launch_process_observer = theirs
+        if is_first:
+            del os.environ[STARTED_BY]
+
+
+def end_with(children: list[subprocess.Popen[bytes]], peers: Peers) -> None:
+    """Wait until all children have ended; where one has failed, give all of them time to leave, then end them."""
+    while None in (codes := [child.poll() for child in children]) and not any(codes):
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    if not any(codes):
+        return
+    gone = next(rank for rank, code in enumerate(codes, 1) if code)
+    peers.gone.add(gone)
+    has_left = peers.left.wait(SECONDS_TO_LEAVE)
+    for child in children:
+        child.kill()
+    if not has_left:  # one that has may be at the next job of a sweep
+        peers.give_up_on(gone, KILLED)
 
 
 # -- what it prints

@@ -15,7 +15,7 @@ from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.dispersion import Dispersion, watched
@@ -84,8 +84,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
                 print_table(answers.table_of_parts(by_name, lengths, title=title), on_output=on_output)
             print_status(scope(config, in_training, decoder, n_shared, in_parts=bool(by_name)))
             if dispersions:
-                place = run.directory
-                dispersion_tables.leave(dispersions, place, title=title, on_output=on_output, contexts=contexts)
+                dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output, contexts=contexts)
 
 
 def check_examples_fit(

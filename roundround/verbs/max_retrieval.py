@@ -23,8 +23,8 @@ from roundround.papers.max_retrieval.sets import TrainingSets, bytes_of_training
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.opening import opened_run
+from roundround.runs.provenance import taken_over, tell_changes
 from roundround.runs.run import Invocation, Run
-from roundround.runs.variants import taken_over, tell_changes
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status

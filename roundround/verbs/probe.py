@@ -14,9 +14,9 @@ from roundround.config.checked import checked
 from roundround.config.recorded import give_theta
 from roundround.config.verbs.probe import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.reading import Windowed
-from roundround.loading.rebuilt import TrainedRun
-from roundround.loading.subject import (
+from roundround.loading.models import TrainedRun
+from roundround.loading.reading import (
+    Windowed,
     probed_model_of,
     prompt_for,
     scored_of,
@@ -134,7 +134,7 @@ def ablate(
     before, common = measure(), {} if windowed is None else windowed.reading()
     if not bands:
         draw_curve(run, probed, before, measure, common)
-        tell_scope(run, before, windowed)
+        print_scope(run, before, windowed)
         return
     name = ",".join(map(str, bands))
     with probed.with_frequencies(cut):
@@ -149,7 +149,7 @@ def ablate(
     if not run.writes:
         return
     ablation_report.show_ablation(before, after, probed.name, name)
-    tell_scope(run, before, windowed)
+    print_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
@@ -170,7 +170,7 @@ def draw_curve(
         ablation_report.show_curve(before, steps, losses)
 
 
-def tell_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
+def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
     """What the perplexities were taken over."""
     if not run.writes:
         return

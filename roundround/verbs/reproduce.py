@@ -17,6 +17,7 @@ from roundround.config.options import load_option
 from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
+from roundround.distributed.child import VerbFailed, start
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names
 from roundround.papers.figures import logits, max_retrieval, norms, single_heads, statements, synthetic, table2
@@ -32,7 +33,6 @@ from roundround.papers.figures.figure import (
     write_entries,
 )
 from roundround.report import reproduction as report
-from roundround.runs.child import VerbFailed, start
 from roundround.runs.directories import all_runs, runs_of
 from roundround.runs.opening import now, opened_run
 from roundround.runs.run import Invocation
@@ -49,7 +49,7 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
     """List the figures, or make some; write the page where it is asked for. Refuted where one differs."""
     config = checked(ReproduceConfig, cfg)
     if config.write_docs:
-        report.docs_folder()  # said before hours
+        report.docs_folder()  # refused before hours of work
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
     if config.write_docs:

@@ -35,11 +35,11 @@ from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, prepare
+from roundround.distributed.child import VerbFailed, start
 from roundround.report import rerun as report
-from roundround.runs.child import VerbFailed, start
 from roundround.runs.opening import opened_run
+from roundround.runs.provenance import tell_changes
 from roundround.runs.run import Invocation, Run
-from roundround.runs.variants import tell_changes
 from roundround.support.console import print_status
 from roundround.support.errors import Refuted, UserError
 

@@ -32,10 +32,9 @@ from roundround.training.meter import Meter, Timed, peak_flops, training_flops
 from roundround.training.module import LanguageModel
 from roundround.training.optim import OptimizerFactory
 from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
-from roundround.training.processes import processes_of_lightning
 from roundround.training.schedules import Schedule
 from roundround.training.sharding import decoder_of
-from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, shards
+from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
 
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:

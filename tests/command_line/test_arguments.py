@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from roundround.command_line.arguments import expand_aliases, quote_odd, read_command_line
 from roundround.command_line.completion import complete_override
 from roundround.command_line.flags import split_flags
-from roundround.command_line.sweeps import bracket_lists
+from roundround.command_line.sweeps import read_commas
 from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
@@ -94,19 +95,51 @@ def test_what_nobody_can_read_is_one_error(override: str) -> None:
 
 
 def test_commas_make_a_list_where_the_yaml_has_one() -> None:
-    assert bracket_lists(["length=128,256"], "eval", None) == ["length=[128,256]"]
-    assert bracket_lists(["optim.betas=0.8,0.9", "seed=1"], "train", None) == ["optim.betas=[0.8,0.9]", "seed=1"]
-    assert bracket_lists(["length=128,256", "length=512"], "eval", None) == ["length=[128,256]", "length=512"]
+    assert read_commas(["length=128,256"], "eval", None) == ["length=[128,256]"]
+    assert read_commas(["optim.betas=0.8,0.9", "seed=1"], "train", None) == ["optim.betas=[0.8,0.9]", "seed=1"]
+    assert read_commas(["length=128,256", "length=512"], "eval", None) == ["length=[128,256]", "length=512"]
 
 
 def test_commas_make_a_sweep_everywhere_else() -> None:
-    overrides = ["pe=rope,nope", "seed=1,2", "length=[1,2]"]
-    assert bracket_lists(overrides, "train", None) == overrides
+    overrides = ["pe=rope,nope", "seed=1,2", "optim.betas=[0.8,0.9]"]
+    assert read_commas(overrides, "train", None) == overrides
 
 
 def test_a_list_is_found_inside_a_group_chosen_beside_it() -> None:
     overrides = ["data=text", "data.path=a.txt,b.txt", "pe=rope,nope"]
-    assert bracket_lists(overrides, "train", None) == ["data=text", "data.path=[a.txt,b.txt]", "pe=rope,nope"]
+    assert read_commas(overrides, "train", None) == ["data=text", "data.path=[a.txt,b.txt]", "pe=rope,nope"]
+
+
+def test_what_is_given_of_a_swept_group_belongs_to_its_jobs() -> None:
+    overrides = ["data=copy,sort", "data.validation_examples=32", "data.train_lengths=2,6", "seed=1,2", "batch_size=4"]
+    assert read_commas(overrides, "train", None, jobs=True) == [
+        "data=copy,sort",
+        "data.validation_examples=choice(32)",
+        "data.train_lengths=choice([2,6])",
+        "seed=1,2",
+        "batch_size=4",
+    ]
+    assert read_commas(overrides, "train", None)[1] == "data.validation_examples=32"
+
+
+def test_a_sweep_over_tasks_takes_what_all_of_them_have(roundround: Callable[..., Done]) -> None:
+    small = ["model.n_layers=1", "model.d_model=8", "model.n_heads=2", "model.n_key_heads=2", "trainer.max_steps=1"]
+    done = roundround("train", "-m", "data=copy,sort", "data.validation_examples=32", "logger=none", *small)
+    assert done.code == 0, done.err
+    manifests = [json.loads(path.read_text()) for path in Path("outputs").glob("train/*/*-sweep/*/run.json")]
+    assert [manifest["config"]["data"]["validation_examples"] for manifest in manifests] == [32, 32]
+    assert all("data.validation_examples=32" in manifest["overrides"] for manifest in manifests)
+
+
+def test_a_wrong_key_beside_a_list_is_named(roundround: Callable[..., Done]) -> None:
+    done = roundround("eval", "run=x", "length=8,16", "data=copy", "data.typo=1")
+    assert_refused(done, "no config key 'data.typo'")
+
+
+@pytest.mark.parametrize("flags", [["--cfg", "all"], ["--cfg", "job", "--resolve"], ["--info", "config"], ["--help"]])
+def test_reading_a_config_writes_nothing(roundround: Callable[..., Done], here: Path, flags: list[str]) -> None:
+    assert roundround("train", *flags).code == 0
+    assert list(here.iterdir()) == []
 
 
 @pytest.fixture
@@ -137,7 +170,7 @@ def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.M
         "roundround.command_line.sweeps.compose", Mock(side_effect=AssertionError("schema config source must be last"))
     )
     with pytest.raises(AssertionError):
-        bracket_lists(["length=128,256"], "eval", None)
+        read_commas(["length=128,256"], "eval", None)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +258,11 @@ def test_a_conf_folder_that_is_not_there_is_refused_by_list_too(roundround: Call
         assert_refused(roundround(*words, "--config-dir", "nowhere"), "nowhere: there is no such folder")
 
 
-def test_a_pipe_among_the_yamls_is_named_and_never_waited_for(mine: Path, roundround: Callable[..., Done]) -> None:
+def test_a_list_names_a_pipe_among_the_yamls_and_never_waits_for_it(
+    mine: Path, roundround: Callable[..., Done]
+) -> None:
     os.mkfifo(mine / "pe" / "pipe.yaml")
-    for words in (["list", "pe"], ["train", "pe=rope"]):
-        assert_refused(roundround(*words, "--config-dir", "mine"), "pipe.yaml: it is not a regular file")
+    assert_refused(roundround("list", "pe", "--config-dir", "mine"), "pipe.yaml: it is not a regular file")
 
 
 def test_a_tilde_in_a_flag_is_the_home_folder(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from conftest import Done, assert_refused
 from roundround.command_line import launch
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.places import of_the_place
+from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
 
@@ -52,11 +53,6 @@ def test_a_wrong_start_is_one_line(train: Callable[..., Done], args: list[str], 
     assert list(Path("outputs").glob("*/*/*")) == []
 
 
-LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
 @pytest.mark.parametrize(
     ("files", "part"),
     [
@@ -64,10 +60,9 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ({"pe/x.yaml": "a: \x00\n"}, "x.yaml"),
         ({"pe/x.yaml": "defaults: [x]\n"}, "names itself in its defaults"),
         ({"pe/x.yaml": "a: " + "[" * 500 + "]" * 500}, "pe/x.yaml: nested too deeply"),
-        ({"pe/x.yaml": LAUGHS}, "its aliases stand for more than 1,000,000 values"),
-        ({"pe/x.yaml": "a: &a [*a]\n"}, "values"),
+        ({"pe/x.yaml": "a: &a [*a]\n"}, "nested too deeply"),
     ],
-    ids=["a number", "a zero byte", "itself", "deep", "multiplied", "inside itself"],
+    ids=["a number", "a zero byte", "itself", "deep", "inside itself"],
 )
 def test_a_yaml_that_cannot_be_composed_is_one_line(
     train: Callable[..., Done], files: dict[str, str], part: str
@@ -117,7 +112,7 @@ def test_what_hydra_tells_about_a_sweep_is_escaped(train: Callable[..., Done]) -
 
 def test_a_sweep_of_billions_is_refused() -> None:
     with pytest.raises(UserError, match="100,000,000 runs"):
-        read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], "train")
+        read_command_line(["-m", "seed=range(0,10000)", "batch_size=range(0,10000)"], verb_named("train"))
 
 
 def test_a_path_that_cannot_be_is_the_users_to_mend() -> None:

@@ -73,8 +73,6 @@ size: 1
 hydra:
   job:
     name: count
-  run:
-    dir: ${run_directory:${outputs},count,null}
 """
 
 

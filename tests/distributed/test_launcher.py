@@ -22,7 +22,6 @@ from helpers_manifest import a_manifest
 from roundround.config.verbs import VERBS
 from roundround.distributed import launcher
 from roundround.distributed.peers import Peers
-from roundround.runs import variants
 from roundround.runs.directories import remove_scratch, run_directory, sweep_directory
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
@@ -212,7 +211,7 @@ def test_half_of_the_variables_of_torchrun_is_refused(monkeypatch: pytest.Monkey
 def test_processes_that_the_trainer_does_not_count_are_refused(
     environment: dict[str, str], trainer: tuple[int, int], message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roundround.training.processes import check_processes
+    from roundround.training.trainer import check_processes
 
     set_all(monkeypatch, environment)
     with pytest.raises(UserError, match=message) if message else nullcontext():
@@ -314,7 +313,7 @@ def test_the_first_rank_alone_tells_of_changes_and_asks_git(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("roundround.runs.opening.git_state", lambda: (asked.append(rank), None))
-    monkeypatch.setattr(variants, "refuse_changed", lambda *args: ["my.Class has a new comment"])
+    monkeypatch.setattr("roundround.runs.opening.refuse_changed", lambda *args: ["my.Class has a new comment"])
     set_all(monkeypatch, {**TORCHRUN, "RANK": rank})
     for name in ("new", "old"):
         (tmp_path / name).mkdir()

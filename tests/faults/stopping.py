@@ -16,7 +16,7 @@ from typing import Any
 from forkserver import Ended, Forkserver
 from originals import SMALL
 
-from roundround.runs.leftovers import SECONDS_TO_BEGIN
+from roundround.runs.directories import SECONDS_TO_BEGIN
 
 AssertNoFaults = Callable[[str, Mapping[str, Sequence[str]]], None]  # a kind of fault; what is wrong, by case
 RUNS = "outputs/*/*/*"  # run directories, from the folder that a command works in

@@ -14,8 +14,8 @@ from helpers_hf import some_tokens, tiny
 from mutations import MUTATIONS, mutate
 from torch import Tensor
 
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers import CLAIMS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conftest import Done
 
-from roundround.runs.identity import identity, of_normaliser
+from roundround.runs.run import identity, of_normaliser
 
 
 def common(done: Done, *names: str) -> dict[str, object]:

@@ -15,8 +15,8 @@ from helpers_manifest import a_manifest
 
 import roundround as rr
 from roundround.config.options import load_option
-from roundround.loading.rebuilt import TrainedRun
-from roundround.runs.variants import changes, keep, remove, sources_of
+from roundround.loading.models import TrainedRun
+from roundround.runs.provenance import changes, keep_sources, remove_sources, sources_of
 
 SLOW = """import math
 import torch
@@ -72,7 +72,7 @@ def run(mine: Path, here: Path) -> tuple[Path, dict[str, object]]:
     """A run directory that has kept its variant, and its manifest."""
     directory = here / "run"
     directory.mkdir()
-    return directory, {"config": CONFIG, "variants": keep(CONFIG, directory)}
+    return directory, {"config": CONFIG, "variants": keep_sources(CONFIG, directory)}
 
 
 def test_the_sources_of_a_class_are_its_module_and_what_that_imports_beside_it(mine: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_run_keeps_the_sources_and_their_hashes_and_gives_them_back(run: tuple
     assert manifest["variants"].keys() == {"mine_rope.slow.Slow"}
     assert (directory / "variants/mine_rope/slow.py").read_text() == SLOW
     (directory / "variants" / "notes.txt").write_text("the user's")
-    remove(manifest, directory)
+    remove_sources(manifest, directory)
     assert [path.name for path in directory.rglob("*") if path.is_file()] == ["notes.txt"]
 
 

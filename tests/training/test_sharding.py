@@ -15,6 +15,7 @@ from ranks import on_ranks
 from rounding import rounding
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from roundround.loading.models import build_decoder
@@ -22,7 +23,7 @@ from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.checkpoints import split_optimizer
 from roundround.runs.sharded_checkpoints import ShardedSaver, load_shards_into, load_shards_of_optimizer
-from roundround.training.module import clip, whole
+from roundround.training.module import clip
 from roundround.training.optim import Adam, AdamW
 from roundround.training.sharding import sharded_decoder
 
@@ -70,6 +71,11 @@ def step_of(decoder: nn.Module, tokens_BT: Tensor) -> Tensor:
     loss: Tensor = decoder(tokens_BT[:, :-1], targets_BT=tokens_BT[:, 1:], step=0).mean()
     loss.backward()
     return loss.detach()
+
+
+def whole(x: Tensor) -> Tensor:
+    """All of what the processes hold parts of."""
+    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def gradients(decoder: Decoder) -> dict[str, Tensor]:

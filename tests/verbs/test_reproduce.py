@@ -21,13 +21,13 @@ from roundround.command_line.sugar import expand_sugar
 from roundround.config.composition import compose
 from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig
+from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
 from roundround.papers.claim import at_least
 from roundround.papers.figures.figure import Outcome, Subject, newest_entries, read_entries
 from roundround.papers.figures.probed import FOLDER, heat_map
 from roundround.report import reproduction as report
-from roundround.runs.child import start
 from roundround.runs.run import Invocation
 from roundround.support.errors import AlreadySaid, Interrupted, UserError
 from roundround.verbs import reproduce

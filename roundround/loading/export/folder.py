@@ -31,12 +31,11 @@ from roundround.loading.export.card import Card, Question, card_of, model_card
 from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.loading.export.sources import source_files
 from roundround.loading.llama import stock_config, stock_weights, weights_by_llama_name
-from roundround.loading.models import OF_THE_BUILDER
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import OF_THE_BUILDER, TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
-from roundround.runs.leftovers import EXPORTED
+from roundround.runs.directories import EXPORTED
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically

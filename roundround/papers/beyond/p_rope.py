@@ -29,13 +29,6 @@ DISTANCES = torch.cat([torch.arange(64), torch.logspace(1.81, 6, 2000, dtype=tor
 SHOWN = torch.arange(0, 20_000, 40)
 
 
-def by_formula(p: float, distances_N: Tensor) -> np.ndarray:
-    """mean over all pairs of cos(r g_k), g_k = 0 for those that p-RoPE leaves alone."""
-    g_P = ladder_by_formula()
-    g_P[int(p * PAIRS) :] = 0.0
-    return aligned_by_formula(distances_N, g_P)
-
-
 @final
 class PRopeGuarantee(Claim):
     """What do p-RoPE's unrotated pairs guarantee? Their share of a logit is the same at every distance, so an order
@@ -58,23 +51,28 @@ class PRopeGuarantee(Claim):
             share_N = logits(q * still, k * still, DISTANCES, p_rope_frequencies(p))
             change, what = float(share_N.max() - share_N.min()), "change of the unrotated pairs' share"
             comparisons += [near(f"{what} up to 1,000,000 tokens, p = {p:g}", change, 0, 1e-9), *self.of_the_rest(p)]
-            curves.append(Curve(f"p = {p:g}", SHOWN, by_program(p, SHOWN)))
-        rope_N = by_program(1.0, DISTANCES)
+            curves.append(Curve(f"p = {p:g}", SHOWN, aligned(SHOWN, p_rope_frequencies(p))))
+        rope_N = aligned(DISTANCES, p_rope_frequencies(1.0))
+        row_1N = torch.zeros(1, 1_000_000, dtype=torch.float64)  # Lemma 2.1 holds for p-RoPE too
+        row_1N[0, 0] = 8.0
         slowest_N = aligned(DISTANCES, frequencies()[int(0.75 * PAIRS) :])  # what the guarantee is worth
         comparisons += [
             at_most("least logit of an aligned key under RoPE, over that at distance 0", float(rope_N.min()), 0.0),
             at_most("least share of the slowest quarter under RoPE, over that at 0", float(slowest_N.min()), 0.0),
             *self.order_is_kept(),
-            self.weight_is_not_kept(),
-        ]
-        curves.append(Curve("RoPE", SHOWN, by_program(1.0, SHOWN)))
+            at_most("weight of a key that leads by 8 nats at every distance, among 1,000,000",
+                    float(weights(row_1N)[0, 0]), math.exp(8) / 1e6),
+        ]  # fmt: skip
+        curves.append(Curve("RoPE", SHOWN, aligned(SHOWN, p_rope_frequencies(1.0))))
         return Finding(
             comparisons, Picture("distance in tokens", "logit of an aligned key over that at 0", curves), REMARK
         )
 
     def of_the_rest(self, p: float) -> list[Comparison]:
         """An aligned key of equal pairs: how far the rotated ones pull its logit down, against the bound."""
-        ours_N, formula_N = by_program(p, DISTANCES), by_formula(p, DISTANCES)
+        g_P = ladder_by_formula()
+        g_P[int(p * PAIRS) :] = 0.0
+        ours_N, formula_N = aligned(DISTANCES, p_rope_frequencies(p)), aligned_by_formula(DISTANCES, g_P)
         rotated = int(p * PAIRS) / PAIRS
         least = float(ours_N.min())
         return [
@@ -105,26 +103,11 @@ class PRopeGuarantee(Claim):
             at_least("the same, least of 40", min(shares), 0.05),
         ]
 
-    def weight_is_not_kept(self) -> Comparison:
-        """Lemma 2.1 holds for p-RoPE too."""
-        row_N = torch.zeros(1, 1_000_000, dtype=torch.float64)
-        row_N[0, 0] = 8.0
-        return at_most(
-            "weight of a key that leads by 8 nats at every distance, among 1,000,000",
-            float(weights(row_N)[0, 0]),
-            math.exp(8) / 1e6,
-        )
-
 
 REMARK = (
     "The bound is safe and loose: aligned keys of equal pairs and random keys alike lose a quarter to two fifths of "
     "it within a million tokens. The guarantee is of the logit alone: by Lemma 2.1 the weight still falls as 1/n."
 )
-
-
-def by_program(p: float, distances_N: Tensor) -> Tensor:
-    """Logit of a key like the query, all pairs of equal norm, over that at distance 0."""
-    return aligned(distances_N, p_rope_frequencies(p))
 
 
 def both_bounds(q_C: Tensor, k_C: Tensor, other_C: Tensor, kept: int) -> float:
@@ -139,6 +122,8 @@ FASTEST = 0.25  # of the pairs: left out, and eased in over WIDTH, where the slo
 FINE = 64 * HEAD_DIM  # a ladder so dense that, without its fastest quarter, it is an integral over the frequencies
 N_DISTANCES, TURNS = 300, (1.0, 6.0)  # distances as turns of the slowest pair that is kept
 MIDDLES = np.arange(TURNS[0] + 0.25, TURNS[1], 0.5)  # of half turns, as the figure shows them
+TURN = 2 * math.pi * math.pow(THETA, P)  # tokens of one turn of the frequency at the hard cut
+OF_CUTS = torch.linspace(TURNS[0] * TURN, TURNS[1] * TURN, N_DISTANCES, dtype=torch.float64).round().long()  # tokens
 LADDERS = {"dense": (FINE, True), "128 pairs, slow end": (HEAD_DIM, True), "128 pairs, all": (HEAD_DIM, False)}
 
 
@@ -173,9 +158,7 @@ class SoftCut(Claim):
                 weights_P = window(head_dim) * (eased_in(head_dim) if slow_end else 1.0)
                 sum_N = window_by_program(head_dim, weights_P)
                 leaked[ladder, cut] = float(sum_N.square().mean().sqrt())
-                error = np.abs(
-                    sum_N.numpy() - window_by_formula(head_dim, weights_P.numpy(), distances().numpy())
-                ).max()
+                error = np.abs(sum_N.numpy() - window_by_formula(head_dim, weights_P.numpy(), OF_CUTS.numpy())).max()
                 comparisons.append(near(f"largest error against the formula, {cut}, {ladder}", error, 0, 1e-8))
                 curves.append(Curve(f"{cut}, {ladder}", MIDDLES, sum_N.view(len(MIDDLES), -1).square().mean(-1).sqrt()))
         ratio = {ladder: leaked[ladder, "soft"] / leaked[ladder, "hard"] for ladder in LADDERS}
@@ -222,20 +205,10 @@ def way(head_dim: int, start: float) -> Tensor:
     return ((place_P - start) / WIDTH).clamp(0, 1)
 
 
-def turn() -> float:
-    """Tokens of one turn of the frequency at the hard cut."""
-    return 2 * math.pi * math.pow(THETA, P)
-
-
-def distances() -> Tensor:
-    """Whole tokens."""
-    return torch.linspace(TURNS[0] * turn(), TURNS[1] * turn(), N_DISTANCES, dtype=torch.float64).round().long()
-
-
 def window_by_program(head_dim: int, weights_P: Tensor) -> Tensor:
     """K(r) by this program's rotation: the query carries the window, the key is one on each pair."""
     g_P = p_rope_frequencies(1.0, head_dim)
     kept = weights_P > 0
     w_P, none_P = weights_P[kept] / weights_P.sum(), torch.zeros(int(kept.sum()), dtype=torch.float64)
     q, k = torch.cat([w_P, none_P]), torch.cat([torch.ones_like(w_P), none_P])
-    return torch.cat([logits(q, k, some, g_P[kept]) for some in torch.split(distances(), 100)])
+    return torch.cat([logits(q, k, some, g_P[kept]) for some in torch.split(OF_CUTS, 100)])

@@ -166,7 +166,10 @@ class FirstLayerHeads(ModelFigure):
                 for head in range(published.shape[1]):
                     comparisons += compare_strongest(f"{what}, head {head + 1}", map_PH[:, head], published[:, head])
                 comparisons.append(stand_out(what, map_PH, FAST_HEADS))
-        told, remark = in_words(seen)
+        queries_PH = filled(seen.by_head("query")[0]).T
+        fastest, shares = np.argsort(-fastest_mean(queries_PH))[: len(FAST_HEADS)], slowest_share(queries_PH)
+        told, n_slow = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}", (shares > 0.5).sum()
+        remark = f"In {n_slow} of {len(shares)} heads, the slowest quarter has most of the queries' squared norm."
         return Outcome(told, comparisons, panels, remark)
 
 
@@ -226,15 +229,6 @@ def diagonal_group(seen: Probed, map_PH: Array) -> tuple[list[int], Array, str]:
         best = int(seen.share("diagonal")[-1][:n_heads].argmax())
         group = group[best // size * size :][:size]
     return group, map_PH[:, group], f"Heads of the last layer, layer {seen.n_layers - 1}, with its most diagonal one."
-
-
-def in_words(seen: Probed) -> tuple[str, str]:
-    """The fastest heads of the first layer, and how many of its heads have most of their norm at the slow end."""
-    queries_PH = filled(seen.by_head("query")[0]).T
-    fastest, shares = np.argsort(-fastest_mean(queries_PH))[: len(FAST_HEADS)], slowest_share(queries_PH)
-    told = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}"
-    n_slow = (shares > 0.5).sum()
-    return told, f"In {n_slow} of {len(shares)} heads, the slowest quarter has most of the queries' squared norm."
 
 
 FIGURES: dict[str, Figure] = {

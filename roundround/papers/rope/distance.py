@@ -58,7 +58,7 @@ class Prop31(Claim):
 def of_equal_norms() -> list[Comparison]:
     """The same where every pair has the same norm: the logit falls fast to 0.74, and never comes back."""
     ones = torch.ones(HEAD_DIM, dtype=torch.float64)
-    blocks = torch.arange(FAR).split(LONGEST)
+    blocks = torch.split(torch.arange(FAR), LONGEST)
     f_N = torch.cat([logits(ones, ones, block, frequencies()) for block in blocks]) / HEAD_DIM
     values = [
         near(f"logit over |q|^2 at distance {n}, equal norms", float(f_N[n]), expected, 5e-4)

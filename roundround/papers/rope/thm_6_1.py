@@ -16,7 +16,7 @@ from roundround.papers.constructions import logits, weights
 from roundround.papers.constructions import rotated as rotated_keys
 from roundround.papers.trained import calls, layouts
 from roundround.pe.rotary import apply_rotation, rotation
-from roundround.probing.layout import Layout, rotated
+from roundround.probing.layout import rotated
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
@@ -45,6 +45,8 @@ class Thm61(Claim):
     def check(self) -> Finding:
         above_a_turn = [TURN / TOKENS * (1.01 + 7 * draw / DRAWS) for draw in range(DRAWS)]
         found = [swaps_to_lose(draw, g) for draw, g in enumerate(above_a_turn)]
+        orders = [torch.randperm(TOKENS, generator=torch.Generator().manual_seed(i)) for i in range(ORDERS)]
+        of_draws = [drawn(draw, 0.0)[0] for draw in range(DRAWS)]
         still = [swaps_to_lose(draw, 0.0) for draw in range(DRAWS)]
         least = min(weight_of_target(*drawn(draw, g), g) for g in (0.0, TURN / TOKENS) for draw in range(DRAWS))
         comparisons = [
@@ -54,7 +56,7 @@ class Thm61(Claim):
             at_least("least weight of a target to begin with, N g = 0 and one turn", least, 0.99),
             near("draws whose target the swaps make lose, g = 0", DRAWS - still.count(None), 0, 0),
             near(f"random orders in which it loses, {ORDERS} of each draw, g = 0",
-                 sum(orders_that_lose(draw, 0.0) for draw in range(DRAWS)), 0, 0),
+                 sum(weight_of_target(keys, order_N, 0.0) <= 0.5 for keys in of_draws for order_N in orders), 0, 0),
             near("share of places where a target of 64 loses to 1,000 keys of 8, one turn",
                  share_lost(TURN / 1000, 1000), share_by_formula(1000), 0.003),
         ]  # fmt: skip
@@ -171,13 +173,6 @@ def swaps_to_lose(draw: int, g: float) -> int | None:
     return None
 
 
-def orders_that_lose(draw: int, g: float) -> int:
-    """Of ORDERS random ones."""
-    keys_N2, _ = drawn(draw, g)
-    orders = torch.stack([torch.randperm(TOKENS, generator=torch.Generator().manual_seed(i)) for i in range(ORDERS)])
-    return sum(weight_of_target(keys_N2, order_N, g) <= 0.5 for order_N in orders)
-
-
 def share_of_draws(g: float) -> float:
     """Of every eighth pair of draws: those whose target the swaps make lose."""
     draws = [draw for draw in range(DRAWS) if draw % 16 < 2]
@@ -245,28 +240,20 @@ def channels_of(trained: Trained) -> Iterator[Channel]:
     for layout, call, window in zip(layouts_of_all, of_layers, windows, strict=True):
         if not layout.n_rotated:
             continue
-        q_HTP2, k_HTP2 = (unrotated(x[0].double(), layout) for x in (call.q_BHTC * call.scale, call.k_BHTC))
+        g_P, context = layout.frequencies_P, min(trained.probed.longest, window or trained.probed.longest)
+        by_speed = [int(pair) for pair in g_P.argsort(descending=True) if g_P[pair] > 0]
+        slower = by_speed[len(by_speed) // 2 :]
+        back_TP = -torch.arange(len(tokens))[:, None] * g_P  # from position t to 0
+        q_HTP2, k_HTP2 = (
+            rotated(layout.split(x[0].double()), back_TP) for x in (call.q_BHTC * call.scale, call.k_BHTC)
+        )
         for q_TP2, k_TP2 in zip(q_HTP2, k_HTP2, strict=True):
-            pair = slow_pair(q_TP2, k_TP2, layout)
-            context = min(trained.probed.longest, window or trained.probed.longest)
-            channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(layout.frequencies_P[pair]), context)
+            share_P, of_keys_P = (x.square().sum((0, 2)) / x.square().sum() for x in (q_TP2, k_TP2))
+            share_P = share_P + of_keys_P  # of the squared norm
+            pair = max(slower, key=share_P.tolist().__getitem__)
+            channel = channel_of(q_TP2[:, pair], k_TP2[:, pair], tokens, float(g_P[pair]), context)
             if len(channel.query_M2):
                 yield channel
-
-
-def unrotated(x_HTC: Tensor, layout: Layout) -> Tensor:
-    """Pairs of channels turned back from position t to 0: [H, T, P, 2]."""
-    angles_TP = -torch.arange(x_HTC.shape[1])[:, None] * layout.frequencies_P
-    return rotated(layout.split(x_HTC), angles_TP)
-
-
-def slow_pair(q_TP2: Tensor, k_TP2: Tensor, layout: Layout) -> int:
-    """The pair with the largest share of the squared norm among the slower half of those that rotate."""
-    share_P = sum(x.square().sum((0, 2)) / x.square().sum() for x in (q_TP2, k_TP2))
-    assert isinstance(share_P, Tensor)
-    by_speed = [int(pair) for pair in layout.frequencies_P.argsort(descending=True) if layout.frequencies_P[pair] > 0]
-    slower = by_speed[len(by_speed) // 2 :]
-    return max(slower, key=lambda pair: float(share_P[pair]))
 
 
 def channel_of(q_T2: Tensor, k_T2: Tensor, tokens_T: Tensor, frequency: float, context: int) -> Channel:

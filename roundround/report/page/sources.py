@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roundround.analysis.past_run import DIED, PastRun, is_number, past_run
-from roundround.runs.leftovers import METRICS, RESULTS
+from roundround.runs.directories import METRICS, RESULTS
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import check_is_file, parse_json, read_text
 

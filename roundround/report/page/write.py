@@ -13,7 +13,7 @@ from roundround.report.page.document import html
 from roundround.report.page.sources import Record, RunFiles, opened_run
 from roundround.report.page.tables import common_fields
 from roundround.report.page.view import View
-from roundround.runs.leftovers import PAGE
+from roundround.runs.directories import PAGE
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import write_atomically
 

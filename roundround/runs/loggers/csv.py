@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from roundround.runs.leftovers import METRICS
+from roundround.runs.directories import METRICS
 from roundround.runs.loggers.base import Logger
 from roundround.support.files import write_atomically
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roundround.distributed.interruption import interrupt, on_signals, put_back
-from roundround.runs.provenance import PACKAGE
 from roundround.support.errors import AlreadySaid, Interrupted
+
+PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
 class VerbFailed(Exception):
@@ -24,7 +25,7 @@ class VerbFailed(Exception):
 def surroundings() -> dict[str, str]:
     """The environment of a Python process that imports nothing from the folder it stands in, whoever's that is."""
     own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *own])}
+    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
 
 def start(words: Sequence[str], folder: Path | None = None) -> Path:

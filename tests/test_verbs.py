@@ -1,0 +1,63 @@
+"""Each verb as a person types it: the whole program in a process of its own, with its figures and its page."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import FAST, shell, typed
+
+TRAIN = ["train", *FAST, "data=text", "data.path=fables.txt"]
+# by verb: the words behind it, and files that it leaves; RUN is a run that train has made in the folder `first`
+VERBS = {
+    "prepare": ("data=text data.path=fables.txt tokenizer=bytes to=corpus n_processes=1", "corpus/meta.json"),
+    "train": (" ".join([*TRAIN[1:], "pe=alibi"]), "RUNS/report.html RUNS/checkpoints/best/model.safetensors"),
+    "eval": ("run=RUN length=16,32 max_tokens=256 logger=none", "RUNS/report.html RUNS/figures/perplexity.png"),
+    "probe": ("max_tokens=64 logger=none device=cpu", "RUNS/report.html RUNS/figures/norms.png RUNS/probe.safetensors"),
+    "theory": ("rope.lemma_a_3 logger=none", "RUNS/theory.md RUNS/figures/rope.lemma_a_3.png"),
+    "reproduce": ("rope.fig2 logger=none", "RUNS/outcomes.json RUNS/figures/rope.fig2.png"),
+    "compare": (
+        "first baseline=pe=rope logger=none",
+        "RUNS/report.html RUNS/comparison.csv RUNS/figures/training_curves.pdf",
+    ),
+    "rerun": ("RUN logger=none", "RUNS/results.json RUNS/again/results.json"),
+    "export": ("run=RUN to=model", "RUNS/results.json model/model.safetensors model/README.md"),
+    "max-retrieval": (
+        "preset=quick max_steps=2 seeds=2 test_sizes=[16] test_sets=8 model.width=16 logger=none device=cpu",
+        "RUNS/report.html RUNS/table.md RUNS/figures/accuracy.png RUNS/attention.safetensors",
+    ),
+    "runs": ("outputs=first format=json", ""),
+    "show": ("RUN", ""),
+    "report": ("RUN", "RUN/report.html"),
+}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
+    """A folder with a text and four runs."""
+    folder = tmp_path_factory.mktemp("verbs")
+    shutil.copy(corpus, folder)
+    done = shell(*TRAIN, "outputs=first", "-m", "pe=rope,nope", "seed=0,1", cwd=folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+def test_every_verb_is_here() -> None:
+    listed = re.findall(r"^  ([\w-]+)  ", typed("--help").out.partition("Commands:")[2], re.MULTILINE)
+    assert {*listed} - {"maxkey", "list", "help"} == VERBS.keys()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_runs_whole(verb: str, work: Path) -> None:
+    words, left = VERBS[verb]
+    run = sorted(work.glob("first/train/*/*/0"))[0].relative_to(work).as_posix()
+    done = shell(verb, *words.replace("RUN", run).split(), cwd=work)
+    assert done.code == 0, done.err
+    assert done.out
+    for place in left.split():
+        (found,) = work.glob(place.replace("RUNS", f"outputs/{verb}/*/*").replace("RUN", run))
+        assert found.stat().st_size > 0
+        if found.name == "report.html":
+            assert "<svg" in found.read_text()
