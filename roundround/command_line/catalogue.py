@@ -18,8 +18,11 @@ GROUPS = {
     "experiment": "A published experiment with its settings, for one verb each.",
     "logger": "Where metrics go beside the run directory.",
     "model": "The sizes of a model to train, or a pretrained model to measure.",
+    "gate": "What changes the output of attention: gates that read the layer's input, exclusive attention.",
     "optim": "The optimizer.",
+    "pattern": "Kinds of layers and their order: windows, encodings and normalisers that differ by layer.",
     "pe": "The positional encoding: where attention looks.",
+    "qk_norm": "How queries and keys are normalised.",
     "schedule": "The learning rate over the steps.",
     "softmax": "The normaliser of attention: how sharply it looks.",
     "tokenizer": "How text becomes tokens.",
@@ -56,8 +59,16 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
         line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
     ]
     own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
+    if "order" in values:  # a pattern of layers
+        return Entry(name, own_idea, paper, letters(values))
     numbers = "\n".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
     return Entry(name, own_idea or idea, paper, numbers)
+
+
+def letters(pattern: dict[str, Any]) -> str:
+    """The layers of a pattern as a row, a letter for each kind: `LLLLLG ... G`, the last one where it is fixed."""
+    row = "".join(str(name)[0].upper() for name in pattern["order"])
+    return row + (f" ... {str(pattern['last'])[0].upper()}" if pattern.get("last") else " ...")
 
 
 NOT_SHOWN = {"_target_", "kind", "defaults", "hydra"}

@@ -55,7 +55,7 @@ class RMSQueryKeyNorm(QueryKeyNorm):
         super().__init__(shape)
         if across_heads and after_rotation:
             raise ValueError(
-                "across_heads=true normalises whole vectors, before they are rotated; after_rotation=false"
+                "across_heads=true is of vectors that are not rotated yet; give after_rotation=false"
             )
         checked_positive(eps=eps)
         self.after_rotation, self.across_heads, self.values, self.eps = after_rotation, across_heads, values, eps

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.layout import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
@@ -98,32 +99,42 @@ class ProbedDecoder(ProbedModel):
         normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
-        self.rotary: list[RotaryEncoding] = []  # one for all layers, or one a layer
-        for encoding in decoder.encodings:
-            if not isinstance(encoding, RotaryEncoding):
+        self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer
+        for encoding in self.encodings:
+            has_rope = isinstance(encoding, RotaryEncoding)
+            if not has_rope and not (isinstance(encoding, NoPE) and len(self.encodings) > 1):
                 raise UserError(
                     f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
                 )
-            if not is_said_by_frequencies(encoding):
+            if has_rope and not is_said_by_frequencies(encoding):
                 raise UserError(
                     f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
                     "a probe would lose the rest"
                 )
-            self.rotary.append(encoding)
 
     @property
     def device(self) -> torch.device:
         return self.decoder.embed_tokens.weight.device
 
     def tables(self) -> list[Tensor]:
-        return [encoding.frequencies(torch.float64) for encoding in self.rotary]
+        return [
+            encoding.frequencies(torch.float64)
+            if isinstance(encoding, RotaryEncoding)
+            else torch.zeros(encoding.shape.head_dim // 2, dtype=torch.float64)
+            for encoding in self.encodings
+        ]
 
     @property
     def theta(self) -> float | list[float]:
-        return self.rotary[0].theta
+        bases = dict.fromkeys(encoding.theta for encoding in self.encodings if isinstance(encoding, RotaryEncoding))
+        return list(bases) if len(bases) > 1 else next(iter(bases), 10_000.0)
 
     def windows(self) -> list[int | None]:
-        return [softmax.window for softmax in self.normalisers]
+        both = [
+            [reach for reach in (softmax.window, kind.window, kind.chunk) if reach is not None]
+            for softmax, kind in zip(self.normalisers, self.decoder.kinds, strict=True)
+        ]
+        return [min(reaches, default=None) for reaches in both]
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
@@ -155,13 +166,13 @@ class ProbedDecoder(ProbedModel):
 
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
-        own, rotary = self.decoder.encodings, self.rotary
-        self.rotary = [FixedFrequencies(*of_layer) for of_layer in zip(rotary, tables, strict=True)]
-        self.decoder.encodings = nn.ModuleList(self.rotary)
+        own, encodings = self.decoder.encodings, self.encodings
+        self.encodings = [FixedFrequencies(*one) for one in zip(encodings, tables, strict=True)]
+        self.decoder.encodings = nn.ModuleList(self.encodings)
         try:
             yield
         finally:
-            self.decoder.encodings, self.rotary = own, rotary
+            self.decoder.encodings, self.encodings = own, encodings
 
 
 @final

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.support.memory import gpus, resident_peak
 
@@ -110,17 +111,21 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
     """Floating-point operations of a token in a forward and a backward pass, attention included.
 
     3 * 2 * (M + scored V D + 2 L H C T): M weights of the layers' matrices, V D of the output matrix, L layers of H
-    heads of C channels that look at all T tokens of a window. Chowdhery et al. 2022, arXiv:2204.02311, appendix B:
-    the backward pass is twice the forward one, a causal mask halves nothing, and nothing counts twice that is
-    computed twice. What an encoding or a normaliser computes is left out. scored: share of tokens with a target.
+    heads of C channels that look at all T tokens of a window, or at those within their reach. Chowdhery et al. 2022,
+    arXiv:2204.02311, appendix B: the backward pass is twice the forward one, a causal mask halves nothing, and nothing
+    counts twice that is computed twice. What an encoding or a normaliser computes is left out. scored: share of tokens
+    with a target.
     """
     matrices = sum(
         module.weight.numel()
         for name, module in decoder.layers.named_modules()
         if isinstance(module, nn.Linear) and not belongs_to_a_variant(f"layers.{name}")
     )
-    shape = decoder.encoding.shape
-    attention = 2 * len(decoder.layers) * shape.n_heads * shape.head_dim * length
+    attention = 0
+    for kind, layer in zip(decoder.kinds, decoder.layers, strict=True):
+        assert isinstance(layer, Block)
+        shape, reach = layer.self_attn.shape, min(length, kind.window or length, kind.chunk or length)
+        attention += 2 * shape.n_heads * shape.head_dim * reach
     return 6.0 * (matrices + scored * decoder.embed_tokens.weight.numel() + attention)
 
 

@@ -19,7 +19,7 @@ from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes
 from roundround.loading.export.card import Card
 from roundround.loading.export.folder import ModelToExport, write_folder
-from roundround.loading.models import build_decoder
+from roundround.loading.models import OF_THE_BUILDER, build_decoder
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -84,7 +84,7 @@ def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> ModelToExport:
     vocabulary = Bytes().build([])
     return ModelToExport(
         decoder=decoder,
-        sizes=checked_values(sizes, Decoder, {"n_vocab", "make_encoding", "make_softmax"}),
+        sizes=checked_values(sizes, Decoder, OF_THE_BUILDER),
         encoding=checked_values(pe, PositionalEncoding, []),
         normaliser=checked_values(softmax, AttentionSoftmax, []),
         tokenizer=vocabulary.tokenizer,

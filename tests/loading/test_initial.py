@@ -242,7 +242,7 @@ def test_pe_and_softmax_are_replaced_and_theta_stays(checkpoint: Path, begin: Ca
     done = begin(checkpoint, "pe=rope", "softmax=ssmax", "model.train_length=12")
     assert done.code == 0, done.err
     config = done.manifest["config"]
-    assert config["pe"] == {"_target_": "roundround.pe.rope.RoPE", "theta": 5000.0}
+    assert config["pe"] == {"_target_": "roundround.pe.rope.RoPE", "theta": 5000.0, "learned_frequencies": False}
     assert config["softmax"]["_target_"].endswith("SSMax")
     assert config["model"]["train_length"] == 12
     assert done.manifest["choices"] | {"pe": "rope", "softmax": "ssmax", "model": "first"} == done.manifest["choices"]
@@ -278,14 +278,21 @@ def refused(done: Done, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama and gemma alone"),
-        ({"attention_bias": True}, "attention_bias is true, and the decoder's matrices have no biases"),
+        ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama, gemma, "),
+        ({"attention_bias": True}, "lacks layers.0.self_attn.k_proj.bias"),
         ({"mlp_bias": True}, "mlp_bias is true"),
         ({"attention_dropout": 0.1}, "attention_dropout is 0.1, and the decoder has no dropout"),
         ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
         (
-            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-            "rope_type is linear with factor 2, and the decoder has default and proportional",
+            {
+                "rope_parameters": {
+                    "rope_type": "linear",
+                    "factor": 2.0,
+                    "rope_theta": 1e4,
+                    "partial_rotary_factor": 0.5,
+                }
+            },
+            "rope_type is linear with factor 2, and the decoder has default, proportional, linear",
         ),
         (
             {"rope_parameters": {"rope_type": "proportional", "factor": 2.0, "rope_theta": 1e4}},

@@ -321,10 +321,14 @@ def test_an_encoding_is_shared_by_the_layers_or_built_for_each(pe: str) -> None:
 
 def test_what_differs_by_layer_is_reported_of_all_layers() -> None:
     model = decoder("rope")
-    assert model.facts() == {"rotated_pairs": 8, "pairs": 8}
+    assert model.facts() == {"rotated_pairs": 8, "pairs": 8, "slowest_wavelength": 19869}
     still = decoder("nope").encoding
     model.encodings = nn.ModuleList([model.encoding, model.encoding, still])
-    assert model.facts() == {"rotated_pairs": "0 to 8 by layer", "pairs": "0 to 8 by layer"}
+    assert model.facts() == {
+        "rotated_pairs": "0 to 8 by layer",
+        "pairs": "0 to 8 by layer",
+        "slowest_wavelength": "0 to 19,869 by layer",
+    }
 
 
 def test_there_are_encodings_of_both_kinds() -> None:

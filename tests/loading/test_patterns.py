@@ -1,0 +1,183 @@
+"""Patterns of layers: which layer is of which kind, what each kind computes, and what wrong ones cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Done, assert_refused, saved_weights, typed
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from roundround.command_line.catalogue import entries
+from roundround.config.options import conf_dir, load_option
+from roundround.loading.models import build_decoder
+from roundround.loading.patterns import layer_lines, parts_of
+from roundround.model.decoder import Decoder
+from roundround.model.kinds import order_of_layers
+
+SMALL = {"d_model": 32, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": 16, "initializer_range": 0.3}
+PATTERNS = {  # as `roundround list pattern` draws them
+    "beam": "LLLLLG ...",
+    "gemma3": "LLLLLG ...",
+    "gemma4": "LLLLLG ... G",
+    "gpt_oss": "LG ...",
+    "lfm3": "LG ...",
+    "llama4": "LLLG ...",
+    "olmo3": "LLLG ... G",
+    "qwen3_next": "A ...",
+    "rnope_swa": "LLLG ...",
+    "sandwich": "GLLL ... G",
+    "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
+}
+
+
+def config_of(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def decoder_of(*overrides: str, n_layers: int = 6, **sizes: Any) -> Decoder:
+    torch.manual_seed(0)
+    model = load_option("model", "tiny", **(SMALL | sizes), n_layers=n_layers)
+    return build_decoder(model, n_vocab=29, **parts_of(config_of(*overrides))).eval()
+
+
+def logits(decoder: Decoder, tokens_BT: torch.Tensor, **options: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return decoder.unembed(decoder.hidden(tokens_BT, **options))
+
+
+TOKENS = torch.randint(29, (2, 24), generator=torch.Generator().manual_seed(1))
+
+
+def test_list_draws_each_pattern_as_a_row_of_letters() -> None:
+    rows = {entry.name: entry.parameters for entry in entries("pattern", None)}
+    assert {name: row for name, row in rows.items() if name not in ("uniform", "kind/layer")} == PATTERNS
+
+
+def test_the_order_repeats_and_the_last_layer_may_be_fixed() -> None:
+    kinds = dict.fromkeys("ab")
+    assert order_of_layers(kinds, ["a", "a", "b"], 7, last=None, whole=False) == list("aabaaba")
+    assert order_of_layers(kinds, ["a", "a", "b"], 7, last="b", whole=False) == list("aabaabb")
+    for wrong, message in (
+        ({"order": ["a", "c"]}, "order names 'c', and the kinds are a, b"),
+        ({"order": []}, "order is empty"),
+        ({"order": ["a", "a", "b"], "whole": True}, "its order of 3 layers does not divide n_layers=7"),
+        ({"order": ["a"]}, "no layer of n_layers=7 is of the kind b"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            order_of_layers(kinds, **({"last": None, "whole": False, "n_layers": 7} | wrong))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_builds_and_learns(pattern: str) -> None:
+    decoder = decoder_of(f"pattern={pattern}")
+    assert len(decoder.kinds) == 6
+    loss = decoder(TOKENS, targets_BT=TOKENS).mean()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in decoder.parameters())
+    assert len(layer_lines(decoder)) == len({kind.name for kind in decoder.kinds})
+
+
+def test_a_window_hides_what_lies_further_back() -> None:
+    wide = decoder_of("pattern=rnope_swa", "pattern.local.window=24", n_layers=4)
+    narrow = decoder_of("pattern=rnope_swa", "pattern.local.window=4", n_layers=4)
+    assert torch.equal(logits(wide, TOKENS)[:, :4], logits(narrow, TOKENS)[:, :4])
+    assert not torch.allclose(logits(wide, TOKENS)[:, 8:], logits(narrow, TOKENS)[:, 8:])
+    only = decoder_of("pattern=rnope_swa", "pattern.local.window=4", "pattern.global.window=4", n_layers=4)
+    changed = TOKENS.clone()
+    changed[:, 0] = (changed[:, 0] + 1) % 29
+    before, after = logits(only, TOKENS), logits(only, changed)
+    assert torch.equal(before[:, 13:], after[:, 13:])  # four layers see 4 * 3 tokens back
+    assert not torch.equal(before[:, 12], after[:, 12])
+
+
+def test_chunks_do_not_see_each_other() -> None:
+    chunked = decoder_of("pattern=llama4", "pattern.local.chunk=6", "pattern.order=[local]", "~pattern.global")
+    changed = TOKENS.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 29
+    before, after = logits(chunked, TOKENS), logits(chunked, changed)
+    assert torch.equal(before[:, 6:], after[:, 6:])
+    assert not torch.equal(before[:, 5], after[:, 5])
+
+
+@pytest.mark.parametrize("pattern", ["gemma3", "llama4", "beam", "gpt_oss"])
+def test_documents_apart_are_documents_alone_under_windows_too(pattern: str) -> None:
+    short = "pattern.local.chunk=5" if pattern == "llama4" else "pattern.local.window=5"
+    decoder = decoder_of(f"pattern={pattern}", short)
+    ends = torch.zeros(2, 24, dtype=torch.bool)
+    ends[0, 9] = ends[1, 3] = ends[1, 15] = True
+    together = logits(decoder, TOKENS, ends_BT=ends)
+    for row, first, last in ((0, 0, 10), (0, 10, 24), (1, 0, 4), (1, 4, 16), (1, 16, 24)):
+        alone = logits(decoder, TOKENS[row : row + 1, first:last])[0]
+        torch.testing.assert_close(together[row, first:last], alone, atol=2e-5, rtol=1e-4)
+
+
+def test_kinds_share_what_they_leave_open() -> None:
+    decoder = decoder_of("pattern=sandwich", "softmax=ssmax", "gate=head", "qk_norm=rms", n_layers=5)
+    assert len(decoder.encodings) == 2  # of two kinds with makers of their own
+    names = {type(layer.self_attn.softmax).__name__ for layer in decoder.layers}
+    assert names == {"SSMax"}
+    assert all(layer.self_attn.gate is not None and layer.self_attn.qk_norm is not None for layer in decoder.layers)
+
+
+def test_a_kinds_base_and_sizes_are_its_own() -> None:
+    decoder = decoder_of("pattern=gemma4", "pattern.global.head_dim=16")
+    local, glob = decoder.all_encodings
+    assert (local.theta, glob.theta) == (10_000.0, 1_000_000.0)
+    assert [layer.self_attn.shape.head_dim for layer in decoder.layers] == [8, 8, 8, 8, 8, 16]
+    assert {layer.self_attn.shape.scale for layer in decoder.layers} == {1.0}
+    assert layer_lines(decoder)[1].startswith("global: layer 5: PRoPE (rotated pairs 2, pairs 8, ")
+
+
+WRONG = [
+    ("pattern=gemma4 pattern.local.window=0", "pattern: local: window=0 must be at least 1"),
+    ("pattern=gemma4 pattern.local.windw=3", "no config key 'pattern.local.windw'; did you mean 'window'?"),
+    ("pattern=gemma4 pattern.order=[local,globl]", "pattern: order names 'globl', and the kinds are local, global"),
+    ("pattern=gemma3 pattern.whole=true", "its order of 6 layers does not divide n_layers=4"),
+    ("pattern=gemma3", "no layer of n_layers=4 is of the kind global; give model.n_layers=6 or more"),
+    ("pattern=gemma4 pe=nope", "pe= is read by no layer: every kind of pattern=gemma4 names its own; give pe@pattern"),
+    ("pattern=gema4", "gemma4"),
+    ("pattern=gemma4 pattern.local.n_key_heads=3", "n_heads=4 must be a multiple of n_key_heads=3"),
+    ("pe=yarn", "factor has no value; give factor="),
+    ("qk_norm=rms_across qk_norm.after_rotation=true", "give after_rotation=false"),
+    ("gate=head gate.per=heads", "per=heads must be head or channel"),
+    ("softmax=log_n softmax.count=all", "count=all must be visible or position"),
+    ("init=run:nowhere", "nowhere"),
+    ("init=stories260k qk_norm=rms", "init= brings the model and the tokenizer; leave out qk_norm"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[words for words, _ in WRONG])
+def test_a_wrong_pattern_costs_one_line(roundround: Callable[..., Done], words: str, message: str) -> None:
+    assert_refused(roundround("train", *words.split()), message)
+
+
+def test_a_run_with_a_pattern_is_trained_and_evaluated(train: Callable[..., Done]) -> None:
+    first = train("pattern=smollm3", "qk_norm=rms", "model.n_layers=4", "trainer.max_steps=2")
+    assert first.code == 0, first.err
+    assert "nope: layer 3: NoPE, Softmax, RMSQueryKeyNorm" in first.err
+    assert (first.manifest["config"]["pe"], first.manifest["choices"]["pattern"]) == (None, "smollm3")
+    assert first.manifest["config"]["pattern"]["rope"]["pe"]["theta"] == 5e6
+    measured = typed("eval", f"run={first.directory}", "length=8,16", "logger=none")
+    assert measured.code == 0, measured.err
+
+
+def test_rope_is_dropped_from_a_run_of_ones_own(
+    roundround: Callable[..., Done], train: Callable[..., Done], fast: list[str]
+) -> None:
+    first = train("trainer.max_steps=2")
+    same = [word for word in fast if not word.startswith(("model.", "tokenizer"))]
+    dropped = roundround("train", *same, "init=run:last", "pe=nope", "trainer.max_steps=1")
+    assert dropped.code == 0, dropped.err
+    config = dropped.manifest["config"]
+    assert config["init"] == f"run:{first.directory}"
+    assert config["model"] == first.manifest["config"]["model"]
+    assert config["pe"]["_target_"].endswith("NoPE")
+    assert dropped.manifest["init"]["folder"] == str(first.directory)
+    before, after = saved_weights(first.directory, "best"), saved_weights(dropped.directory)
+    assert before.keys() == after.keys()
+    assert all(float((before[name] - after[name]).abs().max()) < 0.01 for name in before)  # one step away
