@@ -1,20 +1,43 @@
-"""From what people type to what Hydra can read: flags anywhere, aliases, odd strings."""
+"""From what people type to what Hydra can read: flags anywhere, words without a key, aliases, odd strings."""
 
 from __future__ import annotations
 
+import os
 import posixpath
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
-from roundround.command_line.flags import flag_value, split_flags
-from roundround.command_line.loggers import expand_loggers
-from roundround.command_line.sugar import expand_sugar, in_quotes
-from roundround.command_line.sweeps import check_sweeps, parse, read_commas
+from roundround.command_line.sweeps import check_sweeps, expand_loggers, parse, read_commas
 from roundround.config.options import checked_config_dir, config_name, options_of
 from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
+
+WITH_VALUE = {
+    "--cfg": "-c",
+    "--package": "-p",
+    "--config-path": "-cp",
+    "--config-name": "-cn",
+    "--config-dir": "-cd",
+    "--info": "-i",
+}
+WITHOUT_VALUE = {
+    "--help": "-h",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+    "--run": "-r",
+    "--multirun": "-m",
+}
+MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
+
+FLAG_CHOICES = {
+    "--cfg": ["job", "hydra", "all"],
+    "--info": ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+}
 
 
 @dataclass(frozen=True)
@@ -45,6 +68,115 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
     check_folders(overrides)
     overrides = read_commas(overrides, name, config_dir, jobs="--multirun" in flags)
     return CommandLine(overrides, flags, config_dir, name)
+
+
+# -- flags
+
+
+def split_flags(args: list[str], own: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Overrides and flags apart: argparse inside hydra-core 1.3 fails where they are mixed, so flags go last.
+
+    own: flags of the verb's, which a misspelt one may mean. Raises UserError for a flag that does not exist or lacks
+    its value.
+    """
+    short = {s: long for long, s in (WITH_VALUE | WITHOUT_VALUE).items() if s}
+    overrides, flags, rest = [], [], iter(args)
+    for arg in rest:
+        if not arg.startswith("-"):
+            overrides.append(arg)
+            continue
+        name, equals, value = arg.partition("=")
+        name = short.get(name, name)
+        if name in WITHOUT_VALUE and not equals:
+            flags.append(name)
+        elif name in WITH_VALUE:
+            given = value if equals else next(rest, None)
+            if given is None:
+                raise UserError(f"{name} needs a value")
+            if given not in FLAG_CHOICES.get(name, [given]):
+                raise UserError(f"no {name} {given}{nearest(given, FLAG_CHOICES[name])}")
+            flags += [name, given]
+        else:
+            raise UserError(f"no flag {arg}{nearest(name, [*WITH_VALUE, *WITHOUT_VALUE, *own])}")
+    given_modes = [mode for mode in MODES if mode in flags]
+    if len(given_modes) > 1:
+        raise UserError(f"Only one of {', '.join(given_modes)} can be given")
+    return overrides, flags
+
+
+def flag_value(flags: list[str], name: str) -> str | None:
+    """The value of a flag in what `split_flags` returned, as argparse the last; None where it is not given."""
+    return next((flags[i + 1] for i in reversed(range(len(flags))) if flags[i] == name), None)
+
+
+# -- what verbs take beside Hydra's grammar, rewritten to overrides
+
+
+def expand_sugar(args: list[str], verb: Verb) -> list[str]:
+    """The words as overrides and flags. UserError where a name is missing."""
+    args = expand_flags(args, verb)
+    flags = {*WITH_VALUE, *WITH_VALUE.values()}
+    values = {n for n in range(1, len(args)) if args[n - 1] in flags}
+    if not verb.words:
+        return args
+    return expand_names(args, values, verb) if verb.names else expand_paths(args, values, verb)
+
+
+def expand_flags(args: list[str], verb: Verb) -> list[str]:
+    """The verb's own flags as overrides: `--temp NAME[,NAME]` is `evaluate=[softmax,NAME,...]`.
+
+    Raises UserError where a name is missing.
+    """
+    expanded: list[str] = []
+    lists: dict[str, list[str]] = {}
+    words = iter(args)
+    for arg in words:
+        name, equals, value = arg.partition("=")
+        flag = verb.flags.get(name)
+        if flag is None or (equals and not flag.needs):
+            expanded.append(arg)
+        elif not flag.needs:
+            expanded.append(flag.override)
+        else:
+            given = [flag.short.get(word, word) for word in (value if equals else next(words, "")).split(",")]
+            if not all(given):
+                raise UserError(f"{name} needs {flag.needs}")
+            lists[flag.override] = [*lists.get(flag.override, flag.first), *given]
+    return [*expanded, *(f"{key}=[{','.join(dict.fromkeys(names))}]" for key, names in lists.items())]
+
+
+def expand_names(args: list[str], values: set[int], verb: Verb) -> list[str]:
+    """Words such as `rope.thm_6_1` of theory are `claim=[rope.thm_6_1]`."""
+    bare = {n for n, arg in enumerate(args) if re.fullmatch(r"[\w.]+", arg) and n not in values}
+    rest = [arg for n, arg in enumerate(args) if n not in bare]
+    return [*rest, f"{verb.words}=[{','.join(args[n] for n in sorted(bare))}]"] if bare else rest
+
+
+def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
+    """`DIR last~1` is `paths=['DIR','last~1']`; of a verb that filters, `pe=rope` is `where=['pe=rope']`."""
+    rest, paths, filters = [], [], []
+    own = {*verb.keys, "hydra"}
+    for n, arg in enumerate(args):
+        key = arg.partition("=")[0].lstrip("+~").split(".")[0].split("@")[0]
+        if n in values or arg.startswith("-"):
+            rest.append(arg)
+        elif "=" not in arg or os.path.lexists(arg):
+            paths.append(arg)
+        elif verb.filters and key not in own:
+            filters.append(arg)
+        elif key in verb.pairs:
+            rest.append(f"{key}=[{','.join(map(in_quotes, arg.partition('=')[2].strip('[]').split(',')))}]")
+        else:
+            rest.append(arg)
+    lists = [(verb.words, paths), (verb.filters, filters)]
+    return [*rest, *(f"{key}=[{','.join(map(in_quotes, words))}]" for key, words in lists if words)]
+
+
+def in_quotes(value: str) -> str:
+    """A text as Hydra's grammar reads it back, whatever is in it."""
+    quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
+    trailing = len(quoted) - len(quoted.rstrip("\\"))
+    return f"'{quoted}{chr(92) * trailing}'"
 
 
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:

@@ -6,11 +6,9 @@ import importlib
 import os
 
 from roundround.analysis.choosing import STATUSES
-from roundround.command_line.arguments import read_command_line
-from roundround.command_line.flags import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE
-from roundround.command_line.loggers import complete_list
+from roundround.command_line.arguments import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE, read_command_line
 from roundround.command_line.messages import EXPLAINED
-from roundround.command_line.sweeps import is_sweep
+from roundround.command_line.sweeps import complete_list, is_sweep
 from roundround.config.composition import compose, config_loader
 from roundround.config.options import config_name, options_of
 from roundround.config.verbs import VERBS, Flag, Verb, verb_named

@@ -25,11 +25,10 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from roundround.command_line.arguments import read_command_line
+from roundround.command_line.arguments import in_quotes, read_command_line
 from roundround.command_line.complaint import complain, outcome
 from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import OF_SWEEP, NotClaimed, claimed, leave_no_claimed, leave_nothing, of_the_place
-from roundround.command_line.sugar import in_quotes
 from roundround.config.options import conf_dir, config_name
 from roundround.config.verbs import VERBS, Verb
 from roundround.distributed.interruption import end_at_once, hand_on, interrupt, on_signals, put_back, signals_ignored
@@ -297,20 +296,15 @@ def dispatch(verb: Verb, args: list[str]) -> int:
         )  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
-        refused = None
-        try:
-            run(Job(verb, config_dir, tuple(words)))()
-        except NotClaimed as carrier:
-            refused = carrier.error
-        if refused is not None:
-            raise refused
+        run(Job(verb, config_dir, tuple(words)))()
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
-    except (Exception, Interrupted, KeyboardInterrupt) as error:
+    except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
+        error = raised.error if isinstance(raised, NotClaimed) else raised
         if full == "1" and isinstance(error, Exception) and not isinstance(error, OutputError):
-            raise
+            raise error
         code, said = outcome(error, lambda error: explain(error, config_dir))
         return refused_before_joining(verb.name, said) if code == 2 else complain(verb.name, said, code)
     finally:

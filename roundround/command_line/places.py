@@ -11,7 +11,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.command_line.sugar import in_quotes
+from roundround.command_line.arguments import in_quotes
 from roundround.config.build import literal
 from roundround.runs import directories
 from roundround.support.errors import UserError, escaped

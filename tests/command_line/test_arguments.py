@@ -12,9 +12,8 @@ import pytest
 from conftest import Done, assert_refused
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from roundround.command_line.arguments import expand_aliases, quote_odd, read_command_line
+from roundround.command_line.arguments import expand_aliases, quote_odd, read_command_line, split_flags
 from roundround.command_line.completion import complete_override
-from roundround.command_line.flags import split_flags
 from roundround.command_line.sweeps import read_commas
 from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError

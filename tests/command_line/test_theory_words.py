@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
-from roundround.command_line.sugar import expand_sugar
 from roundround.config.verbs import verb_named
 from roundround.papers import statement_names
 

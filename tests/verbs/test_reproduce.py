@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from conftest import ROOT, Done, assert_refused
 
+from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
-from roundround.command_line.sugar import expand_sugar
 from roundround.config.composition import compose
 from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig
