@@ -304,7 +304,7 @@ def dispatch(verb: Verb, args: list[str]) -> int:
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
         error = raised.error if isinstance(raised, NotClaimed) else raised
         if full == "1" and isinstance(error, Exception) and not isinstance(error, OutputError):
-            raise error
+            raise error from raised.__cause__
         code, said = outcome(error, lambda error: explain(error, config_dir))
         return refused_before_joining(verb.name, said) if code == 2 else complain(verb.name, said, code)
     finally:
