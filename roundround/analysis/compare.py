@@ -218,9 +218,9 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
     """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
     means, halves = mean_of(values_SR), half_width(values_SR)
     low, high = means - halves, means + halves
-    is_bounded = np.isfinite(high - low)
-    found = (np.isfinite(means), means), (is_bounded, low), (is_bounded, high)
-    return list(zip(*(np.where(there, number, None).tolist() for there, number in found), strict=True))
+    found = np.array([means, low, high], dtype=object)
+    found[~np.isfinite([means, high - low, high - low])] = None
+    return list(zip(*found.tolist(), strict=True))
 
 
 def correct(
