@@ -17,7 +17,7 @@ from pandas import DataFrame
 
 from roundround.analysis.comparison import Baseline, Comparison, Group, Row, choices, order, values_of, varying
 from roundround.analysis.intervals import Array, half_width, holm, mean_of, paired_p
-from roundround.analysis.load import LongTable, Trial, load
+from roundround.analysis.load import LongTable, Replicate, load
 from roundround.analysis.past_run import rank
 from roundround.analysis.remarks import remarks_of
 from roundround.support.errors import UserError, nearest
@@ -39,9 +39,9 @@ def compare(
     files of settings, seed, metric, length, value. baseline: `pe=rope` pairs each run with the one that differs in pe
     alone; `["pe=rope", "softmax=softmax"]` is one cell for all; `none` for none; without one, the plain attention where
     it is among the runs. metric: those to compare; all without one. where: filters on the runs, as `roundround runs`
-    takes them, and on places, such as {"verb": "eval", "pe": "rope,nope", "length": "512"}.
+    takes them, and on coordinates, such as {"verb": "eval", "pe": "rope,nope", "length": "512"}.
 
-    `.table` has a row for each metric, place (context length, task) and setting, `.data_frame()` the same as a pandas
+    `.table` has a row for each metric, context length (task, ...) and setting, `.data_frame()` the same as a pandas
     DataFrame, `.remarks` what a reader has to know. Raises UserError where nothing can be compared.
     """
     names = [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
@@ -76,22 +76,22 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
 def grouped(numbers: DataFrame) -> tuple[list[Group], DataFrame]:
     """The settings, verb by verb; and the numbers that count, in the order of the rows: by cell, group and seed.
 
-    A cell is a verb, a metric and its coordinates. Of trials of one setting and seed the one that started last counts.
+    A cell is a verb, a metric and its coordinates. Of replicates of one setting and seed the last that started counts.
     """
-    trials = list(numbers["trial"].unique())
-    verbs = list(dict.fromkeys(trial.verb for trial in trials))
-    groups = [group for verb in verbs for group in groups_of([trial for trial in trials if trial.verb == verb])]
-    group_of = {trial: n for n, group in enumerate(groups) for trial in group.trials}
-    by_start = sorted(group_of, key=lambda trial: (trial.started is not None, trial.started))
-    seeds = {seed: n for n, seed in enumerate(sorted({trial.seed for trial in trials}, key=order))}
-    trial = numbers["trial"]
+    replicates = list(numbers["replicate"].unique())
+    verbs = list(dict.fromkeys(replicate.verb for replicate in replicates))
+    groups = [group for verb in verbs for group in groups_of([one for one in replicates if one.verb == verb])]
+    group_of = {replicate: n for n, group in enumerate(groups) for replicate in group.replicates}
+    by_start = sorted(group_of, key=lambda replicate: (replicate.started is not None, replicate.started))
+    seeds = {seed: n for n, seed in enumerate(sorted({replicate.seed for replicate in replicates}, key=order))}
+    replicate = numbers["replicate"]
     numbers = numbers.assign(
-        group=trial.map(group_of),
-        seed=np.array([one.seed for one in trial], dtype=object),  # integers stay such beside what is none
-        nth_seed=[seeds[one.seed] for one in trial],
-        nth_start=trial.map({one: n for n, one in enumerate(by_start)}),
+        group=replicate.map(group_of),
+        seed=np.array([one.seed for one in replicate], dtype=object),  # integers stay such beside what is none
+        nth_seed=[seeds[one.seed] for one in replicate],
+        nth_start=replicate.map({one: n for n, one in enumerate(by_start)}),
     ).sort_values(["group", "nth_start"], kind="stable")
-    measured = zip(numbers["trial"], numbers["metric"], numbers["coordinates"], strict=True)
+    measured = zip(numbers["replicate"], numbers["metric"], numbers["coordinates"], strict=True)
     cells = [(one.verb, metric, coordinates) for one, metric, coordinates in measured]
     first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
@@ -104,22 +104,22 @@ def grouped(numbers: DataFrame) -> tuple[list[Group], DataFrame]:
     nth_cell = {cell: n for n, cell in enumerate(sorted(set(cells), key=in_table))}
     numbers["cell"] = [nth_cell[cell] for cell in cells]
     same = ["cell", "group", "nth_seed"]
-    earlier = numbers.groupby(same, sort=False)[["trial", "value"]].shift()
+    earlier = numbers.groupby(same, sort=False)[["replicate", "value"]].shift()
     differs = earlier["value"].notna() & (earlier["value"] != numbers["value"])
-    again = zip(numbers["group"][differs], earlier["trial"][differs], numbers["trial"][differs], strict=True)
+    again = zip(numbers["group"][differs], earlier["replicate"][differs], numbers["replicate"][differs], strict=True)
     for group, before, after in dict.fromkeys(again):
         groups[group].replaced.append((before, after))
     return groups, numbers.drop_duplicates(same, keep="last").sort_values(same, ignore_index=True)
 
 
-def groups_of(trials: Sequence[Trial]) -> list[Group]:
-    """The groups of the trials of one verb, in the order of the values of their settings."""
-    keys, _ = varying(trials)
+def groups_of(replicates: Sequence[Replicate]) -> list[Group]:
+    """The groups of the replicates of one verb, in the order of the values of their settings."""
+    keys, _ = varying(replicates)
     groups: dict[tuple[Any, ...], Group] = {}
-    for trial in trials:
-        values = tuple(trial.settings.get(key) for key in keys)
-        group = groups.setdefault(values, Group(trial.verb, dict(zip(keys, values, strict=True))))
-        group.trials.append(trial)
+    for replicate in replicates:
+        values = tuple(replicate.settings.get(key) for key in keys)
+        group = groups.setdefault(values, Group(replicate.verb, dict(zip(keys, values, strict=True))))
+        group.replicates.append(replicate)
     return [groups[values] for values in sorted(groups, key=lambda values: [order(value) for value in values])]
 
 
@@ -184,9 +184,9 @@ def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, i
     """A row for each cell and group, in order: the mean over seeds, and the difference to the partner of the group."""
     rows = {}
     for firsts, (values_SR, seeds_SR) in by_n_seeds(numbers, "value", "seed"):
-        places = firsts[["cell", "group", "metric", "coordinates"]].itertuples(index=False)
+        names = firsts[["cell", "group", "metric", "coordinates"]].itertuples(index=False)
         measured = zip(seeds_SR.T.tolist(), values_SR.T.tolist(), interval_of(values_SR), strict=True)
-        for (cell, group, metric, coordinates), (seeds, values, interval) in zip(places, measured, strict=True):
+        for (cell, group, metric, coordinates), (seeds, values, interval) in zip(names, measured, strict=True):
             other = groups[partner[group]] if group in partner else None
             rows[cell, group] = Row(metric, dict(coordinates), groups[group], seeds, values, other, *interval)
     mine = numbers[numbers["group"].isin(partner)]
@@ -218,15 +218,15 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
     """(mean, low, high) over the first axis; None for what is larger than every float, and for bounds of one seed."""
     means, halves = mean_of(values_SR), half_width(values_SR)
     low, high = means - halves, means + halves
-    is_bounded = np.isfinite(high - low)
-    found = (np.isfinite(means), means), (is_bounded, low), (is_bounded, high)
-    return list(zip(*(np.where(there, number, np.array(None)).tolist() for there, number in found), strict=True))
+    found = np.array([means, low, high], dtype=object)
+    found[~np.isfinite([means, high - low, high - low])] = None
+    return list(zip(*found.tolist(), strict=True))
 
 
 def correct(
     rows: Mapping[tuple[int, int], Row], groups: Sequence[Group], not_finite: Mapping[str, Sequence[str]]
 ) -> None:
-    """Holm's correction over a family: all settings that are compared with a baseline at one metric and place.
+    """Holm's correction over a family: all settings that are compared with a baseline at one metric and coordinates.
 
     Those that have too few seeds for a p are members, and so are those whose number is finite in no seed and that have
     no row therefore (not_finite: the runs with such a number, by metric): what came out does not make a family smaller.
@@ -235,7 +235,7 @@ def correct(
         family = [rows[key] for key in keys]
         verb, odd = family[0].verb, {*not_finite.get(family[0].metric, ())}
         without = [group for n, group in enumerate(groups) if group.verb == verb and (cell, n) not in rows]
-        n_lost = sum(any(trial.origin in odd for trial in group.trials) for group in without)
+        n_lost = sum(any(replicate.origin in odd for replicate in group.replicates) for group in without)
         corrected = holm([np.nan if row.p is None else row.p for row in family] + [np.nan] * n_lost)
         for row, p in zip(family, corrected, strict=False):
             row.p_holm = None if np.isnan(p) else p

@@ -1,4 +1,4 @@
-"""What a comparison consists of: settings with the trials behind them, a row for each number, training curves.
+"""What a comparison consists of: settings with the replicates behind them, a row for each number, training curves.
 
 Tested by tests/analysis/test_compare.py.
 """
@@ -16,7 +16,7 @@ from pandas import DataFrame
 
 from roundround.analysis.choosing import is_same
 from roundround.analysis.intervals import half_width
-from roundround.analysis.load import GROUPS, Trial
+from roundround.analysis.load import GROUPS, Replicate
 from roundround.analysis.past_run import PastRun
 from roundround.runs.directories import METRICS
 from roundround.support.errors import UserError
@@ -44,15 +44,15 @@ def format_setting(value: Any) -> str:
 
 @dataclass(eq=False)
 class Group:
-    """The trials of one setting. settings: those that vary among the trials of its verb.
+    """The replicates of one setting. settings: those that vary among the replicates of its verb.
 
-    replaced: (earlier trial, later trial) of the same seed whose numbers differ; the later one's are taken.
+    replaced: (earlier replicate, later replicate) of the same seed whose numbers differ; the later one's are taken.
     """
 
     verb: str | None
     settings: dict[str, Any]
-    trials: list[Trial] = field(default_factory=list)
-    replaced: list[tuple[Trial, Trial]] = field(default_factory=list)
+    replicates: list[Replicate] = field(default_factory=list)
+    replaced: list[tuple[Replicate, Replicate]] = field(default_factory=list)
 
     @cached_property
     def name(self) -> str:
@@ -60,12 +60,13 @@ class Group:
 
     @property
     def seeds(self) -> list[Any]:
-        return sorted({trial.seed for trial in self.trials}, key=order)
+        return sorted({replicate.seed for replicate in self.replicates}, key=order)
 
     @property
     def sources(self) -> list[PastRun]:
         """The runs that made the models, each once."""
-        return list({run.directory: run for run in (trial.source for trial in self.trials) if run is not None}.values())
+        runs = [replicate.source for replicate in self.replicates]
+        return list({run.directory: run for run in runs if run is not None}.values())
 
     @cached_property
     def learns_a_task(self) -> bool:
@@ -86,12 +87,9 @@ class Group:
         return {name: max(some, default=None) for name, some in known.items()}
 
 
-def varying(trials: Iterable[Trial]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that tell trials apart; and those that follow them, such as pe.theta pe: each with what it follows.
-
-    A setting follows others where they determine its value.
-    """
-    table = DataFrame([trial.settings for trial in trials], dtype=object)
+def varying(replicates: Iterable[Replicate]) -> tuple[list[str], dict[str, list[str]]]:
+    """The settings that tell replicates apart; and for each that others determine, as pe does pe.theta, those."""
+    table = DataFrame([replicate.settings for replicate in replicates], dtype=object)
 
     def n_distinct(*keys: str) -> int:
         return len(table[list(keys)].drop_duplicates())
@@ -124,14 +122,14 @@ def choices(groups: Iterable[Group]) -> str:
 
 @dataclass(eq=False)
 class Row:
-    """A metric at a place for one setting: mean over its seeds, and the difference to the baseline, paired by seed.
+    """A metric for one setting: mean over its seeds, and the difference to the baseline, paired by seed.
 
-    place: the coordinates, such as {"length": 512}. low, high and their like bound 95 % t intervals. None: there is no
-    such number.
+    coordinates: where it was measured, such as {"length": 512}. low, high and their like bound 95 % t intervals. None:
+    there is no such number.
     """
 
     metric: str
-    place: dict[str, Any]
+    coordinates: dict[str, Any]
     group: Group
     seeds: list[Any]
     values: list[float]
@@ -164,7 +162,7 @@ class Row:
         return {
             "metric": self.metric,
             "verb": self.verb,
-            **self.place,
+            **self.coordinates,
             "settings": self.settings,
             "mean": self.mean,
             "low": self.low,
@@ -201,13 +199,13 @@ class Baseline:
 
     def is_met(self, group: Group) -> bool:
         """Whether a group has all of its settings, those that do not vary included."""
-        settings = group.trials[0].settings
+        settings = group.replicates[0].settings
         return all(is_same(settings.get(key), text) for key, text in self.wanted.items())
 
 
 @dataclass(eq=False)
 class Comparison:
-    """Runs compared. settings: those that vary, each with its values. table: a row for each metric, place and setting.
+    """Runs compared. settings: those that vary, each with its values. table: a row for each metric, length and setting.
 
     groups: the settings with the runs behind them. numbers: those that count, with the columns group (which of the
     groups), metric, coordinates, seed, value. baseline: what was asked for, or taken; None for none. remarks: what a
@@ -232,7 +230,7 @@ class Comparison:
         return [row.record() for row in self.table]
 
     def data_frame(self) -> DataFrame:
-        """The rows as a DataFrame of pandas, with a column for each setting that varies and for each place."""
+        """The rows as a DataFrame of pandas, with a column for each setting that varies and for each coordinate."""
         names = [None if row.baseline is None else row.baseline.name for row in self.table]
         rows = [{**row.settings, **row.record(), "baseline": name} for row, name in zip(self.table, names, strict=True)]
         return DataFrame(rows).drop(columns="settings")

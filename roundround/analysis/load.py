@@ -1,6 +1,6 @@
-"""Runs, and files of measurements, as one long table: a row for each number, with the trial that it belongs to.
+"""Runs, and files of measurements, as one long table: a row for each number, with the replicate that it belongs to.
 
-A trial is one seed of one setting, as one run or one file has it. What a record of `results.json` says beside its
+A replicate is one seed of one setting, as one run or one file has it. What a record of `results.json` says beside its
 metric and value is a setting (what the model is), or a coordinate (where the number was taken: context length, task,
 layer, head).
 
@@ -49,8 +49,8 @@ NOT_COORDINATES |= {"split", "context"}  # context: a task's length in tokens
 
 
 @dataclass(eq=False)
-class Trial:
-    """One seed of one setting. The facts must be equal among trials for a fair comparison.
+class Replicate:
+    """One seed of one setting. The facts must be equal among replicates for a fair comparison.
 
     origin: the run directory, or the file. source: the run that made the model; of a pretrained model the one that
     measured it; None in a file.
@@ -65,12 +65,12 @@ class Trial:
     source: PastRun | None = None
 
 
-Number = tuple[Trial, str, Coordinates, float]
+Number = tuple[Replicate, str, Coordinates, float]
 
 
 @dataclass
 class LongTable:
-    """`numbers` has the columns trial, metric, coordinates and value. The rest is what was passed over, and why."""
+    """`numbers` has the columns replicate, metric, coordinates and value. The rest is what was passed over, and why."""
 
     numbers: DataFrame
     skipped: list[tuple[str, str]] = field(default_factory=list)  # run directory, why
@@ -107,7 +107,7 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
 
 
 def frame_of(numbers: Iterable[Number]) -> DataFrame:
-    return DataFrame(numbers, columns=["trial", "metric", "coordinates", "value"])
+    return DataFrame(numbers, columns=["replicate", "metric", "coordinates", "value"])
 
 
 # -- runs
@@ -141,10 +141,10 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
         table.skipped.append((directory, "it has no results.json"))
     trained = run if run.verb == "train" else run.measured
     settings = {key: as_cell(value) for key, value in run.settings.items() if is_setting(key)}
-    facts = facts_of(run, trained)
-    trials: dict[tuple[Any, ...], Trial] = {}
-    found: dict[tuple[Trial, str, Coordinates], set[float]] = {}
-    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing new, or no place
+    facts, model = facts_of(run, trained), trained or run
+    replicates: dict[tuple[Any, ...], Replicate] = {}
+    found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
+    known = {*run.settings, *NOT_COORDINATES, *NOT_SETTINGS} - {*COORDINATES}  # what says nothing of where
     not_finite = set()
     for record in records:
         value, metric, seed = record["value"], record["metric"], as_cell(record.get("seed"))
@@ -153,13 +153,13 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
         elif run.verb != "max-retrieval" or "seed" in record:  # else it is over all seeds
             # what names the model the record knows best
             own = {key: as_cell(item) for key, item in record.items() if key in NAMES or key.startswith("softmax.")}
-            if (which := (seed, *own.values())) not in trials:
-                trials[which] = Trial(run.verb, settings | own, seed, directory, run.started, facts, trained or run)
-            places = [key for key in record if key in COORDINATES or not (key in known or key in own or "." in key)]
-            there = {key: as_cell(record[key]) for key in sorted(places) if record[key] is not None}
+            if (which := (seed, *own.values())) not in replicates:
+                replicates[which] = Replicate(run.verb, settings | own, seed, directory, run.started, facts, model)
+            keys = [key for key in record if key in COORDINATES or not (key in known or key in own or "." in key)]
+            there = {key: as_cell(record[key]) for key in sorted(keys) if record[key] is not None}
             if not isinstance(there.get("first_token"), bool):
                 there.pop("first_token", None)  # of eval: how the text was read
-            found.setdefault((trials[which], metric, tuple(there.items())), set()).add(float(value))
+            found.setdefault((replicates[which], metric, tuple(there.items())), set()).add(float(value))
     for metric in sorted(not_finite):
         table.not_finite.setdefault(metric, []).append(directory)
     twice = dict.fromkeys(key[1:] for key, values in found.items() if len(values) > 1)
@@ -211,8 +211,8 @@ def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
 
 def numbers_of_file(path: Path) -> list[Number]:
     """The numbers of a file. UserError for one that cannot be read, a row without a number, and one that is twice."""
-    trials: dict[tuple[Any, ...], Trial] = {}
-    found: dict[tuple[Trial, str, Coordinates], tuple[int, float]] = {}
+    replicates: dict[tuple[Any, ...], Replicate] = {}
+    found: dict[tuple[Replicate, str, Coordinates], tuple[int, float]] = {}
     for line, raw in rows_of(path):
         row = {key: item if key == "value" else cell(item) for key, item in raw.items()}
         for key in ("value", *SIZES):
@@ -220,10 +220,10 @@ def numbers_of_file(path: Path) -> list[Number]:
                 raise UserError(f"{path}, line {line}: {key}={printable(str(row[key]), 40)} must be a finite number")
         settings = {key: item for key, item in row.items() if key not in NO_SETTINGS}
         which = (row.get("verb"), row.get("seed"), *settings.items())
-        trial = trials.setdefault(which, Trial(row.get("verb"), settings, row.get("seed"), str(path)))
+        replicate = replicates.setdefault(which, Replicate(row.get("verb"), settings, row.get("seed"), str(path)))
         coordinates = tuple((key, row[key]) for key in sorted(COORDINATES) if row.get(key) is not None)
         metric, value = str(row.get("metric") or "value"), float(row["value"])
-        first, before = found.setdefault((trial, metric, coordinates), (line, value))
+        first, before = found.setdefault((replicate, metric, coordinates), (line, value))
         if before != value:
             raise UserError(
                 f"{path}, lines {first} and {line}: two values of {metric} for the same settings, seed and place; "

@@ -14,7 +14,7 @@ from pandas import DataFrame
 
 from roundround.analysis.comparison import Comparison, Group, choices, format_setting, format_settings, order, varying
 from roundround.analysis.intervals import error_widths
-from roundround.analysis.load import Coordinates, Trial
+from roundround.analysis.load import Coordinates, Replicate
 from roundround.analysis.past_run import direction
 
 NAMED = 3  # of many
@@ -34,11 +34,11 @@ def remarks_of(comparison: Comparison) -> list[str]:
         found.append(f"{some(names)}: the numbers are too large for an interval (a run diverged?)")
     for verb in dict.fromkeys(group.verb for group in comparison.groups):
         groups = {n: group for n, group in enumerate(comparison.groups) if group.verb == verb}
-        trials = [trial for group in groups.values() for trial in group.trials]
+        replicates = [replicate for group in groups.values() for replicate in group.replicates]
         numbers = comparison.numbers[comparison.numbers["group"].isin(groups)]
         name = verb or ""
-        found += [*about_seeds(name, groups, numbers), *about_repeats(groups.values()), *about_facts(name, trials)]
-        found += [*about_targets(name, numbers), *about_confounded(trials), *about_gaps(name, groups, numbers)]
+        found += [*about_seeds(name, groups, numbers), *about_repeats(groups.values()), *about_facts(name, replicates)]
+        found += [*about_targets(name, numbers), *about_confounded(replicates), *about_gaps(name, groups, numbers)]
         found += about_rates(groups, numbers)
     return list(dict.fromkeys(found))
 
@@ -61,8 +61,9 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
     for name, row in apart.items():
         seeds = n_of(row.n_seeds, "seed")
         yield f"{name} has {seeds} and its baseline {len(row.pairs)} of them: the difference is of these"
-    measured = {(row.group, row.metric, *row.place.items()) for row in comparison.table}
-    without = {row.group.name: None for row in unpaired if (row.baseline, row.metric, *row.place.items()) in measured}
+    measured = {(row.group, row.metric, *row.coordinates.items()) for row in comparison.table}
+    there = [row for row in unpaired if (row.baseline, row.metric, *row.coordinates.items()) in measured]
+    without = dict.fromkeys(row.group.name for row in there)
     if without:
         yield f"{some(list(without))} and the baseline have no seed in common at some place: no difference there"
 
@@ -90,10 +91,10 @@ def about_repeats(groups: Iterable[Group]) -> Iterator[str]:
         )
 
 
-def about_facts(verb: str, trials: Sequence[Trial]) -> Iterator[str]:
+def about_facts(verb: str, replicates: Sequence[Replicate]) -> Iterator[str]:
     """What has to be equal for a fair comparison, and is not."""
-    facts = DataFrame([trial.facts for trial in trials], dtype=object).fillna("unknown")
-    runs = facts.assign(origin=[trial.origin for trial in trials])
+    facts = DataFrame([replicate.facts for replicate in replicates], dtype=object).fillna("unknown")
+    runs = facts.assign(origin=[replicate.origin for replicate in replicates])
     for name in facts.columns[facts.nunique() > 1]:
         origins = runs.groupby(name, sort=False)["origin"].agg(["nunique", "first"])
         origins = origins.sort_values("nunique", ascending=False, kind="stable")
@@ -112,25 +113,25 @@ def about_targets(verb: str, numbers: DataFrame) -> Iterator[str]:
         yield f"{label(verb)}runs were scored on different targets at {where}: {listed} of them"
 
 
-def about_confounded(trials: Sequence[Trial]) -> Iterator[str]:
+def about_confounded(replicates: Sequence[Replicate]) -> Iterator[str]:
     """Settings that change together, so that nobody can tell which of them made a difference."""
-    kept, following = varying(trials)
+    kept, following = varying(replicates)
     heads = {key.partition(".")[0] for key in kept}
     for key, leaders in following.items():
         if key.partition(".")[0] not in heads:
             lead = leaders[0]
-            values = {trial.settings.get(lead): trial.settings.get(key) for trial in trials}
+            values = {replicate.settings.get(lead): replicate.settings.get(key) for replicate in replicates}
             pairs = [f"{format_setting(values[v])} with {lead}={format_setting(v)}" for v in sorted(values, key=order)]
             together = f"{' and '.join(leaders)} ({some(pairs)})"
             yield f"{key} changes together with {together}: a difference may come from either"
 
 
 def about_gaps(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
-    """Metrics and places that only some of the models have."""
+    """Metrics and coordinates that only some of the models have."""
     n_seeds = numbers.groupby(["cell", "group"]).size()
     torn = {cell for (cell, group), n in n_seeds.items() if n < len(groups[group].seeds)}
     if verb == "max-retrieval":  # without a normaliser it has numbers of the logits, which none has changed
-        numbers = numbers[[groups[n].trials[0].settings.get("softmax") is not None for n in numbers["group"]]]
+        numbers = numbers[[groups[n].replicates[0].settings.get("softmax") is not None for n in numbers["group"]]]
     models = list(dict.fromkeys(zip(numbers["group"], numbers["seed"], strict=True)))
     gaps: dict[str, list[DataFrame]] = defaultdict(list)
     for _, here in numbers.groupby("cell"):
@@ -187,8 +188,8 @@ def at(coordinates: Coordinates) -> str:
     return f" at {format_settings(dict(coordinates))}" if coordinates else ""
 
 
-def and_more(places: Sequence[Any]) -> str:
-    return f" (and so at {n_of(len(places) - 1, 'more place')})" if len(places) > 1 else ""
+def and_more(found: Sequence[Any]) -> str:
+    return f" (and so at {n_of(len(found) - 1, 'more place')})" if len(found) > 1 else ""
 
 
 def some(items: Sequence[str]) -> str:

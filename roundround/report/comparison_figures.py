@@ -85,7 +85,7 @@ def telling(found: Comparison) -> dict[tuple[str | None, str], list[Row]]:
             continue
         others = [metric for verb, metric in chosen if verb == row.verb]
         first = not others or row.metric in others or row.verb is None
-        if direction(row.metric) and first and set(row.place) <= {*AXES, "task", "texts"}:
+        if direction(row.metric) and first and set(row.coordinates) <= {*AXES, "task", "texts"}:
             chosen.setdefault((row.verb, row.metric), []).append(row)
     return chosen
 
@@ -98,17 +98,17 @@ def draw_by_length(rows: Sequence[Row], title: str, folder: Path, name: str, *, 
 
     baseline: its words where the rows' differences to it are drawn, in place of their means.
     """
-    axis_key = next((key for key in AXES if len({row.place.get(key) for row in rows} - {None}) > 1), None)
+    axis_key = next((key for key in AXES if len({row.coordinates.get(key) for row in rows} - {None}) > 1), None)
     if axis_key is None:
         return []
     lines: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if axis_key in row.place:
-            rest = {**row.settings, **{key: value for key, value in row.place.items() if key != axis_key}}
+        if axis_key in row.coordinates:
+            rest = {**row.settings, **{key: value for key, value in row.coordinates.items() if key != axis_key}}
             lines.setdefault(tuple(rest.items()), []).append(row)
     value = "difference" if baseline else "mean"
     panels, n_more = panels_of([line_of(dict(rest), some, axis_key, value) for rest, some in lines.items()])
-    ticks = sorted({row.place[axis_key] for row in rows if axis_key in row.place})
+    ticks = sorted({row.coordinates[axis_key] for row in rows if axis_key in row.coordinates})
     label = rows[0].metric.replace("_", " ")
     of_task = axis_key == "length" and any(row.group.learns_a_task for row in rows)
     xlabel = "length" if of_task else AXES[axis_key]
@@ -158,11 +158,11 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]
 
 def line_of(settings: dict[str, Any], rows: Sequence[Row], axis_key: str, value: str) -> Line:
     """The means (or the differences) of one setting along an axis."""
-    rows = sorted(rows, key=lambda row: order(row.place[axis_key]))
+    rows = sorted(rows, key=lambda row: order(row.coordinates[axis_key]))
     highs = [row.difference_high if value == "difference" else row.high for row in rows]
     means = np.array([getattr(row, value) for row in rows], dtype=np.float64)
     half = np.array([np.nan if high is None else high for high in highs]) - means
-    return Line(settings, np.array([row.place[axis_key] for row in rows], dtype=np.float64), means, half)
+    return Line(settings, np.array([row.coordinates[axis_key] for row in rows], dtype=np.float64), means, half)
 
 
 def panels_of(lines: Sequence[Line]) -> tuple[list[Panel], int]:
@@ -241,7 +241,7 @@ def draw_matrix(rows: Sequence[Row], title: str, folder: Path, name: str) -> lis
         return []
     places: dict[str, list[Row]] = {}
     for row in rows:
-        places.setdefault(format_settings(row.place) if row.place else "", []).append(row)
+        places.setdefault(format_settings(row.coordinates) if row.coordinates else "", []).append(row)
     down = sorted({row.settings[keys[0]] for row in rows}, key=order)[:CELLS]
     across = list(dict.fromkeys(tuple(row.settings[key] for key in keys[1:]) for row in rows))[:CELLS]
     if len(down) < 2 or len(across) < 2:

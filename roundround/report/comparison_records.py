@@ -56,7 +56,7 @@ def summary(found: Comparison, curves: Sequence[dict[str, Any]], figures: Sequen
                 "verb": group.verb,
                 "settings": group.settings,
                 "seeds": group.seeds,
-                "runs": list(dict.fromkeys(trial.origin for trial in group.trials)),
+                "runs": list(dict.fromkeys(replicate.origin for replicate in group.replicates)),
             }
             for group in found.groups
         ],

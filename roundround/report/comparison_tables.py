@@ -49,7 +49,7 @@ def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
     left_out: list[str] = []
     n_rows = 0
     for (verb, metric), rows in by_metric.items():
-        coarse = [row for row in rows if not set(row.place) & set(FINE)]
+        coarse = [row for row in rows if not set(row.coordinates) & set(FINE)]
         chosen = coarse or rows
         name = f"{verb}: {metric}" if verb else metric
         same = len({value for row in rows for value in row.values}) == 1 and len(by_metric) > 1
@@ -70,10 +70,10 @@ def sheet(title: str, rows: Sequence[Row]) -> Sheet:
     differing = [row for row in rows if row.difference is not None]
     wide = [(row.difference_high or 0) - (row.difference_low or 0) for row in differing]
     of_differences = decimals_of([row.difference or 0 for row in differing], [width / 2 for width in wide])
-    keys = dict.fromkeys(key for row in rows for key in row.place)
+    keys = dict.fromkeys(key for row in rows for key in row.coordinates)
     settings = dict.fromkeys(key for row in rows for key in row.settings)
     columns: list[tuple[str, list[str]]] = [
-        *((key, [format_cell(row.place.get(key, "")) for row in rows]) for key in keys),
+        *((key, [format_cell(row.coordinates.get(key, "")) for row in rows]) for key in keys),
         *((key, [format_cell(row.settings.get(key, "")) for row in rows]) for key in settings),
         ("mean", [fixed(row.mean, of_means) for row in rows]),
         ("95 % interval", [interval(row.low, row.high, of_means) for row in rows]),
@@ -149,7 +149,7 @@ def as_csv(comparison: Comparison) -> str:
         record |= {"settings": row.group.name, "baseline": None if row.baseline is None else row.baseline.name}
         rows.append({key: plain(value) for key, value in record.items()})
     table = DataFrame(rows, dtype=object)  # integers stay such
-    first = ["metric", "verb", *dict.fromkeys(key for row in comparison.table for key in row.place), "settings"]
+    first = ["metric", "verb", *dict.fromkeys(key for row in comparison.table for key in row.coordinates), "settings"]
     text: str = table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
     return text
 

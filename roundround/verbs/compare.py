@@ -35,7 +35,7 @@ def compare(cfg: DictConfig, invocation: Invocation) -> None:
         curves, damaged = training_curves(found.groups)
         found.remarks += damaged
         records = [{**record, "value": record["mean"]} for record in found.records()]
-        run.results(records, runs=len({trial.origin for group in found.groups for trial in group.trials}))
+        run.results(records, runs=len({replicate.origin for group in found.groups for replicate in group.replicates}))
         if run.writes:
             show(run, found, curves, config.format)
 

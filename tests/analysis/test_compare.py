@@ -1,4 +1,4 @@
-"""Runs compared: which settings vary, what is joined to what, what a reader is told, and what is refused."""
+"""Runs compared: which settings vary, what is joined to what, what a reader has to know, and what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(found: Comparison, verb: str = "train", metric: str = "perplexity", **w
         row
         for row in found.table
         if (row.verb, row.metric) == (verb, metric)
-        and all((row.settings | row.place).get(key) == value for key, value in where.items())
+        and all((row.settings | row.coordinates).get(key) == value for key, value in where.items())
     ]
 
 
@@ -41,8 +41,8 @@ def only(found: Comparison, **where: Any) -> Row:
 
 def remark(found: Comparison, *parts: str) -> str:
     """The one remark with these parts."""
-    (said,) = [line for line in found.remarks if all(part in line for part in parts)]
-    return said
+    (message,) = [line for line in found.remarks if all(part in line for part in parts)]
+    return message
 
 
 # -- settings, groups, baselines
@@ -53,7 +53,7 @@ def test_the_settings_that_vary_are_found_and_the_seed_is_none(outputs: Path) ->
     assert found.settings == {"pe": ["nope", "rope"]}, "not pe.theta, which follows pe, nor checkpoint_every"
     assert [(group.name, group.seeds) for group in found.groups] == [("pe=nope", [1, 2, 3]), ("pe=rope", [1, 2, 3])]
     row = only(found, pe="nope")
-    assert (row.seeds, row.values, row.place) == ([1, 2, 3], [12.1, 15.2, 20.3], {"length": 16})
+    assert (row.seeds, row.values, row.coordinates) == ([1, 2, 3], [12.1, 15.2, 20.3], {"length": 16})
     assert row.baseline is not None
     assert row.baseline.name == "pe=rope", "the plain attention, where nothing is asked for"
     assert row.group.tokens_per_second == 10 * 8 * 16 / 2
@@ -121,7 +121,7 @@ def change(directory: Path, edit: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "said"),
+    ("baseline", "message"),
     [
         ("pe=alibi", r"baseline=pe=alibi matches nothing; the settings that vary are pe \(nope, rope\)"),
         ("p=rope", r"baseline=p=rope matches nothing"),
@@ -130,9 +130,9 @@ def change(directory: Path, edit: Any) -> None:
     ],
 )
 def test_a_baseline_that_matches_nothing_is_refused_with_the_choices(
-    outputs: Path, baseline: str | list[str], said: str
+    outputs: Path, baseline: str | list[str], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         compare(outputs, baseline=baseline)
 
 
@@ -153,7 +153,7 @@ def test_evaluations_are_joined_to_the_training_run_that_they_measured(outputs: 
         write_eval(outputs / "eval" / trained.name, trained, {16: 9.0, 32: 10.0 + len(trained.name)})
     found = compare(outputs / "eval", baseline="pe=rope")
     assert found.settings == {"pe": ["nope", "rope"]}
-    assert [row.place["length"] for row in rows(found, "eval")] == [16, 16, 32, 32]
+    assert [row.coordinates["length"] for row in rows(found, "eval")] == [16, 16, 32, 32]
     assert only(found, verb="eval", pe="nope", length=32).group.tokens_per_second == 640
 
 
@@ -164,7 +164,7 @@ def test_the_join_survives_a_move_of_both(outputs: Path, tmp_path_factory: pytes
     moved = tmp_path_factory.mktemp("elsewhere") / "kept"
     shutil.move(outputs, moved)
     found = compare(moved / "eval")
-    assert found.groups[0].trials[0].settings["optim.lr"] == 0.5
+    assert found.groups[0].replicates[0].settings["optim.lr"] == 0.5
     assert found.groups[0].tokens_per_second == 640
     assert "optim.lr changes together with pe" in remark(found, "optim.lr")
 
@@ -178,7 +178,7 @@ def test_what_an_evaluation_replaced_is_its_setting(outputs: Path) -> None:
     write_results(replaced, [{"metric": "perplexity", "pe": "p_rope", "seed": 1, "length": 16, "value": 8.0}])
     found = compare(outputs / "eval")
     assert found.settings == {"pe": ["p_rope", "rope"]}
-    settings = found.groups[0].trials[0].settings
+    settings = found.groups[0].replicates[0].settings
     assert ("pe.p" in settings, "pe.theta" in settings) == (True, False), "those of the node that it replaced are gone"
 
 
@@ -206,16 +206,16 @@ def test_a_run_of_many_seeds_and_normalisers_is_a_trial_for_each(tmp_path: Path)
     change(run, lambda manifest: manifest.update(verb="max-retrieval", config=config, choices={}))
     found = compare(run)
     assert found.settings == {"softmax": ["softmax", "ssmax", None]}, "of the logits, whatever comes after them"
-    (row,) = [row for row in found.table if row.settings == {"softmax": "ssmax"} and row.place == {"n": 32}]
+    (row,) = [row for row in found.table if row.settings == {"softmax": "ssmax"} and row.coordinates == {"n": 32}]
     assert (row.values, row.difference) == ([37, 38, 39], -2)
     assert {row.metric for row in found.table} == {"accuracy", "logit_spread"}, "not what is over all seeds"
     assert found.remarks == []
 
 
-# -- what a reader is told
+# -- what a reader has to know
 
 
-def test_few_seeds_are_said(tmp_path: Path) -> None:
+def test_few_seeds_are_reported(tmp_path: Path) -> None:
     write_train(tmp_path / "a", "rope", 1)
     write_train(tmp_path / "b", "nope", 1, 11.0)
     assert remark(compare(tmp_path), "one seed").startswith("train: every setting has one seed: no interval")
@@ -225,7 +225,7 @@ def test_few_seeds_are_said(tmp_path: Path) -> None:
     assert "pe=nope has two seeds: an interval of 12.7 standard errors" in remark(found, "two seeds")
 
 
-def test_the_best_learning_rate_at_the_edge_is_said_and_one_inside_is_not(tmp_path: Path) -> None:
+def test_the_best_learning_rate_at_the_edge_is_reported_and_one_inside_is_not(tmp_path: Path) -> None:
     for pe, best in (("rope", 0.1), ("nope", 0.01)):
         for lr in (0.001, 0.01, 0.1):
             write_train(tmp_path / f"{pe}{lr}", pe, 1, 9.0 if lr == best else 10.0, lr=lr)
@@ -234,7 +234,7 @@ def test_the_best_learning_rate_at_the_edge_is_said_and_one_inside_is_not(tmp_pa
     )
 
 
-def test_what_makes_runs_incomparable_is_said(outputs: Path) -> None:
+def test_what_makes_runs_incomparable_is_reported(outputs: Path) -> None:
     odd = write_train(outputs / "odd", "nope", 4, data={"corpus_hash": "zzzz"}, steps=20)
     change(odd, lambda manifest: manifest.update(roundround="0.3.0", git={"commit": "f" * 40, "dirty": False}))
     found = compare(outputs)
@@ -244,12 +244,12 @@ def test_what_makes_runs_incomparable_is_said(outputs: Path) -> None:
     assert not [line for line in compare(outputs / "train").remarks if "differ in" in line]
 
 
-def test_another_rule_for_the_checkpoint_is_said(outputs: Path) -> None:
+def test_another_rule_for_the_checkpoint_is_reported(outputs: Path) -> None:
     change(outputs / "train" / "nope-1", lambda manifest: manifest["config"].update(validate_every=7))
     assert "validated every 7 steps" in remark(compare(outputs), "rule for the best checkpoint")
 
 
-def test_other_targets_are_said(outputs: Path) -> None:
+def test_other_targets_are_reported(outputs: Path) -> None:
     for n, pe in enumerate(("rope", "nope")):
         evaluated = write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
         records = json.loads((evaluated / "results.json").read_text())
@@ -262,13 +262,13 @@ def test_unfinished_runs_are_named_and_left_out(outputs: Path) -> None:
         write_train(outputs / "train" / f"bad-{n}", "alibi", 1, 1.0, status=status)
     found = compare(outputs)
     assert found.settings == {"pe": ["nope", "rope"]}
-    said = remark(found, "3 runs left out")
-    assert all(why in said for why in ("failed: no memory", "interrupted", "died"))
+    message = remark(found, "3 runs left out")
+    assert all(why in message for why in ("failed: no memory", "interrupted", "died"))
     assert {Path(run).name: why for run, why in found.skipped}["bad-2"] == "died", "nobody holds it"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("run.json", '{"roundround": ', "run.json is not valid json"),
         ("run.json", '{"verb": "train"}', "status is missing"),
@@ -277,12 +277,12 @@ def test_unfinished_runs_are_named_and_left_out(outputs: Path) -> None:
         ("results.json", None, "it has no results.json"),
     ],
 )
-def test_damaged_runs_are_named_skipped_and_counted(outputs: Path, name: str, text: str | None, said: str) -> None:
+def test_damaged_runs_are_named_skipped_and_counted(outputs: Path, name: str, text: str | None, message: str) -> None:
     path = outputs / "train" / "nope-2" / name
     path.unlink() if text is None else path.write_text(text)
     found = compare(outputs)
     assert only(found, pe="nope").seeds == [1, 3]
-    assert re.search(r"^1 run left out: .*nope-2", remark(found, "left out", said))
+    assert re.search(r"^1 run left out: .*nope-2", remark(found, "left out", message))
     assert "pe=rope has 3 seeds" not in " ".join(found.remarks)
     assert len(only(found, pe="nope").pairs) == 2
 
@@ -304,25 +304,25 @@ def test_a_torn_curve_is_named_and_the_rest_of_it_taken(outputs: Path) -> None:
     ]
 
 
-def test_a_metric_that_some_runs_lack_is_said_and_its_mean_is_of_those_that_have_it(outputs: Path) -> None:
+def test_a_metric_that_some_runs_lack_is_reported_and_its_mean_is_of_those_that_have_it(outputs: Path) -> None:
     for seed in (1, 2, 3):
         for pe in ("rope", "nope"):
             lengths = {16: 9.0, 32: 10.0 + seed} if (pe, seed) != ("nope", 3) else {16: 9.0}
             write_eval(outputs / "eval" / f"{pe}{seed}", outputs / "train" / f"{pe}-{seed}", lengths)
     found = compare(outputs / "eval")
     assert only(found, verb="eval", pe="nope", length=32).seeds == [1, 2]
-    said = remark(found, "is known of")
-    assert said == "eval: perplexity at length=32 is known of 5 of 6 models, not of pe=nope, seed 3"
+    message = remark(found, "is known of")
+    assert message == "eval: perplexity at length=32 is known of 5 of 6 models, not of pe=nope, seed 3"
 
 
 def test_two_runs_with_the_same_settings_and_seed_are_named_and_the_newest_counts(outputs: Path) -> None:
     again = write_train(outputs / "train" / "again", "nope", 2, 99.0, minute=60)
     found = compare(outputs)
     assert only(found, pe="nope").values == [12.1, 99.0, 20.3]
-    said = remark(found, "same settings and seed")
-    assert str(again) in said
-    assert str(outputs / "train" / "nope-2") in said
-    assert "the one that started last is taken" in said
+    message = remark(found, "same settings and seed")
+    assert str(again) in message
+    assert str(outputs / "train" / "nope-2") in message
+    assert "the one that started last is taken" in message
 
 
 def test_the_same_numbers_twice_are_one(outputs: Path) -> None:
@@ -332,12 +332,12 @@ def test_the_same_numbers_twice_are_one(outputs: Path) -> None:
     assert not any("same settings" in line for line in found.remarks)
 
 
-def test_a_setting_without_a_seed_of_the_baseline_is_said(outputs: Path) -> None:
+def test_a_setting_without_a_seed_of_the_baseline_is_reported(outputs: Path) -> None:
     write_train(outputs / "train" / "alibi", "alibi", 9)
     assert remark(compare(outputs), "no seed in common").startswith("pe=alibi and the baseline")
 
 
-def test_settings_that_change_together_are_said(outputs: Path) -> None:
+def test_settings_that_change_together_are_reported(outputs: Path) -> None:
     for run in (outputs / "train").glob("nope-*"):
         change(run, lambda manifest: manifest["config"]["optim"].update(lr=0.5))
     assert remark(compare(outputs), "together") == (
@@ -346,7 +346,7 @@ def test_settings_that_change_together_are_said(outputs: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "-inf", float("nan"), float("inf")])
-def test_a_number_that_is_not_finite_is_left_out_and_said(outputs: Path, value: str | float) -> None:
+def test_a_number_that_is_not_finite_is_left_out_and_reported(outputs: Path, value: str | float) -> None:
     run = outputs / "train" / "nope-2"
     write_results(run, [{"metric": "perplexity", "pe": "nope", "seed": 2, "length": 16, "value": value}])
     found = compare(outputs)
@@ -379,7 +379,7 @@ def test_a_manifest_of_anybody_is_no_traceback(outputs: Path) -> None:
     assert only(compare(outputs), pe="nope").n_seeds == 3
 
 
-def test_an_evaluation_of_a_training_that_did_not_end_is_said(outputs: Path) -> None:
+def test_an_evaluation_of_a_training_that_did_not_end_is_reported(outputs: Path) -> None:
     for pe in ("rope", "nope"):
         write_eval(outputs / "eval" / pe, outputs / "train" / f"{pe}-1", {16: 9.0})
     change(outputs / "train" / "nope-1", lambda manifest: manifest.update(status="interrupted"))

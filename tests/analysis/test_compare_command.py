@@ -73,12 +73,12 @@ def test_it_leaves_results_tables_and_figures(crossed: Path, roundround: Callabl
     figures.add("training_curves")
     assert {path.stem for path in (directory / "figures").iterdir()} == figures
     assert {path.suffix for path in (directory / "figures").iterdir()} >= {".svg", ".pdf"}
-    said = json.loads((directory / "comparison.json").read_text())
-    assert said["settings"] == {"pe": ["nope", "rope"], "softmax": ["softmax", "ssmax"]}
-    assert said["baseline"] == ["pe=rope", "softmax=softmax"]
-    assert set(said["figures"]) == figures
-    assert {len(curve["tokens"]) for curve in said["curves"]} == {3}
-    assert {len(group["runs"]) for group in said["groups"]} == {3}
+    summary = json.loads((directory / "comparison.json").read_text())
+    assert summary["settings"] == {"pe": ["nope", "rope"], "softmax": ["softmax", "ssmax"]}
+    assert summary["baseline"] == ["pe=rope", "softmax=softmax"]
+    assert set(summary["figures"]) == figures
+    assert {len(curve["tokens"]) for curve in summary["curves"]} == {3}
+    assert {len(group["runs"]) for group in summary["groups"]} == {3}
     assert {record["verb"] for record in done.results} == {"eval", "train"}
     assert not any("pe" in record for record in done.results), "that is one of the settings"
 
@@ -145,7 +145,7 @@ def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, rou
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["outputs/eval", "baseline=pe=alibi"], "baseline=pe=alibi matches nothing; the settings that vary are pe"),
         (["outputs/eval", "format=xml"], "no format=xml"),
@@ -157,12 +157,12 @@ def test_last_is_the_last_that_measured_and_a_pattern_is_many(crossed: Path, rou
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(
-    crossed: Path, roundround: Callable[..., Done], words: list[str], said: str
+    crossed: Path, roundround: Callable[..., Done], words: list[str], message: str
 ) -> None:
     (crossed / "bad.csv").write_text("pe\nrope\n")
     done = roundround("compare", *words)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
     assert len(done.err.splitlines()) == 1
     assert not list(Path("outputs").glob("compare/*/*")), "nothing left behind"
 

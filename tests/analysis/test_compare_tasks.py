@@ -72,8 +72,8 @@ def test_right_answers_are_compared_at_each_length_over_seeds(outputs: Path) -> 
     found = compare(outputs / "eval")
     table = [row for row in found.table if row.metric == "exact_match"]
     assert found.table[0].metric == "exact_match"
-    assert {tuple(row.place.items()) for row in table} == {(("length", n),) for n in LENGTHS}
-    (row,) = [row for row in table if row.settings["pe"] == "nope" and row.place["length"] == 40]
+    assert {tuple(row.coordinates.items()) for row in table} == {(("length", n),) for n in LENGTHS}
+    (row,) = [row for row in table if row.settings["pe"] == "nope" and row.coordinates["length"] == 40]
     assert (row.n_seeds, row.mean, row.difference) == (3, pytest.approx(0.88), pytest.approx(0.4))
     assert row.low is not None
     assert found.of_tasks
@@ -130,20 +130,20 @@ def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> N
     assert "context length (tokens)" not in text
 
 
-def test_another_task_is_said(outputs: Path) -> None:
+def test_another_task_is_reported(outputs: Path) -> None:
     odd = task_run(outputs / "train" / "odd", "nope", 4, 1.0)
     manifest = json.loads((odd / "run.json").read_text())
     manifest["data"]["corpus_hash"] = "sort"
     (odd / "run.json").write_text(json.dumps(manifest))
-    (said,) = [line for line in compare(outputs / "train").remarks if "task (corpus hash)" in line]
-    assert f"copy (6 runs), sort (1 run, such as {odd})" in said
+    (message,) = [line for line in compare(outputs / "train").remarks if "task (corpus hash)" in line]
+    assert f"copy (6 runs), sort (1 run, such as {odd})" in message
 
 
 def test_runs_that_never_left_the_plateau_are_counted_in_one_line(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
         task_run(tmp_path / f"stuck-{seed}", "rope", seed, 0.0)
-    (said,) = [line for line in compare(tmp_path).remarks if "plateau" in line]
-    assert said.endswith("and of 2 more runs is not finite somewhere, and left out there")
+    (message,) = [line for line in compare(tmp_path).remarks if "plateau" in line]
+    assert message.endswith("and of 2 more runs is not finite somewhere, and left out there")
 
 
 def rates(folder: Path, by_rate: dict[float, float]) -> Comparison:
@@ -152,7 +152,7 @@ def rates(folder: Path, by_rate: dict[float, float]) -> Comparison:
     return compare(folder)
 
 
-def test_the_best_rate_on_the_edge_is_said_for_right_answers_too(tmp_path: Path) -> None:
+def test_the_best_rate_on_the_edge_is_reported_for_right_answers_too(tmp_path: Path) -> None:
     found = rates(tmp_path, {0.001: 0.0, 0.01: 0.2, 0.1: 0.7})
     assert [line for line in found.remarks if "the best optim.lr by exact_match, 0.1, is the largest" in line]
 
@@ -166,6 +166,6 @@ def test_the_edge_is_looked_for_at_every_length(tmp_path: Path) -> None:
     for rate, far in ((0.001, 0.0), (0.01, 0.1), (0.1, 0.3)):
         trained = task_run(tmp_path / "train" / str(rate), "rope", 1, 1.0, lr=rate)
         evaluation(tmp_path / "eval" / str(rate), trained, "rope", 1, {20: 1.0, 40: far, 80: far / 2})
-    (said,) = [line for line in compare(tmp_path / "eval").remarks if "may be better" in line]
-    assert "by exact_match at length=40, 0.1, is the largest of 0.001, 0.01, 0.1" in said
-    assert said.endswith("(and so at 1 more place)")
+    (message,) = [line for line in compare(tmp_path / "eval").remarks if "may be better" in line]
+    assert "by exact_match at length=40, 0.1, is the largest of 0.001, 0.01, 0.1" in message
+    assert message.endswith("(and so at 1 more place)")

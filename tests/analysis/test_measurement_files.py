@@ -52,7 +52,7 @@ def write(folder: Path, text: str, name: str = "table.csv") -> Path:
 def test_published_accuracies_of_somebody_else_by_seed(tmp_path: Path) -> None:
     found = compare(write(tmp_path, KAZEMNEJAD), baseline="pe=rotary")
     assert found.settings == {"pe": ["none", "rotary"]}
-    by_place = {(row.settings["pe"], row.place["length"]): row for row in found.table}
+    by_place = {(row.settings["pe"], row.coordinates["length"]): row for row in found.table}
     assert len(by_place) == 8
     row = by_place["none", 30]
     none, rotary = [0.9896, 0.9028, 0.9653], [0.3681, 0.0226, 0.2882]  # by seed, not by line
@@ -94,21 +94,21 @@ def test_every_other_column_is_a_setting_and_an_empty_cell_none(tmp_path: Path) 
 def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) -> None:
     path = write(tmp_path, KAZEMNEJAD)
     found = compare(path, where={"pe": "none", "length": "30,33"})
-    assert [(row.settings, row.group.trials[0].settings["pe"], row.place) for row in found.table] == [
+    assert [(row.settings, row.group.replicates[0].settings["pe"], row.coordinates) for row in found.table] == [
         ({}, "none", {"length": 30}),
         ({}, "none", {"length": 33}),
     ]
-    for where, said in (
+    for where, message in (
         ({"status": "done"}, "status= chooses among runs, and"),
         ({"length": "512"}, r"nothing was measured at length=512 \(choices: 26, 30, 33, 36\)"),
         ({"softmax": "ssmax"}, "no run has a setting 'softmax'"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             compare(path, where=where)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.csv", "pe,seed\nrope,1\n", "has no column 'value'; its columns are pe, seed"),
         ("a.csv", "", "has no column 'value'"),
@@ -146,8 +146,8 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
         ),
     ],
 )
-def test_a_file_of_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, said: str) -> None:
-    with pytest.raises(UserError, match="^[^\n]*" + said.replace("(", r"\(")):
+def test_a_file_of_something_else_is_refused_by_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(UserError, match="^[^\n]*" + message.replace("(", r"\(")):
         compare(write(tmp_path, text, name))
 
 
@@ -155,13 +155,16 @@ def test_nan_is_one_setting_and_no_length(tmp_path: Path) -> None:
     text = "pe,lr,length,seed,value\nrope,nan,nan,1,3\nrope,nan,nan,2,4\nrope,0.1,nan,1,5\n"
     found = compare(write(tmp_path, text))
     assert found.settings == {"lr": [0.1, None]}
-    assert [(row.settings["lr"], row.seeds, row.place) for row in found.table] == [(0.1, [1], {}), (None, [1, 2], {})]
+    assert [(row.settings["lr"], row.seeds, row.coordinates) for row in found.table] == [
+        (0.1, [1], {}),
+        (None, [1, 2], {}),
+    ]
 
 
 def test_lists_are_text_in_a_row_of_jsonl_as_they_are_in_a_run(tmp_path: Path) -> None:
     rows = [{"pe": "rope", "seed": [9], "task": ["a"], "verb": ["b"], "value": 1.0}]
     (row,) = compare(write(tmp_path, json.dumps(rows[0]), "a.jsonl")).table
-    assert (row.verb, row.seeds, row.place) == ("b", ["9"], {"task": "a"})
+    assert (row.verb, row.seeds, row.coordinates) == ("b", ["9"], {"task": "a"})
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

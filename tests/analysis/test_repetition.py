@@ -1,4 +1,4 @@
-"""Numbers of two results.json: which belong together, and what is said of each."""
+"""Numbers of two results.json: which belong together, and the verdict on each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def changed(**changes: Any) -> list[dict[str, Any]]:
 
 
 def verdicts(now: list[dict[str, Any]], rtol: float = 1e-6) -> dict[tuple[Any, ...], str]:
-    """What is said of each number, by metric and length."""
+    """The verdict on each number, by metric and length."""
     pairs = compared(THEN, now, {"rtol": 1.0}, rtol)
     return {(pair.metric, pair.where.get("length")): pair.verdict for pair in pairs}
 

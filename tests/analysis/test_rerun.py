@@ -1,4 +1,4 @@
-"""`roundround rerun`: what is typed again, what is refused, and what is said of the numbers."""
+"""`roundround rerun`: what is typed again, what is refused, and the verdict on the numbers."""
 
 from __future__ import annotations
 

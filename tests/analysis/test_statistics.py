@@ -15,18 +15,18 @@ from scipy import stats
 from roundround.analysis.compare import compare, comparison_of
 from roundround.analysis.comparison import Comparison, Row
 from roundround.analysis.intervals import half_width, holm, mean_of, paired_p
-from roundround.analysis.load import LongTable, Trial, frame_of
+from roundround.analysis.load import LongTable, Replicate, frame_of
 from roundround.analysis.remarks import remarks_of
 from roundround.report.comparison_tables import sheets
 
 COPY = ROOT / "docs" / "length" / "copy.csv"
 
 
-def trials(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
+def long_table(numbers: dict[str, dict[int, float]], metric: str = "perplexity") -> LongTable:
     """One number for each encoding and seed."""
     return LongTable(
         frame_of(
-            (Trial(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
+            (Replicate(None, {"pe": pe}, seed, "made up"), metric, (("length", 256),), value)
             for pe, by_seed in numbers.items()
             for seed, value in by_seed.items()
         )
@@ -43,7 +43,7 @@ def test_a_worked_example_by_hand() -> None:
 
     t of two degrees of freedom: 4.302653 at 97.5 %. t = 2 sqrt(3) = 3.4641; p = 1 - t / sqrt(t^2 + 2) = 0.074180.
     """
-    found = comparison_of(trials({"rope": {1: 10, 2: 12, 3: 14}, "nope": {1: 11, 2: 14, 3: 17}}), ["pe=rope"])
+    found = comparison_of(long_table({"rope": {1: 10, 2: 12, 3: 14}, "nope": {1: 11, 2: 14, 3: 17}}), ["pe=rope"])
     rope, nope = row_of(found, "rope"), row_of(found, "nope")
     assert (rope.mean, rope.n_seeds, rope.difference, rope.p) == (12, 3, None, None)
     assert rope.low == pytest.approx(12 - 4.302653 * 2 / math.sqrt(3), abs=1e-6)
@@ -58,7 +58,7 @@ def test_a_worked_example_by_hand() -> None:
 def test_statistics_are_scipys() -> None:
     drawn = np.random.default_rng(0).normal(20, 1, size=(4, 7))
     names = ["rope", "nope", "alibi", "fire"]
-    found = comparison_of(trials({pe: dict(enumerate(drawn[n])) for n, pe in enumerate(names)}), ["pe=rope"])
+    found = comparison_of(long_table({pe: dict(enumerate(drawn[n])) for n, pe in enumerate(names)}), ["pe=rope"])
     for n, pe in enumerate(names):
         row = row_of(found, pe)
         interval = stats.ttest_1samp(drawn[n], 0).confidence_interval(0.95)
@@ -72,14 +72,14 @@ def test_statistics_are_scipys() -> None:
 
 
 def test_seeds_are_paired_and_not_taken_in_order() -> None:
-    found = comparison_of(trials({"rope": {1: 10, 2: 20, 3: 31}, "nope": {3: 32, 2: 21, 5: 99}}), ["pe=rope"])
+    found = comparison_of(long_table({"rope": {1: 10, 2: 20, 3: 31}, "nope": {3: 32, 2: 21, 5: 99}}), ["pe=rope"])
     nope = row_of(found, "nope")
     assert (nope.n_seeds, len(nope.pairs), nope.difference) == (3, 2, 1)
     assert (nope.p, nope.p_is_bound) == (0.5, True), "both differences are 1: of four pairs of signs two are alike"
 
 
 def test_one_seed_has_a_mean_and_a_difference_and_nothing_else() -> None:
-    nope = row_of(comparison_of(trials({"rope": {1: 10}, "nope": {1: 11}}), ["pe=rope"]), "nope")
+    nope = row_of(comparison_of(long_table({"rope": {1: 10}, "nope": {1: 11}}), ["pe=rope"]), "nope")
     assert (nope.mean, nope.low, nope.difference, nope.difference_low, nope.p) == (11, None, 1, None, None)
 
 
@@ -128,7 +128,9 @@ def test_comparisons_without_a_difference_count_in_the_family() -> None:
 
 
 def test_a_setting_with_one_seed_or_without_the_baseline_counts_in_the_family() -> None:
-    table = trials({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3}, "fire": {9: 1, 8: 2}})
+    table = long_table(
+        {"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3}, "fire": {9: 1, 8: 2}}
+    )
     found = comparison_of(table, ["pe=rope"])
     nope, alibi, fire = (row_of(found, pe) for pe in ("nope", "alibi", "fire"))
     assert nope.p_holm == pytest.approx(3 * (nope.p or 0))
@@ -141,12 +143,12 @@ def test_a_setting_that_is_not_finite_in_every_seed_counts_in_the_family(tmp_pat
             trained = write_train(tmp_path / f"{pe}-{seed}", pe, seed, 3.0)
             write_eval(tmp_path / f"eval-{pe}-{seed}", trained, {16: value, 32: seed})
     rows = compare(tmp_path, baseline="pe=rope", metric="perplexity", where={"verb": "eval"}).table
-    (nope,) = [row for row in rows if row.settings == {"pe": "nope"} and row.place == {"length": 16}]
+    (nope,) = [row for row in rows if row.settings == {"pe": "nope"} and row.coordinates == {"length": 16}]
     assert nope.p_holm == pytest.approx(2 * (nope.p or 0))
 
 
 def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
-    table = trials({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
+    table = long_table({"rope": {1: 1, 2: 2, 3: 4}, "nope": {1: 2, 2: 4, 3: 5.1}, "alibi": {1: 3, 2: 4.5, 3: 6}})
     more = table.numbers.assign(metric="accuracy", coordinates=[()] * 9, value=table.numbers["value"] / 10)
     rows = comparison_of(LongTable(concat([table.numbers, more])), ["pe=rope"]).table
     for metric in ("perplexity", "accuracy"):
@@ -157,7 +159,7 @@ def test_the_family_is_the_settings_at_one_metric_and_length() -> None:
 def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
     """Of the 2^n ways to give n differences their signs, two have all alike; a t-test has nothing to measure by."""
     same = {"rope": {1: 0.0, 2: 0.0, 3: 0.0}, "nope": {1: 1.0, 2: 1.0, 3: 1.0}, "alibi": {1: 0.0, 2: 0.0, 3: 0.0}}
-    found = comparison_of(trials(same, "exact_match"), ["pe=rope"])
+    found = comparison_of(long_table(same, "exact_match"), ["pe=rope"])
     nope, alibi, rope = (row_of(found, pe) for pe in ("nope", "alibi", "rope"))
     assert (nope.p, nope.p_holm, nope.p_is_bound) == (0.25, 0.5, True)
     assert (alibi.p, alibi.p_holm, alibi.p_is_bound) == (1, 1, False)
@@ -204,15 +206,15 @@ def test_the_size_of_the_numbers_changes_no_interval_and_no_p(power: int) -> Non
 @pytest.mark.parametrize("huge", [1e200, 1e308, -1e308])
 def test_a_diverged_run_has_a_row_and_the_others_keep_theirs(huge: float) -> None:
     """Its interval is left out, and a remark says so, where it would be no float."""
-    table = trials({"rope": {1: huge, 2: -huge, 3: huge}, "nope": {1: 1, 2: 3, 3: 4}, "alibi": {1: 2, 2: 3, 3: 5}})
+    table = long_table({"rope": {1: huge, 2: -huge, 3: huge}, "nope": {1: 1, 2: 3, 3: 4}, "alibi": {1: 2, 2: 3, 3: 5}})
     found = comparison_of(table, ["pe=rope"])
     rope, nope = row_of(found, "rope"), row_of(found, "nope")
     assert rope.mean == pytest.approx(huge / 3)
     assert (nope.mean, nope.low) == pytest.approx((8 / 3, 8 / 3 - 4.302653 * math.sqrt(7) / 3))
     without = [row.settings["pe"] for row in found.table if row.low is None]
     assert without == (["rope"] if abs(huge) == 1e308 else [])
-    said = [line for line in remarks_of(found) if "too large" in line]
-    assert len(said) == len(without)
+    messages = [line for line in remarks_of(found) if "too large" in line]
+    assert len(messages) == len(without)
     (table_shown,), _ = sheets(found)
     assert max(len(cell) for row in table_shown.rows for cell in row) < 40
 
