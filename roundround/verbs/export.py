@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from omegaconf import DictConfig
@@ -19,7 +18,18 @@ from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.batches import padded
 from roundround.distributed.device import describe_device
-from roundround.loading.exportable import card_of, model_to_export, question_of
+from roundround.loading.export.agreement import agreement
+from roundround.loading.export.card import Card, card_of
+from roundround.loading.export.folder import (
+    MODELING,
+    ModelToExport,
+    check_free,
+    is_stock,
+    model_to_export,
+    new_folder,
+    question_of,
+    write_folder,
+)
 from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import n_parameters
 from roundround.runs import checkpoints
@@ -32,10 +42,6 @@ from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, is_full
 
-if TYPE_CHECKING:
-    from roundround.loading.export.card import Card
-    from roundround.loading.export.folder import ModelToExport
-
 N_WINDOWS = 4  # of held-out text, on which logits are compared
 
 
@@ -45,8 +51,6 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
     The exported folder is named above; the last line is the run directory as with every verb, because the folder is
     what the user has just typed.
     """
-    from roundround.loading.export.folder import check_free  # transformers takes seconds to import
-
     config = checked(ExportConfig, cfg)
     assert config.to is not None, "the config has been checked"
     destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..: it is free where it then lies
@@ -103,9 +107,6 @@ def refused_where_full(destination: Path) -> Iterator[None]:
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
-    from roundround.loading.export.agreement import agreement
-    from roundround.loading.export.folder import MODELING, is_stock, new_folder, write_folder
-
     stock, pe, softmax = is_stock(model), run.manifest["choices"].get("pe"), run.manifest["choices"].get("softmax")
     kind = "a stock LlamaForCausalLM" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
     with new_folder(destination) as folder:

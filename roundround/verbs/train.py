@@ -15,7 +15,6 @@ from roundround.config.recorded import as_dict
 from roundround.config.schema import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
-from roundround.loading.exportable import export_best
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
@@ -203,6 +202,8 @@ def measurements(run: Run) -> list[Measured]:
 
 def export_whole(run: Run) -> None:
     """Put the best checkpoint together from its shards, for programs that know Hugging Face's names alone."""
+    from roundround.loading.export.folder import export_best  # transformers takes seconds to import
+
     try:
         folder = export_best(run.directory, run.manifest["facts"]["parameters"])
         print_status(f"exported to {folder}")

@@ -11,8 +11,7 @@ from helpers_export import CARD, MANIFEST, SMALL
 from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
-from roundround.loading.export.card import code, model_card, shown
-from roundround.loading.exportable import card_of
+from roundround.loading.export.card import card_of, code, model_card, shown
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 

@@ -51,6 +51,17 @@ class Card:
     question: Question | None = None
 
 
+def card_of(
+    manifest: dict[str, Any], name: str, checkpoint: str, state: dict[str, Any], question: Question | None = None
+) -> Card:
+    """What the model card tells; the loss is the one measured at the checkpoint's own step."""
+    known = [state[name] for name in ("best", "validated") if name in state]
+    measured: dict[str, Any] = next((m for m in known if m["step"] == state["step"]), {})
+    return Card(
+        name=name, manifest=manifest, checkpoint=checkpoint, step=state["step"], measured=measured, question=question
+    )
+
+
 def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -> str:
     """The text of README.md. The licence is left to whoever publishes the model.
 
