@@ -8,19 +8,22 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from omegaconf import DictConfig
 
 from roundround import __version__
+from roundround.config.recorded import as_dict
 from roundround.distributed.launcher import job, rank
 from roundround.runs import variants
 from roundround.runs.directories import read_manifest
 from roundround.runs.leftovers import LOCK, MANIFEST, METRICS, RESULTS, recover
 from roundround.runs.loggers.base import Logger
+from roundround.runs.loggers.several import build_logger
 from roundround.runs.peak_memory import PeakMemory, larger
 from roundround.runs.provenance import config_hash, git_state, versions
 from roundround.runs.run import Invocation, Run
@@ -70,6 +73,17 @@ def opened(
                 yield run
     if writes:
         tell(str(directory))
+
+
+def opened_run(
+    invocation: Invocation,
+    cfg: DictConfig,
+    *,
+    known: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = print_result,
+) -> AbstractContextManager[Run]:
+    """`opened` with the composed config of a verb, and the logger that this config names."""
+    return opened(invocation, config=as_dict(cfg), logger=build_logger(cfg.logger), known=known, tell=tell)
 
 
 @contextmanager

@@ -13,10 +13,8 @@ from roundround.analysis.compare import compare as compared
 from roundround.analysis.comparison import Comparison, training_curves
 from roundround.config.checked import checked
 from roundround.config.lab_book import CompareConfig
-from roundround.config.recorded import as_dict
 from roundround.report import comparison_figures, comparison_records, comparison_tables
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_document, print_result, print_status, print_table
 from roundround.support.errors import UserError
@@ -33,7 +31,7 @@ def compare(cfg: DictConfig, invocation: Invocation) -> None:
             raise UserError(f"where={word}: give key=value, such as verb=eval")
     found = compared(config.paths, baseline=config.baseline, metric=config.metric, where=where, outputs=config.outputs)
     tell = print_result if config.format == "table" else print_status
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), tell=tell) as run:
+    with opened_run(invocation, cfg, tell=tell) as run:
         curves, damaged = training_curves(found.groups)
         found.remarks += damaged
         records = [{**record, "value": record["mean"]} for record in found.records()]

@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from roundround.config.checked import checked
-from roundround.config.recorded import as_dict
 from roundround.config.schema import ExportConfig
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples
@@ -34,8 +33,7 @@ from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
@@ -55,12 +53,16 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
     assert config.to is not None, "the config has been checked"
     destination = Path(os.path.abspath(home_expanded(config.to, "to")))  # without ..: it is free where it then lies
     check_free(destination)
-    trained = finished(config)
+    source = find_run(config.run, config.outputs, "train", done=True)
+    trained = TrainedRun(source, trust=config.trust, data=config.data)
+    if trained.manifest["status"] != "done":
+        status = trained.manifest["status"].partition(":")[0]
+        raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     model = model_to_export(trained, config.checkpoint)
     windows = held_out_windows(trained)
     state = checkpoints.read_state(checkpoints.find(trained.directory, config.checkpoint))
     card = card_of(trained.manifest, destination.name, config.checkpoint, state, question_of(trained))
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+    with opened_run(invocation, cfg) as run:
         run.note(
             choices=trained.manifest.get("choices", {}),
             seed=trained.config.seed,
@@ -70,16 +72,6 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
         )
         with warnings_as_lines(RunsInBlocks):
             write_checked(run, model, windows, destination, card)
-
-
-def finished(config: ExportConfig) -> TrainedRun:
-    """The training run to export. UserError where it has not ended."""
-    source = find_run(config.run, config.outputs, "train", done=True)
-    trained = TrainedRun(source, trust=config.trust, data=config.data)
-    if trained.manifest["status"] != "done":
-        status = trained.manifest["status"].partition(":")[0]
-        raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
-    return trained
 
 
 def held_out_windows(trained: TrainedRun) -> Tensor:

@@ -22,17 +22,17 @@ from roundround.papers.max_retrieval.sets import TrainingSets, bytes_of_training
 from roundround.papers.max_retrieval.training import joined, seeds_of, share_of, train
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run, read_manifest
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.runs.variants import taken_over, tell_changes
+from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, UserError
 from roundround.support.memory import check_fits
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.optim import OptimizerFactory
-from roundround.verbs.max_retrieval_evaluation import check_one_temperature, report_on, softmax_of
+from roundround.verbs.max_retrieval_evaluation import report_on, softmax_of
 
 VERB = "max-retrieval"
 FREE_ON_RESUME = {"resume", "outputs", "logger", "trust", "log_every"}
@@ -65,13 +65,14 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     for node in config.normalisers.values():  # those that nobody evaluates too
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}
-    check_one_temperature(config, softmaxes)
+    if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
+        raise UserError("one_temperature=true is about adaptive temperatures; give --temp adaptive too")
     known = {
         "device": describe_device(device),
         "facts": {"parameters": sum(p.numel() for p in model.parameters()) // len(seeds[mine])},
         "run": None if source is None else str(source),
     }
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger), known=known) as run:
+    with opened_run(invocation, cfg, known=known) as run:
         model.to(device)
         try:
             if source is None:
@@ -105,7 +106,10 @@ def config_and_source(cfg: DictConfig, invocation: Invocation) -> tuple[DictConf
     logger = cfg.logger  # this run's own, whatever the other was logged to
     cfg = config_of_run(cfg, manifest, source, overrides, verb=VERB, free=FREE_ON_EVALUATION)
     OmegaConf.update(cfg, "logger", logger, merge=False)
-    check_trained(source, cfg.max_steps)
+    newest = checkpoints.newest(source / "checkpoints")
+    step = checkpoints.read_state(newest)["step"] if newest is not None else 0
+    if step < cfg.max_steps:
+        raise UserError(f"{source} stopped after {step:,} of {cfg.max_steps:,} steps; continue with resume={source}")
     tell_changes(source, manifest, taken_over(as_dict(cfg), manifest["config"], overrides))
     return cfg, source
 
@@ -114,14 +118,6 @@ def trained(directory: Path) -> Path:
     """The run that trained the models of this one, which may have evaluated another's."""
     source = read_manifest(directory).get("run")
     return Path(source) if source else directory
-
-
-def check_trained(directory: Path, n_steps: int) -> None:
-    """Raises UserError where a run stopped before its last step."""
-    newest = checkpoints.newest(directory / "checkpoints")
-    step = checkpoints.read_state(newest)["step"] if newest is not None else 0
-    if step < n_steps:
-        raise UserError(f"{directory} stopped after {step:,} of {n_steps:,} steps; continue with resume={directory}")
 
 
 def check_memory(config: MaxRetrievalConfig, device: torch.device) -> None:
@@ -175,7 +171,9 @@ def train_all(
                 found = peers.gather((loss_S.tolist(), stop))
                 stop = next((asked for _, asked in found if asked is not None), None)
                 losses = dict(zip(seeds, (loss for own, _ in found for loss in own), strict=True))
-                check_finite(losses, step, bookkeeping)
+                for seed, loss in losses.items():
+                    if not np.isfinite(loss):
+                        raise bookkeeping.not_finite(f"the loss of seed {seed} is not finite", step)
                 save = save or stop is not None
             else:
                 stop = None
@@ -210,10 +208,3 @@ def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine
     first_step = int(whole.state["step"])
     print_status(f"resuming after step {first_step:,}")
     return first_step
-
-
-def check_finite(losses: dict[int, float], step: int, bookkeeping: Bookkeeping) -> None:
-    """Raises NotFinite, which names the last good checkpoint, where a seed's loss is no number."""
-    for seed, loss in losses.items():
-        if not np.isfinite(loss):
-            raise bookkeeping.not_finite(f"the loss of seed {seed} is not finite", step)

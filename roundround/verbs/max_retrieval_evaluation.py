@@ -89,12 +89,6 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
     return softmax
 
 
-def check_one_temperature(config: MaxRetrievalConfig, softmaxes: dict[str, AttentionSoftmax]) -> None:
-    """Raises UserError where one temperature for all sets is asked for, and no adaptive one is evaluated."""
-    if config.one_temperature and not any(isinstance(softmax, AdaptiveTemperature) for softmax in softmaxes.values()):
-        raise UserError("one_temperature=true is about adaptive temperatures; give --temp adaptive too")
-
-
 def fit_temperature(
     run: Run, config: MaxRetrievalConfig, models: Models, peers: Peers
 ) -> tuple[torch.Tensor, AttentionSoftmax]:
@@ -181,12 +175,18 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
     if apart is not None:
         headline |= {"baseline_from_paper": apart[0].value, "gains_from_paper": apart[1].value}
         for metric, distance in zip(("baseline_from_paper", "gains_from_paper"), apart, strict=True):
-            interval = (
-                {"low": distance.low, "high": distance.high} if math.isfinite(distance.low) else {}
-            )  # of one seed none
+            several = math.isfinite(distance.low)  # of one seed there is no interval
+            interval = {"low": distance.low, "high": distance.high} if several else {}
             records.append({"metric": metric, "value": distance.value, **interval})
     run.results(records, **headline)
-    notes = report.notes(measured, config.fit_sizes) + how_evaluated(config)
+    notes = report.notes(measured, config.fit_sizes)
+    if config.bfloat16 != "false":
+        notes.append(f"bfloat16={config.bfloat16}: {ROUNDED[config.bfloat16]} rounded to bfloat16, in evaluation alone")
+    if config.one_temperature:
+        notes.append(
+            f"one_temperature=true: adaptive temperatures follow the mean entropy of {config.test_sets:,} sets, those "
+            "of a seed and size, not each set's own"
+        )
     if run.writes:
         lines = [report.markdown(measured), *(f"\n{note}\n" for note in notes)]
         write_atomically(run.directory / "table.md", "".join(lines))
@@ -196,19 +196,6 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
         print_table(*tables, width=width)
         for note in notes:
             print_status(note)
-
-
-def how_evaluated(config: MaxRetrievalConfig) -> list[str]:
-    """What is not as usual, a line each."""
-    lines = []
-    if config.bfloat16 != "false":
-        lines.append(f"bfloat16={config.bfloat16}: {ROUNDED[config.bfloat16]} rounded to bfloat16, in evaluation alone")
-    if config.one_temperature:
-        lines.append(
-            f"one_temperature=true: adaptive temperatures follow the mean entropy of {config.test_sets:,} sets, those "
-            "of a seed and size, not each set's own"
-        )
-    return lines
 
 
 def draw(

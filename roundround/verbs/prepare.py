@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from roundround.config.build import build
 from roundround.config.checked import checked
-from roundround.config.recorded import as_dict
 from roundround.config.schema import PrepareConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry
@@ -19,8 +18,7 @@ from roundround.data.prepared import Prepared
 from roundround.data.store import Store, open_store
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, make, shared_tokenizer
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
@@ -32,8 +30,9 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
     corpus = corpus_of(config)
     recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
     to = None if config.to is None else open_store(config.to, "to")
-    n_processes = config.n_processes or n_cores()
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+    own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    n_processes = config.n_processes or own_cores or 1
+    with opened_run(invocation, cfg) as run:
         began = time.monotonic()
         entries = prepared(corpus, recipe, to, n_processes)
         seconds = time.monotonic() - began
@@ -48,7 +47,10 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
         records = [{"metric": name, "value": value} for name, value in numbers.items()]
         run.results([{"places": places, "n_processes": n_processes} | record for record in records], **numbers)
         for entry in entries:
-            print_status(printable(line_of(entry)))
+            sums = {count: sum(entry.meta[split][count] for split in SPLITS) for count in COUNTS}
+            counted = ", ".join(f"{sums[count]:,} {count}" for count in COUNTS)
+            address, shards = entry.store.address, entry.meta["shards"]
+            print_status(printable(f"prepared in {address}: {counted} of text, {len(shards):,} shards"))
         print_status(f"in {seconds:,.1f} s with n_processes={n_processes}")
 
 
@@ -74,20 +76,3 @@ def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_proces
         else make(source, tokenizer, None if to is None else to.below(name), cache_dir, n_processes=n_processes)
         for name, source in corpus.sources.items()
     ]
-
-
-def line_of(entry: Entry) -> str:
-    """Where it is and what it has."""
-    meta = entry.meta
-    sums = {count: sum(meta[split][count] for split in SPLITS) for count in COUNTS}
-    return (
-        f"prepared in {entry.store.address}: {sums['documents']:,} documents, {sums['tokens']:,} tokens, "
-        f"{sums['bytes']:,} bytes of text, {len(meta['shards']):,} shards"
-    )
-
-
-def n_cores() -> int:
-    """Those that this process may use."""
-    return (
-        len(os.sched_getaffinity(0)) if os.name == "posix" and hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from safetensors.torch import save_file
 
 from roundround.config.checked import checked
-from roundround.config.recorded import as_dict, give_theta
+from roundround.config.recorded import give_theta
 from roundround.config.schema import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.reading import Windowed
@@ -34,8 +34,7 @@ from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures
 from roundround.report import probe_tables as report
 from roundround.report.evaluation import scope
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
@@ -57,8 +56,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
         with warnings_as_lines(RunsInBlocks):
             windowed = windows_for(config, probed, trained, invocation.peers, batch_tokens=config.batch_tokens)
         texts = texts_for(config, probed, trained, windowed)
-        logger = build_logger(config.logger)
-        with opened(invocation, config=as_dict(cfg), logger=logger) as run, warnings_as_lines(RunsInBlocks):
+        with opened_run(invocation, cfg) as run, warnings_as_lines(RunsInBlocks):
             run.note(
                 choices=choices,
                 device=describe_device(device),

@@ -64,17 +64,13 @@ def places_of(runs: list[Path], to: str | None) -> list[Path]:
         raise UserError(f"to={to}: give the name of a file that ends in .html")
     if os.path.isdir(page) or not os.path.isdir(page.parent):  # pathlib's raises for a name that is too long
         raise UserError(f"to={to}: {'it is a folder' if os.path.isdir(page) else f'there is no folder {page.parent}'}")
-    if os.path.exists(page) and not is_page(page):
+    try:
+        is_page = not os.path.exists(page) or MARK in read_text(page)  # of a page another may take the place
+    except (OSError, ValueError):
+        is_page = False
+    if not is_page:
         raise UserError(f"to={to} is there and no page of roundround's; remove it, or give another name")
     return [page]
-
-
-def is_page(path: Path) -> bool:
-    """Whether a file is a page that was written here, so that another may take its place."""
-    try:
-        return MARK in read_text(path)
-    except (OSError, ValueError):
-        return False
 
 
 def to_be_opened(given: str) -> bool:

@@ -14,7 +14,6 @@ from roundround.analysis.planned import has_same_numbers, planned_config
 from roundround.config.build import build
 from roundround.config.checked import checked
 from roundround.config.options import load_option
-from roundround.config.recorded import as_dict
 from roundround.config.schema import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.device import pick_device
@@ -34,8 +33,7 @@ from roundround.papers.figures.figure import (
 from roundround.report import reproduction as report
 from roundround.runs.child import VerbFailed, start
 from roundround.runs.directories import all_runs, runs_of
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import now, opened
+from roundround.runs.opening import now, opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Refuted, UserError, nearest
@@ -83,7 +81,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
     if missing and not everything:
         name, why = next(iter(missing.items()))
         raise UserError(f"{name} {why}")
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+    with opened_run(invocation, cfg) as run:
         report.tell_plan(figures, missing)
         entries: list[Entry] = []
         for name, figure in figures.items():
@@ -97,7 +95,23 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
                 if not everything:
                     raise
                 outcome = Outcome(ours="none", remark=f"{error}.")
-            entries.append(entry_of(name, outcome, subjects[name], runner.made, time.monotonic() - began))
+            subject = subjects[name]
+            entries.append(
+                Entry(
+                    name=name,
+                    verdict=outcome.verdict,
+                    ours=outcome.ours,
+                    comparisons=outcome.comparisons,
+                    remark=outcome.remark,
+                    untested=outcome.untested,
+                    model=None if subject is None else subject.name,
+                    is_the_papers=subject is None or subject.is_the_papers,
+                    runs=runner.made,
+                    figure=name if outcome.panels else None,
+                    seconds=time.monotonic() - began,
+                    ended=now(),
+                )
+            )
             verdicts = [entry.verdict for entry in entries]
             run.results(report.records(entries), agree=verdicts.count(AGREES), differ=verdicts.count(DIFFERS))
             if run.writes:
@@ -106,24 +120,6 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
                 write_entries(entries, run.directory)
         report.show(figures, entries)
         return [entry.name for entry in entries if entry.verdict == DIFFERS]
-
-
-def entry_of(name: str, outcome: Outcome, subject: Subject | None, made: Sequence[Made], seconds: float) -> Entry:
-    """What is kept of it."""
-    return Entry(
-        name=name,
-        verdict=outcome.verdict,
-        ours=outcome.ours,
-        comparisons=outcome.comparisons,
-        remark=outcome.remark,
-        untested=outcome.untested,
-        model=None if subject is None else subject.name,
-        is_the_papers=subject is None or subject.is_the_papers,
-        runs=made,
-        figure=name if outcome.panels else None,
-        seconds=seconds,
-        ended=now(),
-    )
 
 
 @dataclass

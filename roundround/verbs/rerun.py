@@ -29,14 +29,13 @@ from roundround.analysis.then_and_now import code_changes, config_changes, surro
 from roundround.config.build import build, literal
 from roundround.config.checked import checked
 from roundround.config.lab_book import RerunConfig
-from roundround.config.recorded import as_dict, refuse_foreign
+from roundround.config.recorded import refuse_foreign
 from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.data.tokens import default_cache_dir, prepare
 from roundround.report import rerun as report
 from roundround.runs.child import VerbFailed, start
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.runs.variants import tell_changes
 from roundround.support.console import print_status
@@ -73,7 +72,7 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
         print_status(line)
     own = ["logger=none", f"trust={str(config.trust).lower()}", f"hydra.run.dir={invocation.directory / FOLDER}"]
     words = [before.verb, *overrides, *own, *([] if config_dir is None else ["--config-dir", config_dir])]
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+    with opened_run(invocation, cfg) as run:
         run.note(facts={"repeats": str(before.directory)})
         try:
             again = past_run(start(words, folder))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from omegaconf import DictConfig
 
 from roundround.config.checked import checked
@@ -12,8 +14,7 @@ from roundround.loading.subject import probed_model_of, settle_model_and_data, t
 from roundround.papers import statement_names
 from roundround.papers.claim import Answer, Claim, Trained, claim_of
 from roundround.report import theory as report
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import opened_run
 from roundround.runs.provenance import config_hash
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
@@ -28,7 +29,7 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
     config = checked(TheoryConfig, cfg)
     claims = {name: claim_of(name) for name in config.claim or statement_names()}
     device = pick_device(config.device)
-    with opened(invocation, config=as_dict(cfg), logger=build_logger(config.logger)) as run:
+    with opened_run(invocation, cfg) as run:
         run.note(choices=choices, device=describe_device(device))
         of_model: list[Answer] = []
         if config.model is not None or config.run is not None:
@@ -39,13 +40,13 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
                     run.note(run=str(trained.directory))
                 windowed = windows_for(config, probed, trained, invocation.peers)
                 of_model = ask(claims, Trained(probed, texts_for(config, probed, trained, windowed)))
-        of_constructions = []
-        for name, claim in claims.items():
-            of_constructions.append(Answer(name, claim, claim.check()))
-            tell(run, of_constructions[-1])
-        for answer in of_model:
-            tell(run, answer)
-        conclude(run, [*of_constructions, *of_model])
+        answers: list[Answer] = []
+        for answer in chain((Answer(name, claim, claim.check()) for name, claim in claims.items()), of_model):
+            answers.append(answer)
+            if run.writes:
+                print_status(report.line(answer))
+                report.draw(answer, run.directory / "figures")
+        conclude(run, answers)
 
 
 def ask(claims: dict[str, Claim], trained: Trained) -> list[Answer]:
@@ -56,13 +57,6 @@ def ask(claims: dict[str, Claim], trained: Trained) -> list[Answer]:
     if not answers:
         raise UserError(f"{', '.join(claims)}: asks nothing of {model}; leave out model= and run=")
     return answers
-
-
-def tell(run: Run, answer: Answer) -> None:
-    """One line, and the figure."""
-    if run.writes:
-        print_status(report.line(answer))
-        report.draw(answer, run.directory / "figures")
 
 
 def conclude(run: Run, answers: list[Answer]) -> None:

@@ -56,8 +56,13 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
             fit(run, config, material, optimizer, schedule, start, invocation)
         if run.writes:
             report(run, config, material)
-            if shards(config.trainer):
-                export_whole(run)
+            if shards(config.trainer):  # for programs that know Hugging Face's names alone
+                from roundround.loading.export.folder import export_best  # transformers takes seconds to import
+
+                try:
+                    print_status(f"exported to {export_best(run.directory, run.manifest['facts']['parameters'])}")
+                except UserError as error:  # the run has what it was for
+                    print_status(f"not exported: {error}")
 
 
 def fit(
@@ -198,14 +203,3 @@ def measurements(run: Run) -> list[Measured]:
         for line in lines
     ]
     return [line for line in found if "nats_per_token" in line]
-
-
-def export_whole(run: Run) -> None:
-    """Put the best checkpoint together from its shards, for programs that know Hugging Face's names alone."""
-    from roundround.loading.export.folder import export_best  # transformers takes seconds to import
-
-    try:
-        folder = export_best(run.directory, run.manifest["facts"]["parameters"])
-        print_status(f"exported to {folder}")
-    except UserError as error:  # the run has what it was for
-        print_status(f"not exported: {error}")

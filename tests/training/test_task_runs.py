@@ -29,7 +29,7 @@ from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.training.material import left_plateau, unread_loss
-from roundround.verbs.evaluate_task import TaskEvaluation, measure
+from roundround.verbs.evaluate_task import measure, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -300,12 +300,12 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     assert task is not None
     config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
     lengths = {length: task.context(length) for length in (1, 2)}
-    common: dict[str, Any] = {"train_lengths": (1, 2), "seed": 0, "choices": {}, "device": torch.device("cpu")}
-    evaluation = TaskEvaluation(decoder=trained.decoder("last"), task=task, contexts=lengths, **common)
+    decoder = trained.decoder("last")
 
     def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
-        peers = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        return {length: scores.sums for length, scores in measure(config, evaluation, peers).scores().items()}  # type: ignore[arg-type]
+        peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
+        by_part, _, _ = measure(config, decoder, task, 0, lengths, torch.device("cpu"), peers)  # type: ignore[arg-type]
+        return {length: summed(parts.values()).sums for length, parts in by_part.items()}
 
     whole, first, second = sums(0, 1), sums(0, 2), sums(1, 2)
     for length in lengths:
