@@ -25,9 +25,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from roundround.loading.load import Pretrained
+from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.probing.probe import Watch, observe, run, watching
 
 N_VOCAB = 49_152

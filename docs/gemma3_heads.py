@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import attention_layers, installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.papers.trained import Call, calls
 from roundround.probing.probe import observe
 from roundround.probing.texts import APOSTROPHE as PROMPT

@@ -44,7 +44,7 @@ def load(run: str | Path, *, checkpoint: str = "best", outputs: str = "outputs",
     trust: build classes from outside roundround that the run names; their folder, or the copy that the run kept
     (`RUN/variants`), must be on `sys.path`. Raises UserError where there is no such run.
     """
-    from roundround.loading.rebuilt import TrainedRun
+    from roundround.loading.models import TrainedRun
 
     source = find_run(str(run), outputs, "train", done=True)
     trained = TrainedRun(source, trust=trust)
@@ -76,8 +76,8 @@ def probe(
             raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
         own = ProbedDecoder("run", model, tokenizer.tokenizer, tokenizer.first_token)
         return watch(own, texts, rows, entropy, batch_tokens)
+    from roundround.loading.load import ProbedHuggingFaceModel, as_pretrained_model
     from roundround.loading.patching.attention import installed, is_patched
-    from roundround.loading.probed_model import ProbedHuggingFaceModel, as_pretrained_model
 
     checked = as_pretrained_model(model)
     name = str(checked.config.name_or_path or type(checked).__name__)
@@ -118,8 +118,8 @@ def patch(
     start as the yaml says and join `model.parameters()`. Raises UserError for what cannot be honoured, such as a soft
     cap of the model's own beside another normaliser.
     """
+    from roundround.loading.load import as_pretrained_model
     from roundround.loading.patching.patch import Patch
-    from roundround.loading.probed_model import as_pretrained_model
 
     checked = as_pretrained_model(model)
     if softmax is None and pe is None:

@@ -24,8 +24,7 @@ from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.data.tokens import TokenData
-from roundround.loading.models import build_decoder
-from roundround.loading.rebuilt import saved_tokenizer
+from roundround.loading.models import build_decoder, saved_tokenizer
 from roundround.model.decoder import Decoder
 from roundround.model.shards import is_sharded
 from roundround.runs import checkpoints
@@ -51,7 +50,7 @@ OF_TEXT = {  # keys that mean nothing beside a task, and what says it there
 
 
 class Start:
-    """Base of the places to start from; each hook does what a run from its seed alone needs.
+    """The weights that the seed draws, and the base of other places to start from, which override its hooks.
 
     choices: the option of each config group, as the run reports it. facts: what the manifest keeps about the start.
     message: a line about it for the person at the terminal. task: what the run learns, where that had to be built to
@@ -84,11 +83,6 @@ class Start:
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         """Give a freshly initialised decoder its weights, those of its `past` where it has one."""
-
-
-@final
-class FromSeed(Start):
-    """The weights that the seed draws."""
 
 
 @final
@@ -171,30 +165,20 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
         task = build(cfg.data, Task)  # type: ignore[type-abstract]
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
-    cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
+    start = Start(choices)
+    if cfg.init is not None:
+        from roundround.loading.llama import read_checkpoint, target  # transformers takes seconds to import
+
+        checkpoint = read_checkpoint(cfg.init)
+        refuse_own_model(invocation.overrides)
+        tokenizer = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
+        nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
+        brought = nodes | {"init": checkpoint.reference}
+        cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)
+        start = FromLlama(checkpoint, choices)
     give_theta(cfg)
     start.task = task
     return cfg if task is None else with_context(cfg, task, invocation.overrides), start
-
-
-def fresh_or_from_checkpoint(
-    cfg: DictConfig, invocation: Invocation, choices: dict[str, str | None]
-) -> tuple[DictConfig, Start]:
-    """`starting_point` of a new run."""
-    if cfg.init is None:
-        return cfg, FromSeed(choices)
-    from roundround.loading.llama import (
-        read_checkpoint,
-        target,  # transformers takes seconds to import
-    )
-
-    checkpoint = read_checkpoint(cfg.init)
-    refuse_own_model(invocation.overrides)
-    tokenizer = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
-    nodes = {"model": checkpoint.nodes.model, "pe": checkpoint.nodes.pe, "tokenizer": tokenizer}
-    brought = nodes | {"init": checkpoint.reference}
-    cfg, choices = config_from_checkpoint(cfg, invocation.overrides, choices, brought, checkpoint.folder.name)
-    return cfg, FromLlama(checkpoint, choices)
 
 
 def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, ResumedStart]:
@@ -204,10 +188,14 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
         raise UserError("resume= continues one run; leave out -m")
     manifest = read_manifest(directory)
     if cfg.init is not None:
-        cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))
+        from roundround.loading.llama import checkpoint_folder
+
+        given, recorded = cfg.init, manifest["config"].get("init")
+        same = recorded is not None and checkpoint_folder(given).resolve() == checkpoint_folder(recorded).resolve()
+        cfg.init = literal(recorded if same else given)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb, free=FREE_ON_RESUME)
     init = cfg.get("init")
-    began: Start = FromSeed({})
+    began = Start({})
     if init is not None and checkpoints.newest(directory / "checkpoints") is None:
         from roundround.loading.llama import read_checkpoint
 
@@ -218,15 +206,6 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
                 f"{began.checkpoint.folder} is no longer the checkpoint that {directory} began from; start a new run"
             )
     return cfg, ResumedStart(directory, manifest, began, began_elsewhere=init is not None)
-
-
-def recorded_reference(given: object, recorded: object) -> object:
-    """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
-    from roundround.loading.llama import checkpoint_folder
-
-    if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():
-        return given
-    return recorded
 
 
 def with_rows(data: Data, n_vocab: int, origin: str) -> Data:

@@ -18,9 +18,8 @@ from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary
 from roundround.distributed.peers import Peers
-from roundround.loading.models import give_default_data, opened_pretrained
+from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.loading.reading import Reader, Windowed, joined
-from roundround.loading.rebuilt import TrainedRun
 from roundround.probing.probed_model import ProbedDecoder, ProbedModel
 from roundround.probing.texts import APOSTROPHE, texts_of
 from roundround.runs.directories import find_run
@@ -133,7 +132,7 @@ def vocabulary_of_model(probed: ProbedModel, trained: TrainedRun | None) -> Voca
     """The model's tokenizer, with the token that stands between documents. UserError where there is none."""
     if trained is not None:
         return trained.vocabulary()
-    from roundround.loading.probed_model import ProbedHuggingFaceModel  # transformers takes a second to import
+    from roundround.loading.load import ProbedHuggingFaceModel  # transformers takes a second to import
 
     assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
     return probed.vocabulary()

@@ -20,9 +20,8 @@ from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.models import give_default_data, opened_pretrained
+from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.loading.reading import Reader
-from roundround.loading.rebuilt import TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.dispersion import Dispersion, watched

@@ -15,7 +15,7 @@ from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.distributed.device import describe_device, pick_device
 from roundround.distributed.peers import Peers
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.dispersion import Dispersion, watched

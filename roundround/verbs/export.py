@@ -29,7 +29,7 @@ from roundround.loading.export.folder import (
     question_of,
     write_folder,
 )
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.model.decoder import n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run

@@ -14,8 +14,8 @@ from roundround.config.checked import checked
 from roundround.config.recorded import give_theta
 from roundround.config.schema import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
+from roundround.loading.models import TrainedRun
 from roundround.loading.reading import Windowed
-from roundround.loading.rebuilt import TrainedRun
 from roundround.loading.subject import (
     probed_model_of,
     prompt_for,

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import roundround as rr
 from roundround.attention.keys import AttentionShape
 from roundround.loading.llama import read_checkpoint
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import attention_layers, installed
 from roundround.loading.patching.frequencies import frequency_tables
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE

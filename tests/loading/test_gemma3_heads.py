@@ -11,8 +11,8 @@ from conftest import ROOT
 from helpers_hf import some_tokens, tiny
 from transformers import PreTrainedModel
 
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.papers.trained import calls
 
 TOKENS = some_tokens(30).tolist()

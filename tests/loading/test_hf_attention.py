@@ -20,11 +20,10 @@ from transformers.masking_utils import chunked_causal_mask_function
 
 import roundround as rr
 from roundround.attention.keys import Keys
-from roundround.loading import probed_model as subject_module
-from roundround.loading.patching.attention import INPUT, attention, configs_of, installed
+from roundround.loading import load as subject_module
+from roundround.loading.load import ProbedHuggingFaceModel
+from roundround.loading.patching.attention import INPUT, attention, configs_of, installed, mask
 from roundround.loading.patching.frequencies import frequency_tables
-from roundround.loading.patching.mask import mask
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.papers.trained import calls
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe

@@ -20,9 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
 from roundround.loading.foreign import check_config
-from roundround.loading.load import Pretrained
+from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.probing.probe import Probe, observe
 from roundround.support import memory
 from roundround.support.errors import UserError

@@ -16,9 +16,9 @@ from rounding import rounding
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 import roundround as rr
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
 from roundround.loading.patching.frequencies import frequency_tables
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 from roundround.probing.probed_model import ProbedDecoder

@@ -8,7 +8,7 @@ import pytest
 from helpers_manifest import DATA, a_manifest
 
 from roundround.data.tokenizers import Bytes
-from roundround.loading.rebuilt import saved_tokenizer
+from roundround.loading.models import saved_tokenizer
 from roundround.support.errors import UserError
 
 

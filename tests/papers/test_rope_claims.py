@@ -14,8 +14,8 @@ from helpers_hf import some_tokens, tiny
 from mutations import MUTATIONS
 from torch import Tensor
 
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.decoder import Decoder
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.constructions import frequencies, ladder_by_formula, turned, weights

@@ -15,8 +15,8 @@ from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout

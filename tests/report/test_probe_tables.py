@@ -6,8 +6,8 @@ import pytest
 import torch
 from helpers_hf import some_tokens, tiny
 
+from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.probing.places import PLACES
 from roundround.probing.probe import observe
 from roundround.report import probe_tables

@@ -15,7 +15,7 @@ from helpers_manifest import a_manifest
 
 import roundround as rr
 from roundround.config.options import load_option
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.runs.variants import changes, keep, remove, sources_of
 
 SLOW = """import math

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import FAST, Done, assert_refused, held_out_stream, typed
 
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.runs import checkpoints
 
 APART = "data.separate_documents=true"

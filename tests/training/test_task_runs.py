@@ -23,7 +23,7 @@ from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinc
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder

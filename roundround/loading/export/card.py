@@ -72,7 +72,9 @@ def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -
     tags = ["roundround", *(name for name in names if re.fullmatch(r"[\w./-]{1,100}", name))]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
     separate = bool(card.manifest["data"].get("separate_documents"))
-    kind = "a Llama-type decoder" if has_mlps(decoder) else "a Llama-type decoder without MLPs,"
+    has_mlps = any(".mlp." in name for name, _ in decoder.named_parameters())
+    kind = "a Llama-type decoder" if has_mlps else "a Llama-type decoder without MLPs,"
+    required = f"\nBeside torch and transformers it needs: pip install {' '.join(needs)}." if needs else ""
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -85,7 +87,7 @@ tags: {json.dumps(tags, ensure_ascii=False)}
 A small language model trained with roundround: {kind} with {code(f"pe={choices.get('pe')}")} as
 positional encoding and {code(f"softmax={choices.get('softmax')}")} in its attention.
 
-{STOCK if stock else OWN_CODE + required(needs)}
+{STOCK if stock else OWN_CODE + required}
 {usage(card.question, stock=stock)}
 {about_texts(card.question, separate=separate, stock=stock)}
 
@@ -133,14 +135,6 @@ def about_texts(question: Question | None, *, separate: bool, stock: bool) -> st
     if question is None:
         return OF_TEXT
     return OF_A_TEXT_TASK if question.of_text else OF_A_TASK
-
-
-def has_mlps(decoder: Decoder) -> bool:
-    return any(".mlp." in name for name, _ in decoder.named_parameters())
-
-
-def required(needs: list[str]) -> str:
-    return f"\nBeside torch and transformers it needs: pip install {' '.join(needs)}." if needs else ""
 
 
 def usage(question: Question | None, *, stock: bool) -> str:

@@ -31,7 +31,7 @@ from roundround.loading.export.card import Card, Question, card_of, model_card
 from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.loading.export.sources import source_files
 from roundround.loading.llama import stock_config, stock_weights, weights_by_llama_name
-from roundround.loading.rebuilt import TrainedRun
+from roundround.loading.models import TrainedRun
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints

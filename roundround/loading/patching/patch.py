@@ -6,6 +6,7 @@ Shapes: P channel pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import final
@@ -14,9 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from roundround.attention.keys import AttentionShape
-from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, remove, shape_of
+from roundround.loading.load import ProbedHuggingFaceModel
+from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, shape_of
 from roundround.loading.patching.frequencies import Place, Rotation, places_of_layers, rotate_layers
-from roundround.loading.probed_model import ProbedHuggingFaceModel
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
@@ -43,29 +44,20 @@ class Patch:
         make_encoding: MakeEncoding | None = None,
     ) -> None:
         self.model, self.remark = model, None
-        self.give_rotations_back: Callable[[], None] = lambda: None
-        of_layers = [] if make_encoding is None else places_of_layers(model)
-        new = [] if make_encoding is None else rotations_of(model, make_encoding, of_layers)
-        if new:
-            self.remark = remark_on(of_layers, new)
-            self.give_rotations_back = rotate_layers(model, of_layers, new)
-        try:
-            self.attention_before = install(model, make_softmax)
-        except BaseException:
-            self.give_rotations_back()
-            raise
-        try:
-            if differs_by_layer(of_layers, new):
+        with ExitStack() as undo:
+            if make_encoding is not None:
+                of_layers = places_of_layers(model)
+                new = rotations_of(model, make_encoding, of_layers)
+                self.remark = remark_on(of_layers, new)
+                undo.callback(rotate_layers(model, of_layers, new))
+            undo.callback(install(model, make_softmax))
+            if make_encoding is not None and differs_by_layer(of_layers, new):
                 check_layers(model, new)
-        except BaseException:
-            self.remove()
-            raise
+            self.undo = undo.pop_all()
 
     def remove(self) -> None:
         """Give the model its own attention and frequencies back."""
-        remove(self.model, self.attention_before)
-        self.give_rotations_back()
-        self.give_rotations_back = lambda: None
+        self.undo.close()
 
     def __enter__(self) -> PreTrainedModel:
         return self.model
