@@ -41,23 +41,19 @@ class Windows:
         """[len(items), length + 1], int64."""
         windows = torch.empty(len(items), self.length + 1, dtype=torch.int64)
         sources, numbers = (np.zeros_like(items), items) if self.mixer is None else self.mixer.items(items)
-        for source in np.unique(sources):
+        for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
             for places, group, starts in self.samplers[source].places(numbers[rows]):
-                stream = self._stream(int(source), group)
+                stream = self.tokens[source]
+                if isinstance(stream, TokenStream):
+                    if self._at_hand.get(source) != group:
+                        self._at_hand[source] = group
+                        stream.only(group.shards).ahead()
+                        if self.samplers[source].n_groups > 1:
+                            stream.only(self.samplers[source].after(group).shards).ahead()
+                    stream = stream.only(group.shards)
                 windows[torch.from_numpy(rows[places])] = gather(stream, starts, self.length + 1)
         return windows
-
-    def _stream(self, source: int, group: Group) -> Tokens:
-        tokens, sampler = self.tokens[source], self.samplers[source]
-        if not isinstance(tokens, TokenStream):
-            return tokens
-        if self._at_hand.get(source) != group:
-            self._at_hand[source] = group
-            tokens.only(group.shards).ahead()
-            if sampler.n_groups > 1:
-                tokens.only(sampler.after(group).shards).ahead()
-        return tokens.only(group.shards)
 
 
 def passes(mix: Mix, *, seed: int, length: int, n_windows: int) -> dict[str, float]:

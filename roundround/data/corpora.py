@@ -6,15 +6,11 @@ import hashlib
 import json
 import os
 import re
-import signal
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from roundround.support.errors import UserError
-
-SECONDS = 10  # of processor time for the searches in a piece of text, of some MB at most: ordinary ones take a few ms
 
 
 class Source(ABC):
@@ -100,28 +96,3 @@ def compiled(name: str, pattern: str | None) -> re.Pattern[str] | None:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:
         raise UserError(f"data.{name} '{pattern}' is not a regular expression: {error}") from None
-
-
-@contextmanager
-def in_time(pattern: re.Pattern[str]) -> Iterator[None]:
-    """UserError where a search takes long, as that for (a+)+$ does: it tries more ways than there is time for.
-
-    The clock is a signal's, which the first thread alone may set, and not on Windows; there Ctrl-C ends the search.
-    """
-    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(signum: int, frame: object) -> None:
-        raise UserError(
-            f"the regular expression '{pattern.pattern}' takes more than {SECONDS} s for a piece of the text: it may "
-            "repeat what it repeats already, as (a+)+ does; write it without"
-        )
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from roundround.data.corpora import first_line, in_time
+from roundround.data.corpora import first_line
 from roundround.support.errors import UserError
 from roundround.support.files import parse_json
 
@@ -72,11 +72,10 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
     for chunk in itertools.chain(chunks, [None]):
         text += chunk or ""
         settled, whole = len(text) - (margin if chunk is not None else 0), []
-        with in_time(separator):
-            while (found := _first(separator, text, scan, used)) and found.end() <= settled:
-                whole.append(text[begin : found.start()])
-                begin = scan = found.end()
-                used = scan if found.start() == scan else -1
+        while (found := _first(separator, text, scan, used)) and found.end() <= settled:
+            whole.append(text[begin : found.start()])
+            begin = scan = found.end()
+            used = scan if found.start() == scan else -1
         yield from whole
         scan = max(scan, min(settled, found.start() if found else settled))
         cut = max(0, begin - margin)  # what stays in front is for look-behind

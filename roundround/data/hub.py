@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, in_time
+from roundround.data.corpora import Corpus, compiled, fingerprint, first_line
 from roundround.data.formats import check_columns, join_columns
 from roundround.support.errors import UserError
 
@@ -239,9 +239,7 @@ def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:
     """Documents made of the rows from one in which `start` is found up to the next, a line end between them."""
     document: list[str] = []
     for row in rows:
-        with in_time(start):
-            found = start.search(row)
-        if document and found:
+        if document and start.search(row):
             yield "\n".join(document)
             document = []
         document.append(row.removesuffix("\n"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
@@ -92,27 +91,17 @@ def _expand(entry: str) -> list[Path]:
     if not path.is_dir() and os.path.lexists(path):
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"{path}: ending '{path.suffix}' is not supported (supported: {', '.join(ENDINGS)})")
-        if _n_bytes(path) == 0:
+        if check_is_file(path).st_size == 0:
             raise UserError(f"{path} is empty; name a file with text in data.path")
         return [path]
     matches = [path] if path.is_dir() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     if not matches:
         raise UserError(f"data.path: no file, folder or glob match at '{entry}'")
     files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
-    usable = [file for file in files if file.suffix.lower() in ENDINGS and _n_bytes(file) > 0]
+    usable = [file for file in files if file.suffix.lower() in ENDINGS and check_is_file(file).st_size > 0]
     if not usable:
         raise UserError(f"data.path: nothing to read in '{entry}' (supported, where not empty: {', '.join(ENDINGS)})")
     return usable
-
-
-def _n_bytes(path: Path) -> int:
-    """The size of a file. UserError where its whole disk is smaller; OSError, also where it is no file."""
-    n_bytes = check_is_file(path).st_size
-    if 0 < (disk := shutil.disk_usage(path).total) < n_bytes:  # holes: days of zeros; 0 where nobody knows
-        raise UserError(
-            f"{path} has {n_bytes:,} bytes and its whole disk {disk:,}: it is mostly holes; name another text"
-        )
-    return n_bytes
 
 
 def _below(folder: Path) -> list[Path]:

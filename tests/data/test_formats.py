@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-import signal
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from roundround.data import corpora, formats
+from roundround.data import formats
 from roundround.data.formats import decoded, lines, split_stream
-from roundround.data.hub import join_rows
 from roundround.support.errors import UserError
 
 MARGIN = 8  # characters, above the reach of every pattern here
@@ -60,18 +58,6 @@ def test_a_stream_is_split_as_the_whole_text_is(pattern: str) -> None:
 def test_a_separator_may_be_longer_than_the_margin() -> None:
     text = "a" + "\n" * 50 + "b\n \nc"
     assert list(split_stream(text, re.compile(r"\n\s*\n"), margin=2)) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(.*)*x"])
-def test_an_expression_without_end_is_refused(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "SECONDS", 0.02)
-    before = signal.getsignal(signal.SIGVTALRM)
-    with pytest.raises(UserError, match=r"takes more than 0.02 s for a piece of the text"):
-        list(split_stream(["a" * 40 + "b"], re.compile(pattern), margin=1))
-    with pytest.raises(UserError, match=r"takes more than 0.02 s for a piece of the text"):
-        list(join_rows(["a" * 40 + "b"], re.compile(pattern)))
-    assert signal.getsignal(signal.SIGVTALRM) == before
-    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
 
 def test_groups_add_nothing() -> None:

@@ -7,11 +7,9 @@ import errno
 import json
 import os
 import re
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,14 +295,3 @@ def test_wrong_options_are_named(tmp_path: Path) -> None:
         corpus("a.txt", max_chars=0)
     with pytest.raises(ValueError, match=r"column is \[\]"):
         corpus("a.txt", column=[])
-
-
-def test_a_file_larger_than_its_disk_is_refused_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.txt").write_text("once " * 100)
-    for total, refused in ((499, True), (500, False), (0, False)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda path, total=total: SimpleNamespace(total=total))
-        if refused:
-            with pytest.raises(UserError, match=r"a.txt has 500 bytes and its whole disk 499: it is mostly holes"):
-                corpus(tmp_path / "a.txt").files()
-        else:
-            assert corpus(tmp_path / "a.txt").files() == [tmp_path / "a.txt"]

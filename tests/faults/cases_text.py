@@ -173,7 +173,6 @@ PLACES = [
     of_path("empty folder", "d", lambda f: (f / "d").mkdir()),
     of_path("folder of other files", "d", lambda f: put(f, "d/a.doc")),
     of_path("below a file", "a.txt/b.txt", put),
-    of_path("file larger than any disk", "a.txt", lambda f: os.truncate(put(f), 2**42)),
     of_path("unreadable file", "a.txt", lambda f: put(f).chmod(0), ordinary_user=True),
     of_path("unreadable folder", "d", lambda f: put(f, "d/a.txt").parent.chmod(0), ordinary_user=True),
     of_path("file in an unreadable folder", "d/a.txt", lambda f: put(f, "d/a.txt").parent.chmod(0), ordinary_user=True),

@@ -152,8 +152,16 @@ class Task(Source):
         return fingerprint(task=type(self).__name__, examples=drawn, **numbers)
 
     def vocabulary(self) -> Vocabulary:
-        """The special tokens and the symbols as a tokenizer that splits at spaces."""
-        return vocabulary_of_symbols([*SPECIAL, *self.symbols])
+        """The special tokens and the symbols as a tokenizer that splits at spaces; unknown words read as <unk>."""
+        names = [*SPECIAL, *self.symbols]
+        ids = {name: number for number, name in enumerate(names)}
+        if len(ids) != len(names):
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise ValueError(f"the symbol '{twice}' is there twice")
+        tokenizer: Any = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
+        return open_vocabulary(tokenizer, EOS)
 
     def check_length(self, length: int, what: str) -> None:
         """Raises UserError for a length that the task does not have."""
@@ -240,18 +248,6 @@ def asked(prompt: Ids, answer: Ids, *, end: bool = True) -> Example:
     """
     tokens = np.concatenate([[BOS], prompt, [SEP], answer, [EOS]])[: None if end else -1]
     return Example(tokens, np.arange(len(tokens)) > len(prompt) + 1)
-
-
-def vocabulary_of_symbols(names: Sequence[str]) -> Vocabulary:
-    """A tokenizer of words with spaces between them, whose ids are their places; unknown words read as <unk>."""
-    ids = {name: place for place, name in enumerate(names)}
-    if len(ids) != len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"the symbol '{twice}' is there twice")
-    tokenizer: Any = Tokenizer(models.WordLevel(vocab=ids, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
-    return open_vocabulary(tokenizer, EOS)
 
 
 # -- tasks of symbols that differ in nothing but their number

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import final
 
 from roundround.data.hub import HubRows
 from roundround.data.tasks.clrs_files import COLUMNS, LENGTH, Rows, StoredClrsText, table, text_of
@@ -52,7 +51,14 @@ class ClrsTextHub(StoredClrsText):
 
     def read(self, which: str) -> Rows:
         rows = self.hub[which].open(COLUMNS)
-        return table(f"data set '{self.hub[which].name}'", read_in_blocks(rows), lambda i: text_of(rows[i], f"row {i}"))
+        names = [name for name in (*COLUMNS, LENGTH) if name in rows.column_names]
+        blocks = rows.select_columns(names).iter(batch_size=ROWS_AT_ONCE)
+        by_row = (
+            dict(zip(names, values, strict=True))
+            for block in blocks
+            for values in zip(*(block[name] for name in names), strict=True)
+        )
+        return table(f"data set '{self.hub[which].name}'", by_row, lambda i: text_of(rows[i], f"row {i}"))
 
 
 def hub_rows(name: str, split: str, revision: str | None, prefix: str) -> HubRows:
@@ -66,11 +72,3 @@ def hub_rows(name: str, split: str, revision: str | None, prefix: str) -> HubRow
         revision_key=f"{prefix}revision",
         without_network="data=clrs_text_files data.path=FILE, or data=clrs_text_made",
     )
-
-
-def read_in_blocks(rows: Any) -> Iterator[Mapping[str, object]]:
-    """Every row of a `Dataset` with the columns that are needed."""
-    names = [name for name in (*COLUMNS, LENGTH) if name in rows.column_names]
-    for block in rows.select_columns(names).iter(batch_size=ROWS_AT_ONCE):
-        for values in zip(*(block[name] for name in names), strict=True):
-            yield dict(zip(names, values, strict=True))

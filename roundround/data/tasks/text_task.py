@@ -115,24 +115,18 @@ class TextTask(Task):
         Where texts are drawn, some are, and the longest is taken a little longer: others may be still longer.
         """
         texts, factor = self.longest_texts(length)
-        return round(factor * max(self._n_tokens(text) for text in texts))
-
-    def _n_tokens(self, text: Text) -> int:
         if self._vocabulary is None:
-            return len((text.prompt + text.answer).encode()) + BESIDE
-        return len(self.tokenised(text).tokens)
+            return round(factor * max(len("".join(text).encode()) + BESIDE for text in texts))
+        return round(factor * max(len(self.tokenised(text).tokens) for text in texts))
 
     @final
     def training_texts(self) -> Iterator[str]:
         """Whole texts as training has them, for a tokenizer that learns."""
         stored = self.stored_texts(seed=0, split="train", length=None)
-        texts = self._drawn() if stored is None else map(stored.at, range(stored.n))
-        return ("".join(text) for text in itertools.islice(texts, TEXTS_TO_LEARN_FROM))
-
-    def _drawn(self) -> Iterator[Text]:
+        if stored is not None:
+            return ("".join(stored.at(i)) for i in range(min(stored.n, TEXTS_TO_LEARN_FROM)))
         rng = np.random.default_rng(0)
-        while True:
-            yield self.text(rng, self.train_length(rng))
+        return ("".join(self.text(rng, self.train_length(rng))) for _ in range(TEXTS_TO_LEARN_FROM))
 
     @final
     def identity(self) -> str:
