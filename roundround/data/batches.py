@@ -43,7 +43,7 @@ class Windows:
         sources, numbers = (np.zeros_like(items), items) if self.mixer is None else self.mixer.items(items)
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
-            for places, group, starts in self.samplers[source].places(numbers[rows]):
+            for chosen, group, starts in self.samplers[source].locate(numbers[rows]):
                 stream = self.tokens[source]
                 if isinstance(stream, TokenStream):
                     if self._at_hand.get(source) != group:
@@ -52,7 +52,7 @@ class Windows:
                         if self.samplers[source].n_groups > 1:
                             stream.only(self.samplers[source].after(group).shards).ahead()
                     stream = stream.only(group.shards)
-                windows[torch.from_numpy(rows[places])] = gather(stream, starts, self.length + 1)
+                windows[torch.from_numpy(rows[chosen])] = gather(stream, starts, self.length + 1)
         return windows
 
 
@@ -200,12 +200,12 @@ class DocumentWindows:
         self.tokens, self.first = tokens, first
         ends = [*np.flatnonzero(is_joint).tolist(), len(tokens)]
         before = 0 if first is None else 1  # tokens in front of a document
-        rows: list[tuple[int, int, int]] = []  # begin and end in the stream, and the first place that counts
-        for begin, end in zip([0, *(place + 1 for place in ends)], ends, strict=False):
+        rows: list[tuple[int, int, int]] = []  # begin and end in the stream, and the first position that counts
+        for begin, end in zip([0, *(at + 1 for at in ends)], ends, strict=False):
             n_targets = end - begin + before - 1
             last = max(0, n_targets - length)
             starts = [*range(0, last, stride), last]
-            for start, counted in zip(starts, [0, *(place + length for place in starts)], strict=False):
+            for start, counted in zip(starts, [0, *(start + length for start in starts)], strict=False):
                 if n_targets > 0:
                     a = begin - before + start
                     rows.append((a, min(a + length, end - 1) + 1, counted - start if start else 0))
@@ -232,8 +232,8 @@ class DocumentWindows:
         """Whether a target counts, of each of these windows: [n, longest], bool; False where a window is filled up."""
         rows = torch.from_numpy(self.rows[windows])
         n_targets = rows[:, 1] - rows[:, 0] - 1
-        place_T = torch.arange(int(n_targets.max()) if len(rows) else 0)
-        return (place_T >= rows[:, 2, None]) & (place_T < n_targets[:, None])
+        position_T = torch.arange(int(n_targets.max()) if len(rows) else 0)
+        return (position_T >= rows[:, 2, None]) & (position_T < n_targets[:, None])
 
 
 def evaluation_windows(

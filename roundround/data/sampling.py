@@ -54,7 +54,7 @@ class WindowSampler:
             )
         self._permutations: dict[tuple[int, int], tuple[int, NDArray[np.uint32]]] = {}
 
-    def places(self, items: Items) -> Iterator[tuple[NDArray[np.int64], Group, NDArray[np.int64]]]:
+    def locate(self, items: Items) -> Iterator[tuple[NDArray[np.int64], Group, NDArray[np.int64]]]:
         """Where items of the training run lie: for each group, which of them, and their first tokens in its stream."""
         groups = [self.group_of(int(item)) for item in items]
         for group in dict.fromkeys(groups):
@@ -132,11 +132,11 @@ class Mixer:
         for block in np.unique(items // self.BLOCK):
             rows = np.flatnonzero(items // self.BLOCK == block)
             order, before = self._order(int(block)), self._counts_before(int(block))
-            places = items[rows] % self.BLOCK
-            sources[rows] = order[places]
-            for source in np.unique(order[places]):
+            offsets = items[rows] % self.BLOCK
+            sources[rows] = order[offsets]
+            for source in np.unique(order[offsets]):
                 rank = np.cumsum(order == source) - 1
-                mine = rows[order[places] == source]
+                mine = rows[order[offsets] == source]
                 numbers[mine] = before[source] + rank[items[mine] % self.BLOCK]
         return sources, numbers
 

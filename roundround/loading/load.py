@@ -41,7 +41,12 @@ from roundround.loading.foreign import (
     weight_files,
 )
 from roundround.loading.patching.attention import normalisers_of, text_decoder
-from roundround.loading.patching.frequencies import frequency_tables, places, replace_frequencies, replace_rotations
+from roundround.loading.patching.frequencies import (
+    frequency_tables,
+    replace_frequencies,
+    replace_rotations,
+    rotary_tables,
+)
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
@@ -258,7 +263,7 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     @property
     def theta(self) -> float | list[float]:
-        bases = list(dict.fromkeys(place.theta for place in places(self.pretrained)))
+        bases = list(dict.fromkeys(table.theta for table in rotary_tables(self.pretrained)))
         return bases if len(bases) > 1 else bases[0]
 
     def windows(self) -> list[int | None]:

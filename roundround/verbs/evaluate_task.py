@@ -84,8 +84,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
                 print_table(answers.table_of_parts(by_name, lengths, title=title), on_output=on_output)
             print_status(scope(config, in_training, decoder, n_shared, in_parts=bool(by_name)))
             if dispersions:
-                place = run.directory
-                dispersion_tables.leave(dispersions, place, title=title, on_output=on_output, contexts=contexts)
+                dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output, contexts=contexts)
 
 
 def check_examples_fit(

@@ -43,9 +43,9 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
             "seconds": seconds,
             "tokens_per_second": totals["tokens"] / seconds,
         }
-        places = [entry.store.address for entry in entries]
+        addresses = [entry.store.address for entry in entries]
         records = [{"metric": name, "value": value} for name, value in numbers.items()]
-        run.results([{"places": places, "n_processes": n_processes} | record for record in records], **numbers)
+        run.results([{"places": addresses, "n_processes": n_processes} | record for record in records], **numbers)
         for entry in entries:
             sums = {count: sum(entry.meta[split][count] for split in SPLITS) for count in COUNTS}
             counted = ", ".join(f"{sums[count]:,} {count}" for count in COUNTS)

@@ -134,7 +134,7 @@ def ablate(
     before, common = measure(), {} if windowed is None else windowed.reading()
     if not bands:
         draw_curve(run, probed, before, measure, common)
-        tell_scope(run, before, windowed)
+        print_scope(run, before, windowed)
         return
     name = ",".join(map(str, bands))
     with probed.with_frequencies(cut):
@@ -149,7 +149,7 @@ def ablate(
     if not run.writes:
         return
     ablation_report.show_ablation(before, after, probed.name, name)
-    tell_scope(run, before, windowed)
+    print_scope(run, before, windowed)
     if seen is not None and changed is not None:
         arrays = {f"{key}_before": value for key, value in seen.arrays().items() if key.startswith("places")}
         arrays |= {f"{key}_after": value for key, value in changed.arrays().items() if key.startswith("places")}
@@ -170,7 +170,7 @@ def draw_curve(
         ablation_report.show_curve(before, steps, losses)
 
 
-def tell_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
+def print_scope(run: Run, loss: PositionLoss, windowed: Windowed | None) -> None:
     """What the perplexities were taken over."""
     if not run.writes:
         return

@@ -26,7 +26,7 @@ def report(names: list[str], values: dict[str, str]) -> None:
         [run for name in names for run in directories_of(name, outputs, verb)] if names else [last(0, outputs, verb)]
     )
     runs = list(dict.fromkeys(found))
-    pages = places_of(runs, values.get("to"))
+    pages = paths_of(runs, values.get("to"))
     show = to_be_opened(values.get("open", "false"))
     refused = []
     for run, page in zip(runs, pages, strict=True):
@@ -51,7 +51,7 @@ def leave(run: Path, page: Path, *, show: bool) -> None:
         raise UserError(f"open=true: the browser did not start; the page is {page}")
 
 
-def places_of(runs: list[Path], to: str | None) -> list[Path]:
+def paths_of(runs: list[Path], to: str | None) -> list[Path]:
     """Where the pages go. UserError for one file and several runs, and for a file that no page can be."""
     if to is None:
         return [run / PAGE for run in runs]

@@ -49,7 +49,7 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
     """List the figures, or make some; write the page where it is asked for. Refuted where one differs."""
     config = checked(ReproduceConfig, cfg)
     if config.write_docs:
-        report.docs_folder()  # said before hours
+        report.docs_folder()  # refused before hours of work
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
     if config.write_docs:

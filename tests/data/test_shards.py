@@ -343,7 +343,7 @@ def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPat
         orders.append(shards)
         for found in groups:
             items = np.arange(found.first, found.first + found.n_windows)
-            ((_, at, starts),) = sampler.places(items)
+            ((_, at, starts),) = sampler.locate(items)
             n_tokens = sum(SIZES[shard] for shard in at.shards)
             assert at == found
             assert len(set(starts // 16)) == len(starts)  # disjoint
@@ -363,7 +363,7 @@ def test_a_batch_over_groups_is_each_items_own_window(tmp_path: Path, monkeypatc
     whole = global_batch(train, seed=2, step=0, batch_size=last + 40, length=16)
     for item in (0, last, last + 1, last + 39):
         found = sampler.group_of(item)
-        ((_, _, starts),) = sampler.places(np.asarray([item]))
+        ((_, _, starts),) = sampler.locate(np.asarray([item]))
         text = np.concatenate([np.asarray(train.only([shard])) for shard in found.shards])
         assert whole[item].tolist() == text[starts[0] : starts[0] + 17].tolist()
 

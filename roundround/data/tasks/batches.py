@@ -118,8 +118,8 @@ class ExampleSampler:
         items = np.arange(step * batch_size, (step + 1) * batch_size, dtype=np.int64)
         if self.n is None:
             return items
-        epochs, places = np.divmod(items, self.n)
-        return np.concatenate([self._epoch_order(int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)])
+        epochs, at = np.divmod(items, self.n)
+        return np.concatenate([self._epoch_order(int(epoch))[at[epochs == epoch]] for epoch in np.unique(epochs)])
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
         if epoch != self._epoch:

@@ -116,11 +116,11 @@ class StoredClrsText(ClrsText):
         wanted = self.lengths if length is None else [length]
         if wanted is not None:
             chosen &= np.isin(rows.length, wanted)
-        places = chosen.nonzero()[0]
-        if not len(places):
+        numbers = chosen.nonzero()[0]
+        if not len(numbers):
             raise UserError(f"{rows.where}: {self._nothing(rows, split, wanted)}")
-        order = ExampleSampler(len(places), seed=seed)
-        return FixedSet(len(places), lambda i: rows.at(int(places[order.numbers(i, 1)[0]])))
+        order = ExampleSampler(len(numbers), seed=seed)
+        return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 
     def _nothing(self, rows: Rows, split: str, wanted: Sequence[int] | None) -> str:
         """What is not there, and what is."""
@@ -150,9 +150,9 @@ class StoredClrsText(ClrsText):
     def longest_texts(self, length: int) -> tuple[list[Text], float]:
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:
-            places = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
-            longest = places[np.argsort(-rows.n_bytes[places], kind="stable")[:LONGEST]]
-            found += [rows.at(int(place)) for place in longest]
+            numbers = (rows.of(self.algorithms) & (rows.length <= length)).nonzero()[0]
+            longest = numbers[np.argsort(-rows.n_bytes[numbers], kind="stable")[:LONGEST]]
+            found += [rows.at(int(number)) for number in longest]
         if not found:
             raise UserError(f"{train.where}: {self._nothing(train, 'training', None)}")
         return found, 1.0

@@ -59,7 +59,7 @@ class MQAR(Task):
         tokens = np.full(length, FIRST)
         if self.random_filler:
             tokens += rng.integers(len(self.symbols), size=length)
-        asked_at = 2 * (n + self.places(rng, length // 2 - n))
+        asked_at = 2 * (n + self.query_positions(rng, length // 2 - n))
         tokens[: 2 * n : 2], tokens[1 : 2 * n : 2] = keys, values
         tokens[asked_at] = keys
         answers = tokens.copy()
@@ -73,7 +73,7 @@ class MQAR(Task):
         p = self.n_pairs
         return math.lgamma(p + 1) if self.answers_in_sequence else p * math.log(p)
 
-    def places(self, rng: np.random.Generator, n_places: int) -> Ids:
-        """The places of the queries, from 0, as if drawn one by one by their weights: the first ones of a race."""
-        slowness = np.arange(1, n_places + 1) ** (1 - self.power_a)
-        return np.argsort(rng.standard_exponential(n_places) * slowness)[: self.n_pairs]
+    def query_positions(self, rng: np.random.Generator, n_positions: int) -> Ids:
+        """The positions of the queries, from 0, as if drawn one by one by their weights: the first ones of a race."""
+        slowness = np.arange(1, n_positions + 1) ** (1 - self.power_a)
+        return np.argsort(rng.standard_exponential(n_positions) * slowness)[: self.n_pairs]

@@ -87,9 +87,9 @@ class MQMTAR(Task):
         keys, values = self.words(rng, n, self.key_tokens), self.words(rng, n, self.value_tokens)
         part, middle = length // n, self.key_tokens
         begins = part * np.arange(n) + rng.integers(part - self.pair_tokens + 1, size=n)
-        places = begins[:, None] + np.arange(self.pair_tokens - 1)
+        at = begins[:, None] + np.arange(self.pair_tokens - 1)
         text = np.full(length, SPACE)
-        text[places[:, :middle]], text[places[:, middle]], text[places[:, middle + 1 :]] = keys, BETWEEN, values
+        text[at[:, :middle]], text[at[:, middle]], text[at[:, middle + 1 :]] = keys, BETWEEN, values
         chosen = rng.integers(n, size=self.n_queries)
         prompt = np.concatenate([text, self.asked_for(keys, chosen)])
         return asked(prompt, self.asked_for(values, chosen))

@@ -43,14 +43,14 @@ class Rotation:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rotation stands: a module, and the name of its buffer of frequencies."""
+class RotaryTable:
+    """A rotation in the model: a module, and the name of its buffer of frequencies."""
 
     module: nn.Module
     name: str
 
     @property
-    def table_P(self) -> Tensor:
+    def frequencies_P(self) -> Tensor:
         return self.module.get_buffer(self.name)
 
     @property
@@ -64,15 +64,15 @@ class Place:
         base = rope.get(self.name.removesuffix("_" + TABLE), rope).get("rope_theta")
         if base is not None:
             return float(base)
-        fastest, next_P = self.table_P[0].double(), self.table_P[1:2].double()
-        return float(f"{float((fastest / next_P[0]) ** len(self.table_P)):.4g}") if next_P.any() else 10_000.0
+        fastest, next_P = self.frequencies_P[0].double(), self.frequencies_P[1:2].double()
+        return float(f"{float((fastest / next_P[0]) ** len(self.frequencies_P)):.4g}") if next_P.any() else 10_000.0
 
     def rotation(self) -> Rotation:
-        return Rotation(self.table_P.clone(), float(vars(self.module).get(self.factor_name, 1.0)))
+        return Rotation(self.frequencies_P.clone(), float(vars(self.module).get(self.factor_name, 1.0)))
 
     def put(self, rotation: Rotation) -> None:
         with torch.no_grad():
-            self.table_P.copy_(rotation.frequencies_P)
+            self.frequencies_P.copy_(rotation.frequencies_P)
         if self.factor_name in vars(self.module):
             setattr(self.module, self.factor_name, rotation.factor)
 
@@ -86,10 +86,10 @@ class Place:
         return cos.reshape(-1, *cos.shape[-2:])[0], sin.reshape(-1, *sin.shape[-2:])[0]
 
 
-def places(model: PreTrainedModel) -> list[Place]:
+def rotary_tables(model: PreTrainedModel) -> list[RotaryTable]:
     """Every rotation of the decoder, in the order of its modules."""
     return [
-        Place(module, name)
+        RotaryTable(module, name)
         for module in text_decoder(model).modules()
         for name, _ in module.named_buffers(recurse=False)
         if name.endswith(TABLE) and not name.endswith(f"original_{TABLE}")
@@ -98,12 +98,12 @@ def places(model: PreTrainedModel) -> list[Place]:
 
 def frequency_tables(model: PreTrainedModel) -> list[Tensor]:
     """The buffers from which the decoder's rotary modules compute their angles, radians per token; not copies."""
-    return [place.table_P for place in places(model)]
+    return [table.frequencies_P for table in rotary_tables(model)]
 
 
 def replace_frequencies(model: PreTrainedModel, tables: Sequence[Tensor]) -> list[Rotation]:
     """Let the model rotate at other frequencies, by its own factors; see `replace_rotations`."""
-    own = [place.rotation().factor for place in places(model)]
+    own = [table.rotation().factor for table in rotary_tables(model)]
     return replace_rotations(model, [Rotation(*rotation) for rotation in zip(tables, own, strict=True)])
 
 
@@ -117,13 +117,13 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
                 f"{type(model).__name__} computes its frequencies anew for every length (rope_type {changing.pop()}); "
                 "they can be looked at, not replaced"
             )
-    there = places(model)
-    own = [place.rotation() for place in there]
-    for place, new in zip(there, rotations, strict=True):
-        place.put(new)
+    there = rotary_tables(model)
+    own = [table.rotation() for table in there]
+    for table, new in zip(there, rotations, strict=True):
+        table.put(new)
     if not all(follows(*one) for one in zip(there, own, rotations, strict=True)):
-        for place, before in zip(there, own, strict=True):
-            place.put(before)
+        for table, before in zip(there, own, strict=True):
+            table.put(before)
         raise UserError(
             f"{type(model).__name__} does not rotate at the frequencies and factor that it is given; "
             "they can be looked at, not replaced"
@@ -131,14 +131,14 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
     return own
 
 
-def follows(place: Place, before: Rotation, rotation: Rotation) -> bool:
+def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
-    pos_N = telling_positions(before.frequencies_P, place.table_P)
+    pos_N = telling_positions(before.frequencies_P, table.frequencies_P)
     try:
-        turns = place.turns(pos_N)
+        turns = table.turns(pos_N)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
         return False  # of a form that is not known
-    angle_NP = pos_N[:, None].float() * place.table_P.float()  # as it is stored: half precision rounds it
+    angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
     expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
     return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
 
@@ -162,19 +162,19 @@ def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
 # -- a rotation of its own for each layer
 
 
-def places_of_layers(model: PreTrainedModel) -> list[Place | None]:
+def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
     """The rotation that each attention layer is handed, seen in a pass over two tokens; None where there is none."""
-    layers, there = attention_layers(model), places(model)
+    layers, there = attention_layers(model), rotary_tables(model)
     if len(there) < 2:
         return [there[0] if there else None] * len(layers)
-    found: dict[int, Place] = {}
+    found: dict[int, RotaryTable] = {}
 
     def look(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         own = set(layer.modules())
-        for place in there:
-            given = place.module.__dict__.get(COMPUTED, {}).get(place.name, [None])[0]
-            if place.module in own or (given is not None and any(v is given for v in (*args, *options.values()))):
-                found[id(layer)] = place
+        for table in there:
+            given = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])[0]
+            if table.module in own or (given is not None and any(v is given for v in (*args, *options.values()))):
+                found[id(layer)] = table
 
     weight = model.get_input_embeddings().weight
     device = "cpu" if weight.device.type == "meta" else weight.device  # offloaded weights run on the CPU
@@ -188,28 +188,28 @@ def places_of_layers(model: PreTrainedModel) -> list[Place | None]:
 
 
 def rotate_layers(
-    model: PreTrainedModel, of_layers: Sequence[Place | None], rotations: Sequence[Rotation]
+    model: PreTrainedModel, of_layers: Sequence[RotaryTable | None], rotations: Sequence[Rotation]
 ) -> Callable[[], None]:
     """Let each layer, which has one of the model's rotations, rotate as given; returns what undoes that.
 
     UserError where the model would not follow.
     """
-    there = places(model)
-    own = [place.rotation() for place in there]
-    wanted: dict[Place, list[Rotation]] = {}  # of each place, those that differ
-    number_of: list[int] = []  # of each layer's rotation among those of its place
-    for place, rotation in zip(of_layers, rotations, strict=True):
-        of_place = [] if place is None else wanted.setdefault(place, [])
-        alike = [i for i, other in enumerate(of_place) if rotation.same_as(other)]
-        number_of.append(alike[0] if alike else len(of_place))
+    there = rotary_tables(model)
+    own = [table.rotation() for table in there]
+    wanted: dict[RotaryTable, list[Rotation]] = {}  # of each table, those that differ
+    number_of: list[int] = []  # of each layer's rotation among those of its table
+    for table, rotation in zip(of_layers, rotations, strict=True):
+        of_table = [] if table is None else wanted.setdefault(table, [])
+        alike = [i for i, other in enumerate(of_table) if rotation.same_as(other)]
+        number_of.append(alike[0] if alike else len(of_table))
         if not alike:
-            of_place.append(rotation)
-    copies = {place: [copy_of(place.module) for _ in of_place[1:]] for place, of_place in wanted.items()}
-    put = {place: of_place[0] for place, of_place in wanted.items()}
+            of_table.append(rotation)
+    copies = {table: [copy_of(table.module) for _ in of_table[1:]] for table, of_table in wanted.items()}
+    put = {table: of_table[0] for table, of_table in wanted.items()}
     put |= {
-        Place(module, place.name): rotation
-        for place, modules in copies.items()
-        for module, rotation in zip(modules, wanted[place][1:], strict=True)
+        RotaryTable(module, table.name): rotation
+        for table, modules in copies.items()
+        for module, rotation in zip(modules, wanted[table][1:], strict=True)
     }
     hooks: list[RemovableHandle] = []
 
@@ -218,15 +218,15 @@ def rotate_layers(
         replace_rotations(model, own)
 
     try:
-        replace_rotations(model, [put.get(place, place.rotation()) for place in places(model)])
+        replace_rotations(model, [put.get(table, table.rotation()) for table in rotary_tables(model)])
     except BaseException:
         end(there, hooks)
         raise
     if any(copies.values()):
         hooks += listen(there, copies)
-    for layer, place, number in zip(attention_layers(model), of_layers, number_of, strict=True):
-        if place is not None and number:
-            hooks.append(layer.register_forward_pre_hook(HandOver(place, number), with_kwargs=True))
+    for layer, table, number in zip(attention_layers(model), of_layers, number_of, strict=True):
+        if table is not None and number:
+            hooks.append(layer.register_forward_pre_hook(HandOver(table, number), with_kwargs=True))
     return undo
 
 
@@ -240,39 +240,39 @@ def copy_of(module: nn.Module) -> nn.Module:
     return made
 
 
-def listen(there: Sequence[Place], copies: Mapping[Place, Sequence[nn.Module]]) -> list[RemovableHandle]:
+def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[nn.Module]]) -> list[RemovableHandle]:
     """Let each rotary module keep what it computes, and its copies compute the same with their own tables."""
 
     def compute(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
         kind = options.get("layer_type", args[2] if len(args) > 2 else None)
         name = TABLE if kind is None else f"{kind}_{TABLE}"
-        others = [made(*args, **options) for made in copies.get(Place(module, name), [])]
+        others = [made(*args, **options) for made in copies.get(RotaryTable(module, name), [])]
         module.__dict__.setdefault(COMPUTED, {})[name] = [output, *others]
 
-    modules = {id(place.module): place.module for place in there}
+    modules = {id(table.module): table.module for table in there}
     return [module.register_forward_hook(compute, with_kwargs=True) for module in modules.values()]
 
 
-def end(there: Sequence[Place], hooks: Sequence[RemovableHandle]) -> None:
+def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
     """Take hooks, copies and what they computed out of the model."""
     for hook in hooks:
         hook.remove()
-    for place in there:
-        place.module.__dict__.pop(COMPUTED, None)
-        for name in [name for name in place.module._modules if name.startswith(COPY)]:
-            del place.module._modules[name]
+    for table in there:
+        table.module.__dict__.pop(COMPUTED, None)
+        for name in [name for name in table.module._modules if name.startswith(COPY)]:
+            del table.module._modules[name]
 
 
 class HandOver:
-    """Hands a layer what a copy computed, in the place of what the model gives to all layers."""
+    """Hands a layer what a copy computed, instead of what the model gives to all layers."""
 
-    def __init__(self, place: Place, number: int) -> None:
-        self.place, self.number = place, number
+    def __init__(self, table: RotaryTable, number: int) -> None:
+        self.table, self.number = table, number
 
     def __call__(
         self, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        computed = self.place.module.__dict__.get(COMPUTED, {}).get(self.place.name, [None])
+        computed = self.table.module.__dict__.get(COMPUTED, {}).get(self.table.name, [None])
         if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
             raise UserError(
                 f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "

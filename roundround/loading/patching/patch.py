@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from roundround.attention.keys import AttentionShape
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import MakeSoftmax, attention_layers, install, shape_of
-from roundround.loading.patching.frequencies import Place, Rotation, places_of_layers, rotate_layers
+from roundround.loading.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
@@ -46,7 +46,7 @@ class Patch:
         self.model, self.remark = model, None
         with ExitStack() as undo:
             if make_encoding is not None:
-                of_layers = places_of_layers(model)
+                of_layers = tables_of_layers(model)
                 new = rotations_of(model, make_encoding, of_layers)
                 self.remark = remark_on(of_layers, new)
                 undo.callback(rotate_layers(model, of_layers, new))
@@ -69,7 +69,7 @@ class Patch:
 
 
 def rotations_of(
-    model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[Place | None]
+    model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[RotaryTable | None]
 ) -> list[Rotation]:
     """The encoding's rotation in each attention layer, which has one of the model's. UserError where it does not fit.
 
@@ -77,17 +77,17 @@ def rotations_of(
     its forms, and NoPE. One that pairs other channels, that scales what it rotates, or that adds something to
     embeddings or logits, does not fit. What the model's own rotation scales by (YaRN) goes with its frequencies.
     """
-    used = [place for place in of_layers if place is not None]
+    used = [table for table in of_layers if table is not None]
     if not used:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
     found: list[Rotation] = []
     for number, (layer, own) in enumerate(zip(attention_layers(model), of_layers, strict=True)):
-        place = own or used[0]  # a layer that does not rotate is asked about all the same
-        table_P = place.table_P
-        encoding = make_encoding(replace(shape_of(layer, number), head_dim=2 * len(table_P), theta=place.theta))
+        table = own or used[0]  # a layer that does not rotate is asked about all the same
+        own_P = table.frequencies_P
+        encoding = make_encoding(replace(shape_of(layer, number), head_dim=2 * len(own_P), theta=table.theta))
         name = type(encoding).__name__
         if isinstance(encoding, NoPE):
-            found.append(Rotation(torch.zeros_like(table_P)))
+            found.append(Rotation(torch.zeros_like(own_P)))
             continue
         if encoding.draws_positions:
             raise UserError(
@@ -101,16 +101,16 @@ def rotations_of(
         if next(encoding.parameters(), None) is not None:
             raise UserError(f"{name} learns parameters, which a loaded model lacks; train with it")
         frequencies = encoding.frequencies(torch.float32)
-        if len(frequencies) != len(table_P):
+        if len(frequencies) != len(own_P):
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
         found.append(Rotation(frequencies))
     return found
 
 
-def differs_by_layer(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> bool:
+def differs_by_layer(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> bool:
     """Whether layers that had the same rotation get different ones, or only some of them none."""
-    of_place = dict(zip(of_layers, new, strict=True))
-    same = all(rotation.same_as(of_place[place]) for place, rotation in zip(of_layers, new, strict=True))
+    of_table = dict(zip(of_layers, new, strict=True))
+    same = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
     return not same or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1
 
 
@@ -130,17 +130,17 @@ def check_layers(model: PreTrainedModel, rotations: Sequence[Rotation]) -> None:
         )
 
 
-def remark_on(of_layers: Sequence[Place | None], new: Sequence[Rotation]) -> str | None:
+def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:
     """A line where pairs rotate otherwise than the model was trained with; None where none does."""
-    for place, after in zip(of_layers, new, strict=True):
-        if place is None:
+    for table, after in zip(of_layers, new, strict=True):
+        if table is None:
             continue
-        before, rotating = place.rotation(), after.frequencies_P > 0
+        before, rotating = table.rotation(), after.frequencies_P > 0
         trained_P = before.frequencies_P.to(after.frequencies_P)
         if not torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4):
             return (
                 "the encoding rotates at other frequencies than the model was trained with, whose base is "
-                f"{place.theta:,.0f}; pe.theta=... is the encoding's"
+                f"{table.theta:,.0f}; pe.theta=... is the encoding's"
             )
         if before.factor != after.factor:
             return (

@@ -90,7 +90,7 @@ def test_places_are_drawn_one_by_one_with_weights_by_the_power_law(power_a: floa
         for a, b in itertools.permutations(weights, 2)
     }
     rng, n = np.random.default_rng(0), 4000
-    found = Counter(tuple(int(place) + 1 for place in task.places(rng, 4)) for _ in range(n))
+    found = Counter(tuple(int(place) + 1 for place in task.query_positions(rng, 4)) for _ in range(n))
     assert found.keys() <= expected.keys()
     assert chisquare([found[pair] for pair in expected], [n * p for p in expected.values()]).pvalue > 1e-3
 
