@@ -13,8 +13,8 @@ from roundround.config.composition import compose, usual_config
 from roundround.config.options import config_name
 from roundround.config.recorded import as_dict, flat, own_options
 from roundround.loading.models import give_default_data
+from roundround.loading.reading import settle_model_and_data
 from roundround.loading.start import starting_point
-from roundround.loading.subject import settle_model_and_data
 from roundround.runs.run import Invocation
 
 NO_RESULT = {"outputs", "logger", "resume"}  # keys that change no number

@@ -15,8 +15,8 @@ from roundround.config.recorded import give_theta
 from roundround.config.schema import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun
-from roundround.loading.reading import Windowed
-from roundround.loading.subject import (
+from roundround.loading.reading import (
+    Windowed,
     probed_model_of,
     prompt_for,
     scored_of,

@@ -10,7 +10,7 @@ from roundround.config.checked import checked
 from roundround.config.recorded import as_dict, give_theta
 from roundround.config.schema import TheoryConfig
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.subject import probed_model_of, settle_model_and_data, texts_for, windows_for
+from roundround.loading.reading import probed_model_of, settle_model_and_data, texts_for, windows_for
 from roundround.papers import statement_names
 from roundround.papers.claim import Answer, Claim, Trained, claim_of
 from roundround.report import theory as report
