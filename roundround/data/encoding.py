@@ -47,7 +47,14 @@ class Encoder:
     def __call__(self, documents: Sequence[Document]) -> Encoded:
         train = [text for is_held_out, text in documents if not is_held_out]
         held_out = [text for is_held_out, text in documents if is_held_out]
-        ids, n_bytes = self._with_bytes(held_out)
+        if self.of_bytes:
+            ids: list[Any] = list(self._ids(held_out))
+            parts = [_bytes_of_bytes(values) for values in ids]
+        else:
+            encodings = self.tokenizer.encode_batch(held_out, add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            parts = [bytes_of_tokens(text, found.offsets) for text, found in zip(held_out, encodings, strict=True)]
+        n_bytes = np.concatenate([np.empty(0, BYTES), *parts])
         arrays = {"train": self._joined(self._ids(train)), "held_out": self._joined(ids), "held_out_bytes": n_bytes}
         counts = {
             split: {
@@ -63,16 +70,6 @@ class Encoder:
         if self.of_bytes:  # a byte is its own id: a hundred times as fast
             return (np.frombuffer(text.encode(), np.uint8) for text in texts)
         return (encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
-
-    def _with_bytes(self, texts: list[str]) -> tuple[list[Any], NDArray[np.uint32]]:
-        if self.of_bytes:
-            ids: list[Any] = list(self._ids(texts))
-            parts = [_bytes_of_bytes(values) for values in ids]
-        else:
-            encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
-            ids = [encoding.ids for encoding in encodings]
-            parts = [bytes_of_tokens(text, found.offsets) for text, found in zip(texts, encodings, strict=True)]
-        return ids, np.concatenate([np.empty(0, BYTES), *parts])
 
     def _joined(self, documents: Iterable[Sequence[int] | NDArray[Any]]) -> Ids:
         end = np.asarray([self.end], self.dtype)

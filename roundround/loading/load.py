@@ -132,8 +132,12 @@ class Pretrained:
         """Model and tokenizer; UserError for whatever the libraries raise."""
         try:
             self.check_sizes(device)
+            placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
+            if self.offload:
+                placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
+                logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
             model, found = AutoModelForCausalLM.from_pretrained(
-                self.path, output_loading_info=True, **self.options(), **self.placing(scratch)
+                self.path, output_loading_info=True, **self.options(), **placed
             )
             tokenizer = AutoTokenizer.from_pretrained(self.path, **self.options())
         except UserError:
@@ -179,14 +183,6 @@ class Pretrained:
             "local_files_only": self.is_folder or not hub_is_reachable(),
         }
 
-    def placing(self, scratch: str) -> dict[str, Any]:
-        """How the weights are read, and where they stay."""
-        placed: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
-        if self.offload:
-            placed |= {"device_map": {"": "disk"}, "offload_folder": scratch}
-            logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # it would say what was asked for
-        return placed
-
     def check_there(self) -> None:
         """UserError for a folder that holds no model, or only pickled weights."""
         if not self.is_folder:
@@ -204,37 +200,42 @@ class Pretrained:
                 "safetensors, or give model.pickled=true if you trust them"
             )
 
-    def needs_code(self) -> str:
-        return (
-            f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then give "
-            "model.trust_remote_code=true"
-        )
-
     def explained(self, error: Exception) -> str:
         """One line for what the libraries raise: what is wrong, and what to do."""
         text = " ".join(str(error).split())
-        if "trust_remote_code" in text:
-            return self.needs_code()
-        if "ignore_mismatched_sizes" in text:
-            return f"the weights of {self.path} have other sizes than its config.json says"
-        if isinstance(error, SafetensorError):
-            return f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short"
-        if isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text:
-            return (
+        not_found = "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError)
+        explanations = [
+            (
+                "trust_remote_code" in text,
+                f"{self.path} comes with Python code of its own, which is not run unless you trust it: read it, then "
+                "give model.trust_remote_code=true",
+            ),
+            (
+                "ignore_mismatched_sizes" in text,
+                f"the weights of {self.path} have other sizes than its config.json says",
+            ),
+            (
+                isinstance(error, SafetensorError),
+                f"the weights of {self.path} cannot be read ({first_line(error)}); the file is damaged or cut short",
+            ),
+            (
+                isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
                 f"{self.path} is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
-                "local folder with model.path=DIR"
-            )
-        if not self.is_folder and not hub_is_reachable():
-            return (
+                "local folder with model.path=DIR",
+            ),
+            (
+                not self.is_folder and not hub_is_reachable(),
                 f"{self.path} is not cached here and the Hugging Face hub cannot be reached; give a local folder with "
                 "model.path=DIR, or fill the cache (HF_HOME) where there is a network; a gated model also needs its "
-                "licence accepted on the hub, and HF_TOKEN"
-            )
-        if "does not appear to have a file named" in text or isinstance(error, hub.RepositoryNotFoundError):
-            return f"{self.path} has no such model or no safetensors weights ({text[:160]})"
-        if "Unrecognized configuration class" in text:
-            return f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})"
-        return f"{self.path} cannot be loaded: {text[:240]}"
+                "licence accepted on the hub, and HF_TOKEN",
+            ),
+            (not_found, f"{self.path} has no such model or no safetensors weights ({text[:160]})"),
+            (
+                "Unrecognized configuration class" in text,
+                f"{self.path} is no decoder that transformers knows ({text.partition('for this kind')[0][:120]})",
+            ),
+        ]
+        return next((line for applies, line in explanations if applies), f"{self.path} cannot be loaded: {text[:240]}")
 
 
 @final
