@@ -54,9 +54,7 @@ class RMSQueryKeyNorm(QueryKeyNorm):
     ) -> None:
         super().__init__(shape)
         if across_heads and after_rotation:
-            raise ValueError(
-                "across_heads=true is of vectors that are not rotated yet; give after_rotation=false"
-            )
+            raise ValueError("across_heads=true is of vectors that are not rotated yet; give after_rotation=false")
         checked_positive(eps=eps)
         self.after_rotation, self.across_heads, self.values, self.eps = after_rotation, across_heads, values, eps
         widths = [n * shape.head_dim if across_heads else shape.head_dim for n in (shape.n_heads, shape.n_key_heads)]
