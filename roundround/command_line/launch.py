@@ -302,10 +302,10 @@ def dispatch(verb: Verb, args: list[str]) -> int:
     except SystemExit as end:  # a job's, or Hydra's after a page of help
         return int(end.code or 0)
     except (Exception, NotClaimed, Interrupted, KeyboardInterrupt) as raised:
-        error = raised.error if isinstance(raised, NotClaimed) else raised
-        if full == "1" and isinstance(error, Exception) and not isinstance(error, OutputError):
-            raise error from raised.__cause__
-        code, said = outcome(error, lambda error: explain(error, config_dir))
+        cause = raised.error if isinstance(raised, NotClaimed) else raised
+        if full == "1" and isinstance(cause, Exception) and not isinstance(cause, OutputError):
+            raise cause from raised.__cause__
+        code, said = outcome(cause, lambda error: explain(error, config_dir))
         return refused_before_joining(verb.name, said) if code == 2 else complain(verb.name, said, code)
     finally:
         put_back(handlers)

@@ -101,12 +101,13 @@ class ProbedDecoder(ProbedModel):
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer
         for encoding in self.encodings:
-            has_rope = isinstance(encoding, RotaryEncoding)
-            if not has_rope and not (isinstance(encoding, NoPE) and len(self.encodings) > 1):
+            if not isinstance(encoding, RotaryEncoding):
+                if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without position
+                    continue
                 raise UserError(
                     f"{name} has no RoPE ({type(encoding).__name__}) that its frequencies determine; a probe needs one"
                 )
-            if has_rope and not is_said_by_frequencies(encoding):
+            if not is_said_by_frequencies(encoding):
                 raise UserError(
                     f"{name} rotates by more than its frequencies say ({type(encoding).__name__}); "
                     "a probe would lose the rest"
