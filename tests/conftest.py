@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file
 
-from roundround.config.options import checked_config_dir, options_in, options_of
+from roundround.config.options import checked_config_dir, load_option, options_in, options_of
 from roundround.support.errors import UserError
 from roundround.support.packaged import PRETRAINED
 
@@ -81,10 +81,18 @@ def variants(group: str) -> dict[str, Path]:
 
 
 def tunables(group: str, name: str) -> dict[str, Any]:
-    """The yaml of a variant as a plain dict, `_target_` included."""
+    """The yaml of a variant as a plain dict, `_target_` included; scaled RoPE by four, where its yaml leaves that open."""
     node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))
     assert isinstance(node, dict)
-    return {str(key): value for key, value in node.items()}
+    return {str(key): 4.0 if key == "factor" and value is None else value for key, value in node.items()}
+
+
+def option(group: str, name: str, **numbers: Any) -> DictConfig:
+    """`load_option`, with what `tunables` puts where a yaml leaves a number open."""
+    node = load_option(group, name, **numbers)
+    if "factor" in node and node.factor is None:
+        node.factor = 4.0
+    return node
 
 
 def class_of(group: str, name: str) -> Any:

@@ -30,6 +30,7 @@ from roundround.loading.foreign import (
 )
 from roundround.loading.nodes import CONFIGS, GEGLU, ONE_LESS, SWIGLU, DecoderNodes, decoder_nodes
 from roundround.model.decoder import Decoder, belongs_to_a_variant
+from roundround.model.kinds import LayerKind
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
@@ -61,6 +62,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | No
     shape = decoder.encoding.shape
     rope = rope_parameters(decoder.encoding)
     plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
+    plain = plain and sizes.get("norms", "before") == "before" and has_one_plain_kind(decoder.kinds)
     fits = sizes["d_mlp"] > 0 and shape.d_model % shape.n_heads == 0  # Llama has MLPs, and insists on the other
     if rope is None or not plain or not fits:
         return None
@@ -78,6 +80,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | No
         rms_norm_eps=sizes["norm_eps"],
         tie_word_embeddings=decoder.lm_head is None and decoder.embedding_scale is None,
         rope_parameters=rope,
+        attention_bias=sizes.get("attention_bias", False),
         architectures=["LlamaForCausalLM"],
         dtype="float32",
     )
@@ -98,6 +101,12 @@ def rope_parameters(encoding: PositionalEncoding) -> dict[str, Any] | None:
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case _:
             return None
+
+
+def has_one_plain_kind(kinds: Sequence[LayerKind]) -> bool:
+    """Whether all layers are alike, and have no part or size that Llama has not."""
+    plain = LayerKind(make_encoding=kinds[0].make_encoding, make_softmax=kinds[0].make_softmax, name=kinds[0].name)
+    return all(kind == plain for kind in kinds)
 
 
 def is_plain(softmax: AttentionSoftmax) -> bool:

@@ -62,6 +62,11 @@ def parts_of(config: Any) -> dict[str, DictConfig | None]:
     return {name: getattr(config, name, None) for name in PARTS}
 
 
+def chosen_parts(choices: Mapping[str, Any]) -> str:
+    """The options of a run's parts as one reads them, but for those that do nothing: `pattern=gemma4, softmax=sink`."""
+    return ", ".join(f"{part}={choices[part]}" for part in PARTS if choices.get(part) not in (None, "uniform", "none"))
+
+
 def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:
     """The kind of each layer; of one kind alone where there is no pattern.
 

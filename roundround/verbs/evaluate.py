@@ -21,6 +21,7 @@ from roundround.data.tokenizers import AlreadyOpen
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.loading.patterns import chosen_parts
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
@@ -176,7 +177,7 @@ def score(
             **{f"perplexity_{length}": values["perplexity"] for length, values in by_length.items()},
         )
         if run.writes:
-            title = printable(f"{choices.get('model')}, pe={choices.get('pe')}, softmax={choices.get('softmax')}")
+            title = printable(f"{choices.get('model')}, {chosen_parts(choices)}")
             show(run, config, losses, by_length, train_length=train_length, title=title)
             scope, *lines = evaluation.scope(losses, n_bytes, words, reader)
             for line in [f"{scope}; * is the training context length", *lines]:

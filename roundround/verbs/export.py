@@ -30,6 +30,7 @@ from roundround.loading.export.folder import (
     write_folder,
 )
 from roundround.loading.models import TrainedRun
+from roundround.loading.patterns import chosen_parts
 from roundround.model.decoder import n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run
@@ -99,12 +100,10 @@ def refused_where_full(destination: Path) -> Iterator[None]:
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
-    stock, pe, softmax = is_stock(model), run.manifest["choices"].get("pe"), run.manifest["choices"].get("softmax")
+    stock, pe, parts = is_stock(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
     kind = "a stock LlamaForCausalLM" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
     with new_folder(destination) as folder:
-        print_status(
-            f"pe={pe}, softmax={softmax}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}"
-        )
+        print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
         with refused_where_full(destination):
             write_folder(model, folder, card)
         found = agreement(model, folder, windows)
@@ -117,6 +116,6 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
             f"pe={pe} draws positions in eval and probe; the exported model has its tokens at consecutive positions"
         )
     print_status(f"exported to {destination}")
-    common = {"pe": pe, "softmax": softmax, "seed": run.manifest["seed"]}
+    common = {"pe": pe, "softmax": run.manifest["choices"].get("softmax"), "seed": run.manifest["seed"]}
     values = {"largest_difference": found.difference, "largest_logit": found.largest}
     run.results([{"metric": name, **common, "value": value} for name, value in values.items()], **values)

@@ -15,7 +15,7 @@ from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
-from roundround.loading.patterns import PARTS, layer_lines
+from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
@@ -167,8 +167,7 @@ def announce(
     details = ", ".join(
         f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
     )
-    parts = [f"{name}={choices[name]}" for name in PARTS if choices.get(name) not in (None, "uniform", "none")]
-    print_status(f"{choices.get('model')} model, {', '.join(parts)}: {details}")
+    print_status(f"{choices.get('model')} model, {chosen_parts(choices)}: {details}")
     for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
         print_status(line)
     print_status(material.about())

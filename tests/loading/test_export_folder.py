@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import ROOT, option
 from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, some_tokens, trained, written
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
@@ -36,12 +36,9 @@ OWN_ENCODINGS = cycle(["p_rope", *sorted(set(ENCODINGS) - STOCK)])
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
 # each encoding and each normaliser at least once: which of them meet makes no difference to a folder of their sources
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    **{f"{pe}-softmax": (option("pe", pe), load_option("softmax", "softmax"), {}) for pe in sorted({*STOCK, "alibi"})},
     **{
-        f"{pe}-softmax": (load_option("pe", pe), load_option("softmax", "softmax"), {})
-        for pe in sorted({*STOCK, "alibi"})
-    },
-    **{
-        f"{pe}-{softmax}": (load_option("pe", pe), load_option("softmax", softmax), {})
+        f"{pe}-{softmax}": (option("pe", pe), load_option("softmax", softmax), {})
         for softmax, pe in zip(sorted(set(NORMALISERS) - AMONG_THE_REST), OWN_ENCODINGS, strict=False)
     },
     "alibi-ssmax": (load_option("pe", "alibi"), load_option("softmax", "ssmax"), {}),

@@ -181,3 +181,22 @@ def test_rope_is_dropped_from_a_run_of_ones_own(
     before, after = saved_weights(first.directory, "best"), saved_weights(dropped.directory)
     assert before.keys() == after.keys()
     assert all(float((before[name] - after[name]).abs().max()) < 0.01 for name in before)  # one step away
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pattern=gemma4 model.n_layers=4 pattern.local.window=5 pattern.global.head_dim=16",
+        "pattern=gpt_oss model.norms=after model.attention_bias=true gate=xsa",
+        "pe=yarn pe.factor=2 softmax=llama4 softmax.length=4 gate=channel qk_norm=l2",
+    ],
+)
+def test_a_pattern_is_exported_and_loads_where_roundround_is_absent(
+    train: Callable[..., Done], roundround: Callable[..., Done], words: str
+) -> None:
+    first = train(*words.split(), "trainer.max_steps=2")
+    assert first.code == 0, first.err
+    done = roundround("export", "run=last", "to=folder", "logger=none")
+    assert done.code == 0, done.err
+    assert "its own modeling_roundround.py" in done.err
+    assert "loaded in a clean process" in done.err

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, STORIES
+from conftest import ROOT, STORIES, option
 from rounding import rounding
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -27,7 +27,6 @@ from roundround.model.kinds import LayerKind
 from roundround.pe.nope import NoPE
 from roundround.softmax.softmax import Softmax
 
-SCALED = ("linear", "llama3", "longrope", "ntk_dynamic", "yarn")  # their yamls leave open by how much
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 TOKENS_BT = torch.randint(97, (2, 48), generator=torch.Generator().manual_seed(0))
 SMALL = {
@@ -54,7 +53,7 @@ def decoder(pe: str = "rope", *, model: str = "tiny", n_vocab: int = 97, **sizes
     """A small decoder with this encoding; `sizes` replace what its yaml says."""
     return build_decoder(
         load_option("model", model, **(SMALL | sizes)),
-        load_option("pe", pe, **({"factor": 4.0} if pe in SCALED else {})),
+        option("pe", pe),
         load_option("softmax", "softmax"),
         n_vocab,
     )

@@ -31,14 +31,10 @@ def attention_shape(**sizes: int) -> AttentionShape:
     return AttentionShape(**(usual | sizes))
 
 
-SCALED = ("linear", "llama3", "longrope", "ntk_dynamic", "yarn")  # their yamls leave open by how much
-
-
 def build(name: str, shape: AttentionShape | None = None, **overrides: Any) -> PositionalEncoding:
     """The encoding that conf/pe/<name>.yaml describes, with some of its tunables replaced."""
     values = {key: value for key, value in tunables("pe", name).items() if key != "_target_"}
     assert overrides.keys() <= values.keys(), f"{name} has no tunable {overrides.keys() - values.keys()}"
-    values |= {"factor": 4.0} if name in SCALED else {}
     encoding: PositionalEncoding = class_of("pe", name)(shape or attention_shape(), **(values | overrides))
     return encoding
 

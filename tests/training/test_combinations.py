@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, Done, saved_weights
+from conftest import ROOT, Done, option, saved_weights
 from omegaconf import OmegaConf
 
 from roundround.config.options import load_option
@@ -39,7 +39,7 @@ PAIRS = [
 def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
-    decoder = build_decoder(model, load_option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    decoder = build_decoder(model, option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     adam = AdamW(lr=3e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.0).create(decoder)
     losses = []
@@ -58,7 +58,7 @@ def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
 def test_it_trains_in_mixed_precision_and_runs_in_half(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
-    decoder = build_decoder(model, load_option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    decoder = build_decoder(model, option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     whole = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:]).mean()
     with torch.autocast("cpu", torch.bfloat16):

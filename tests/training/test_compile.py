@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from conftest import ROOT, Done
+from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -39,7 +39,7 @@ def fresh_compiler() -> Iterator[None]:
 def decoder_of(pe: str, softmax: str) -> Decoder:
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 12}
     torch.manual_seed(0)
-    nodes = [OmegaConf.load(CONF / group / f"{name}.yaml") for group, name in [("pe", pe), ("softmax", softmax)]]
+    nodes = [option("pe", pe), option("softmax", softmax)]
     model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), sizes)
     return build_decoder(model, *nodes, n_vocab=31)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roundround.loading.patterns import layer_lines
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.model.scoring import perplexity
 from roundround.support.errors import escaped
@@ -167,6 +168,7 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
         "positional encoding": shown(with_arguments(choices.get("pe"), manifest["config"]["pe"]))
         + ("; measured at drawn positions, here at consecutive positions" if decoder.draws_positions else ""),
         "softmax": shown(with_arguments(choices.get("softmax"), manifest["config"]["softmax"])),
+        **({"layers": shown("; ".join(layer_lines(decoder)))} if len(set(decoder.kinds)) > 1 else {}),
         "corpus": shown(data["corpus_hash"][:16]),
         "vocabulary": f"{data['n_vocab']:,}",
         "seed": str(manifest["seed"]),
@@ -192,8 +194,10 @@ def measured_and_learnt(card: Card, data: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def with_arguments(choice: str | None, node: dict[str, Any]) -> str:
-    """An option and its numbers, such as `p_rope (p=0.75, theta=10000.0)`."""
+def with_arguments(choice: str | None, node: dict[str, Any] | None) -> str:
+    """An option and its numbers, such as `p_rope (p=0.75, theta=10000.0)`; None: each kind of layer has its own."""
+    if node is None:
+        return "of each kind of layer its own"
     numbers = ", ".join(f"{name}={value}" for name, value in node.items() if name != "_target_")
     return f"{choice} ({numbers})" if numbers else str(choice)
 

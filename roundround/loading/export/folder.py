@@ -12,18 +12,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_imports
 
-from roundround.config.build import checked_values
+from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask
 from roundround.loading.export import modeling
@@ -32,6 +33,7 @@ from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCa
 from roundround.loading.export.sources import source_files
 from roundround.loading.llama import stock_config, stock_weights, weights_by_llama_name
 from roundround.loading.models import OF_THE_BUILDER, TrainedRun
+from roundround.loading.patterns import FAMILIES, SIZES, KindConfig, parts_of, split_pattern
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
@@ -43,13 +45,48 @@ from roundround.support.memory import check_fits
 
 TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
+MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
+
+
+@dataclass(frozen=True)
+class ExportedKind:
+    """A kind of layer. parts: a class's name and arguments, by the argument of `LayerKind`. classes: by their names."""
+
+    sizes: dict[str, Any]
+    parts: dict[str, dict[str, Any]]
+    classes: dict[str, type]
+
+
+def exported_kinds(
+    *, pattern: DictConfig | None, qk_norm: DictConfig | None, gate: DictConfig | None, **parts: DictConfig | None
+) -> dict[str, ExportedKind]:
+    """The kinds of layers of a run, by name; none where `ModelToExport.encoding` and `normaliser` say everything."""
+    if not (pattern or qk_norm or gate):
+        return {}
+    otherwise = {**parts, "qk_norm": qk_norm, "gate": gate}
+    kinds = split_pattern(pattern)[0] if pattern else {"layer": KindConfig()}
+    found = {}
+    for name, kind in kinds.items():
+        nodes = {part: getattr(kind, part) or otherwise[part] for part in FAMILIES}
+        given = {part: node for part, node in nodes.items() if node}
+        of = {part: target_class(node, FAMILIES[part]) for part, node in given.items()}
+        found[name] = ExportedKind(
+            sizes={size: getattr(kind, size) for size in SIZES},
+            parts={
+                MAKERS[part]: {"class": of[part].__name__, "arguments": checked_values(node, FAMILIES[part], [])}
+                for part, node in given.items()
+            },
+            classes={each.__name__: each for each in of.values()},
+        )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelToExport:
     """A decoder, the arguments that it, its encoding and its normaliser were built with, and its tokenizer.
 
+    kinds: of its layers, where they are of several, by name; each with its sizes, and its parts' classes and arguments.
     first_token: the id with which a text begins; of a model of text the end of the document before it.
     separate_documents: whether no document saw another in training.
     """
@@ -62,16 +99,19 @@ class ModelToExport:
     first_token: int
     end_of_document: int
     separate_documents: bool = False
+    kinds: dict[str, ExportedKind] = field(default_factory=dict)
 
 
 def model_to_export(trained: TrainedRun, checkpoint: str) -> ModelToExport:
     """The run's decoder with a checkpoint's weights and all that it takes to build it elsewhere."""
     vocabulary, own = trained.vocabulary(), trained.config
+    kinds = exported_kinds(**parts_of(own))
     return ModelToExport(
         decoder=trained.decoder(checkpoint),
         sizes=checked_values(own.model, Decoder, OF_THE_BUILDER),
-        encoding=checked_values(own.pe, PositionalEncoding, []),
-        normaliser=checked_values(own.softmax, AttentionSoftmax, []),
+        encoding={} if kinds else checked_values(own.pe, PositionalEncoding, []),
+        normaliser={} if kinds else checked_values(own.softmax, AttentionSoftmax, []),
+        kinds=kinds,
         tokenizer=vocabulary.tokenizer,
         first_token=vocabulary.first_token,
         end_of_document=vocabulary.end_of_document,
@@ -141,6 +181,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
         config, weights = own_config(trained), weights_by_llama_name(trained.decoder)
         normaliser = trained.decoder.get_submodule("layers.0.self_attn.softmax")
         classes: dict[str, type] = {"Encoding": type(trained.decoder.encoding), "Normaliser": type(normaliser)}
+        classes |= {name: of for kind in trained.kinds.values() for name, of in kind.classes.items()}
         for name, text in source_files(modeling.__name__, classes, main_file=MODELING).items():
             write_atomically(folder / name, text)
     ends = dict.fromkeys(("eos_token_id", "pad_token_id"), trained.end_of_document)
@@ -180,6 +221,10 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         scaled_embeddings=sizes["scaled_embeddings"],
         encoding=trained.encoding,
         normaliser=trained.normaliser,
+        norms=sizes.get("norms", "before"),
+        attention_bias=sizes.get("attention_bias", False),
+        kinds=[{"name": name, "sizes": kind.sizes, "parts": kind.parts} for name, kind in trained.kinds.items()],
+        order=[list(trained.kinds).index(kind.name) for kind in trained.decoder.kinds] if trained.kinds else [],
         architectures=[RoundroundForCausalLM.__name__],
         dtype="float32",
     )

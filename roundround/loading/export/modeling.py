@@ -23,6 +23,8 @@ from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding as Encoding
 from roundround.softmax.base import AttentionSoftmax as Normaliser
 
+PARTS: dict[str, type] = {"Encoding": Encoding, "Normaliser": Normaliser}  # more where layers are of several kinds
+
 
 class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
     """Sizes by Llama's names, and the arguments of the encoding and of the normaliser."""
@@ -44,7 +46,25 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
     scaled_embeddings: bool = False
     encoding: dict[str, Any] = field(default_factory=dict)
     normaliser: dict[str, Any] = field(default_factory=dict)
+    norms: str = "before"
+    attention_bias: bool = False
+    kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
+    order: list[int] = field(default_factory=list)  # the kind of each layer
     use_cache: bool = False
+
+
+def layer_kinds(config: RoundroundConfig) -> list[LayerKind]:
+    """The kind of each layer, or the one that all layers are of."""
+    if not config.kinds:
+        make_encoding, make_softmax = partial(Encoding, **config.encoding), partial(Normaliser, **config.normaliser)
+        return [LayerKind(make_encoding=make_encoding, make_softmax=make_softmax)]
+    kinds = []
+    for node in config.kinds:
+        parts: dict[str, Any] = {
+            name: partial(PARTS[part["class"]], **part["arguments"]) for name, part in node["parts"].items()
+        }
+        kinds.append(LayerKind(name=node["name"], **node["sizes"], **parts))
+    return [kinds[kind] for kind in config.order]
 
 
 class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -62,12 +82,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         super().__init__(config)
         self.model = Decoder(
             n_vocab=config.vocab_size,
-            kinds=[
-                LayerKind(
-                    make_encoding=partial(Encoding, **config.encoding),
-                    make_softmax=partial(Normaliser, **config.normaliser),
-                )
-            ],
+            kinds=layer_kinds(config),
             d_model=config.hidden_size,
             n_layers=config.num_hidden_layers,
             n_heads=config.num_attention_heads,
@@ -80,6 +95,8 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             scaled_embeddings=config.scaled_embeddings,
             norm_eps=config.rms_norm_eps,
             initializer_range=config.initializer_range,
+            norms=config.norms,
+            attention_bias=config.attention_bias,
         )
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()

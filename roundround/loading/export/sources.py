@@ -80,6 +80,9 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
     return {f"{files[name]}.py": text for name, text in texts.items()}
 
 
+PARTS = '{"Encoding": Encoding, "Normaliser": Normaliser}'  # as it stands in modeling.py
+
+
 # -- which modules
 
 
@@ -182,12 +185,16 @@ def flat_file_names(names: Iterable[str], given: dict[str, str]) -> dict[str, st
 
 
 def with_classes(text: str, classes: Mapping[str, type]) -> str:
-    """The text with other classes imported by the names that `classes` gives."""
-    statements = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
-    edits = {}
-    for name, of in classes.items():
-        statement = next(node for node in statements if node.names[0].asname == name)
-        edits[statement] = f"from {of.__module__} import {of.__qualname__} as {name}"
+    """The text with other classes imported by the names that `classes` gives, those beyond its own as parts."""
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    statements = {node.names[0].asname: node for node in nodes}
+    lines = {name: f"from {of.__module__} import {of.__qualname__} as {name}" for name, of in classes.items()}
+    edits = {statements[name]: line for name, line in lines.items() if name in statements}
+    more = [name for name in lines if name not in statements]
+    if more:  # after the last of those that are there
+        last = max(edits, key=lambda statement: statement.lineno)
+        edits[last] = "\n".join([edits[last], *(lines[name] for name in more)])
+        text = text.replace(PARTS, PARTS[:-1] + "".join(f', "{name}": {name}' for name in more) + "}")
     return with_edits(text, edits)
 
 
