@@ -81,7 +81,7 @@ def variants(group: str) -> dict[str, Path]:
 
 
 def tunables(group: str, name: str) -> dict[str, Any]:
-    """The yaml of a variant as a plain dict, `_target_` included; where it leaves the factor of a scaling open, four."""
+    """The yaml of a variant as a plain dict, `_target_` included; where it leaves a scaling open, by four."""
     node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))
     assert isinstance(node, dict)
     return {str(key): 4.0 if key == "factor" and value is None else value for key, value in node.items()}

@@ -74,27 +74,20 @@ class Decoder(nn.Module):
         for name, value in (("norm_eps", norm_eps), ("initializer_range", initializer_range)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}={value} must be a finite number, 0 or above")
-        kind_of_layer = [kinds[layer % len(kinds)] for layer in range(n_layers)]
+        self.kinds = [kinds[layer % len(kinds)] for layer in range(n_layers)]
         shapes = [
             shape_of(kind, layer, d_model, n_heads, n_key_heads, head_dim, train_length)
-            for layer, kind in enumerate(kind_of_layer)
+            for layer, kind in enumerate(self.kinds)
         ]
         seed = int(torch.randint(2**62, (), device="cpu"))  # drawn first: what a variant draws moves no other weight
         self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
         self.activation_checkpointing = False  # True: a layer's backward pass computes its activations again
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
-        self.kinds = kind_of_layer
-        encodings, self.encoding_of_layer, self.leaders = encodings_of(kind_of_layer, shapes)
+        encodings, self.encoding_of_layer, self.leaders = encodings_of(self.kinds, shapes)
         self.encodings = nn.ModuleList(encodings)
         self.layers = nn.ModuleList()
-        for kind, shape in zip(kind_of_layer, shapes, strict=True):
-            attention = Attention(
-                shape,
-                kind.make_softmax(shape),
-                qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
-                gate=None if kind.make_gate is None else kind.make_gate(shape),
-                bias=attention_bias,
-            )
+        for kind, shape in zip(self.kinds, shapes, strict=True):
+            attention = attention_of(kind, shape, bias=attention_bias)
             layer = Block(attention, d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps, norms=norms)
             self.layers.append(layer)
             if shard_layer is not None:
@@ -256,6 +249,17 @@ def shape_of(
         train_length=train_length,
         logit_scale=kind.logit_scale,
         **({} if kind.theta is None else {"theta": kind.theta}),
+    )
+
+
+def attention_of(kind: LayerKind, shape: AttentionShape, *, bias: bool) -> Attention:
+    """A layer's attention, freshly initialised."""
+    return Attention(
+        shape,
+        kind.make_softmax(shape),
+        qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
+        gate=None if kind.make_gate is None else kind.make_gate(shape),
+        bias=bias,
     )
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,16 @@ ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 NORMALISERS = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
 STOCK = {"rope", "rope_500k", "p_rope", "p_rope_25", "nope", "rope_random"}
 
-OWN_ENCODINGS = cycle(["p_rope", *sorted(set(ENCODINGS) - STOCK)])
+OWN_ENCODINGS = ["p_rope", *sorted(set(ENCODINGS) - STOCK)]
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
+OTHERS = sorted(set(NORMALISERS) - AMONG_THE_REST)
+N_PAIRS = max(len(OWN_ENCODINGS), len(OTHERS))
 # each encoding and each normaliser at least once: which of them meet makes no difference to a folder of their sources
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     **{f"{pe}-softmax": (option("pe", pe), load_option("softmax", "softmax"), {}) for pe in sorted({*STOCK, "alibi"})},
     **{
         f"{pe}-{softmax}": (option("pe", pe), load_option("softmax", softmax), {})
-        for softmax, pe in zip(sorted(set(NORMALISERS) - AMONG_THE_REST), OWN_ENCODINGS, strict=False)
+        for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)
     },
     "alibi-ssmax": (load_option("pe", "alibi"), load_option("softmax", "ssmax"), {}),
     "fire-as_entmax": (load_option("pe", "fire"), load_option("softmax", "as_entmax"), {}),

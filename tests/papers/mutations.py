@@ -48,7 +48,7 @@ def values_rotated(whole: Any, self: AttentionSoftmax, q: Tensor, k: Tensor, v: 
 # what each breaks: a module or a class, the name in it, and what stands there, which is given the original first
 MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "wrong sign of the rotation": (
-        rotary, "rotation", lambda whole, pos, g: (whole(pos, g)[0], -whole(pos, g)[1])
+        rotary, "rotation", lambda whole, pos, g, *a: (whole(pos, g, *a)[0], -whole(pos, g, *a)[1])
     ),
     "interleaved for half-split pairs": (rotary, "apply_rotation", interleaved),
     "k for k-1 in the exponent": (rotary, "ladder", one_step_on),
@@ -58,12 +58,12 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "binary for natural logarithm": (
         row_measures, "shannon_entropy", lambda whole, *args, **named: whole(*args, **named) / math.log(2)
     ),
-    "no rotation": (rotary, "rotation", lambda whole, pos, g: whole(pos, 0 * g)),
+    "no rotation": (rotary, "rotation", lambda whole, pos, g, *a: whole(pos, 0 * g, *a)),
     "a rotation without its sines": (
-        rotary, "rotation", lambda whole, pos, g: (whole(pos, g)[0], 0 * whole(pos, g)[1])
+        rotary, "rotation", lambda whole, pos, g, *a: (whole(pos, g, *a)[0], 0 * whole(pos, g, *a)[1])
     ),
     "float32 angles": (
-        rotary, "rotation", lambda whole, pos, g: tuple(x.to(g.dtype) for x in whole(pos, g.float()))
+        rotary, "rotation", lambda whole, pos, g, *a: tuple(x.to(g.dtype) for x in whole(pos, g.float(), *a))
     ),
     "p-RoPE without its fastest pairs": (p_rope, "PRoPE", lambda whole, *args, **named: PRoPEReversed(*args, **named)),
     "partial RoPE for p-RoPE": (p_rope.PRoPE, "frequencies", a_ladder_of_its_own),

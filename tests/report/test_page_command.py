@@ -20,6 +20,7 @@ from helpers_page import Page, eval_records, write_run
 from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import changed_settings
 from roundround.command_line.launch import Job
+from roundround.config.verbs import verb_named
 from roundround.report.page.facts import commands_of
 
 Command = Callable[..., Done]
@@ -114,7 +115,7 @@ def test_a_page_that_cannot_be_written_is_told_and_the_run_is_done(
 @pytest.mark.pages
 def test_only_the_first_process_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", "eval", eval_records([(64, 2.0)]))
-    job = Job("eval", "", None, ())
+    job = Job(verb_named("eval"), None, ())
     monkeypatch.setattr("roundround.command_line.launch.rank", lambda: 1)
     job.leave_page(run)
     assert not (run / "report.html").exists()

@@ -19,6 +19,7 @@ from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import changed_settings, overrides_of
 from roundround.command_line.arguments import read_command_line
 from roundround.command_line.completion import complete_override
+from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.csv import CSV
 from roundround.runs.loggers.several import Several
@@ -229,7 +230,7 @@ def test_what_one_of_several_loggers_cannot_do_the_others_still_do(
 
 
 def words(*args: str) -> list[str]:
-    return read_command_line(list(args), "train").overrides
+    return read_command_line(list(args), verb_named("train")).overrides
 
 
 def test_a_list_of_loggers_gives_each_a_node_of_its_own() -> None:

@@ -156,7 +156,10 @@ def dense(
     if bias is not None:
         everything = replace(keys, causal=False, window=None)
         logits = logits + bias.block(everything, 0, keys.n_queries)
-    weights = softmax.weights(logits, visible_B1QK, {**rows, **row_counts(visible_B1QK)})
+    counted_B1QK = visible_B1QK
+    if softmax.count == "position":  # as if there were no window
+        counted_B1QK = replace(keys, window=None).visible(0, keys.n_queries).expand(visible_B1QK.shape)
+    weights = softmax.weights(logits, visible_B1QK, {**rows, **row_counts(counted_B1QK)})
     return torch.einsum("bhqk,bhkc->bhqc", weights, v)
 
 
