@@ -73,7 +73,7 @@ def test_a_resumed_run_keeps_its_literals_and_those_typed_now(trap: list[str]) -
 def test_what_a_checkpoint_brings_is_text(trap: list[str]) -> None:
     brought = {"model": {"d_model": 64}, "pe": {"_target_": "a.b.C"}, "tokenizer": {"name": "/x/${trap:1}"}}
     cfg = OmegaConf.create({"model": {}, "pe": {}})
-    found, _ = config_from_checkpoint(cfg, [], {}, brought, "there")
+    found, _ = config_from_checkpoint(cfg, [], {}, brought, {})
     assert found.tokenizer.name == "/x/${trap:1}"
     assert trap == []
 

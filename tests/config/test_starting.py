@@ -21,7 +21,7 @@ def test_what_a_checkpoint_brings_can_be_brought_again() -> None:
     before = copy.deepcopy(brought)
     for length in (32, 48):
         cfg = OmegaConf.create({"model": {"train_length": length}, "pe": {}})
-        found, _ = config_from_checkpoint(cfg, [f"model.train_length={length}"], {}, brought, "there")
+        found, _ = config_from_checkpoint(cfg, [f"model.train_length={length}"], {}, brought, {})
         assert found.model == {"d_model": 64, "train_length": length}
         assert brought == before
 
@@ -31,7 +31,7 @@ def test_a_base_that_is_not_given_is_the_checkpoints(given: float | None, taken:
     pe = {"_target_": "roundround.pe.p_rope.PRoPE", "p": 0.5, "theta": given}
     brought = {"model": {}, "pe": {"theta": 500.0}, "tokenizer": {}, "init": "hf:there"}
     cfg = OmegaConf.create({"model": {}, "pe": pe})
-    assert config_from_checkpoint(cfg, ["pe=p_rope"], {}, brought, "there")[0].pe == {**pe, "theta": taken}
+    assert config_from_checkpoint(cfg, ["pe=p_rope"], {}, brought, {})[0].pe == {**pe, "theta": taken}
 
 
 def test_a_model_that_brings_no_base_has_one() -> None:

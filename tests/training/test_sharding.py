@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import variants
-from omegaconf import DictConfig, OmegaConf
+from conftest import option, variants
+from omegaconf import OmegaConf
 from ranks import on_ranks
 from rounding import rounding
 from torch import Tensor, nn
@@ -36,16 +36,10 @@ SIZES = {
 VOCABULARY = 33  # not a multiple of the ranks
 
 
-def node(group: str, name: str) -> DictConfig:
-    loaded = OmegaConf.load(variants(group)[name])
-    assert isinstance(loaded, DictConfig)
-    return loaded
-
-
 def maker(pe: str = "rope", softmax: str = "softmax", **sizes: Any) -> Callable[..., Decoder]:
     model = OmegaConf.create(SIZES | sizes)
     return lambda shard_layer=None: build_decoder(
-        model, node("pe", pe), node("softmax", softmax), VOCABULARY, shard_layer=shard_layer
+        model, option("pe", pe), option("softmax", softmax), VOCABULARY, shard_layer=shard_layer
     )
 
 
