@@ -103,7 +103,7 @@ def test_a_run_comes_out_equal_from_another_folder(
     monkeypatch.setattr(task, "start", start)
     done = typed("rerun", str(run), "trust=true")
     assert done.code == 0, done.err
-    assert f"{run}: 9 numbers: 9 equal" in done.err
+    assert f"{run}: 10 numbers: 10 equal" in done.err
     again = json.loads((done.directory / "again" / "run.json").read_text())
     before = json.loads((run / "run.json").read_text())
     differing = {key for key in before["config"] if before["config"][key] != again["config"][key]}

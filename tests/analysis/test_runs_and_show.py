@@ -143,7 +143,7 @@ def test_show_takes_one_run(roundround: Command) -> None:
         ([], "st", ["status="]),
         ([], "status=d", ["status=done", "status=died"]),
         (["status", "="], "f", ["failed"]),  # as bash breaks it
-        (["outputs=x"], "pe=p_rope_", ["pe=p_rope_25", "pe=p_rope_reversed"]),
+        (["outputs=x"], "pe=p_rope_", ["pe=p_rope_25", "pe=p_rope_50", "pe=p_rope_reversed"]),
         ([], "pe=x_", []),
     ],
 )

@@ -17,14 +17,8 @@ from roundround.training.preflight import about_warmup, duplicate_job, trains_as
 from roundround.training.schedules import Schedule
 
 NORMALISERS = [path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")]
-PLAIN_IN_TRAINING = {
-    "softmax",
-    "adaptive_temperature",
-    "log_n",
-    "llama4",
-    "ministral3",
-    "inkling",
-}  # the last acts beyond the training context
+# the last four act beyond the training context
+PLAIN_IN_TRAINING = {"softmax", "adaptive_temperature", "log_n", "llama4", "ministral3", "inkling"}
 
 
 def acts_in_training(name: str, **numbers: object) -> bool:
