@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from conftest import tunables
 from helpers_pe import attention_shape, build
-from helpers_stored import Array, check_claim, check_listed, stored, text_of
+from helpers_stored import Array, stored, text_of
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 
@@ -61,6 +62,11 @@ def interval(mine: Array, theirs: Array) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
+def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:
+    mine, theirs = (np.array(values).T for values in zip(*pairs, strict=True))
+    return paired_p(mine, theirs)[0].tolist()
+
+
 def cell(mine: Array, theirs: Array, p: float = 1.0) -> str:
     mean, low, high = interval(mine, theirs)
     text = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
@@ -68,15 +74,13 @@ def cell(mine: Array, theirs: Array, p: float = 1.0) -> str:
 
 
 def table_of_means() -> list[str]:
-    return [
-        f"| {name_of(one)} | {' | '.join(f'{of(one, length).mean():.3f}' for length in LENGTHS)} |" for one in settings()
-    ]
+    return [f"| {name_of(one)} | {' | '.join(f'{of(one, n).mean():.3f}' for n in LENGTHS)} |" for one in settings()]
 
 
 def table_of_differences() -> list[str]:
     others = [one for one in settings() if one != BASELINE]
     p = {  # after Holm's correction over the settings at one length
-        length: holm([float(paired_p(of(one, length), of(BASELINE, length))[0]) for one in others]) for length in LENGTHS
+        length: holm(p_of([(of(one, length), of(BASELINE, length)) for one in others])) for length in LENGTHS
     }
     return [
         f"| {name_of(one)} | "
@@ -167,10 +171,7 @@ def table_of_points() -> list[str]:
 def table_of_plane() -> list[str]:
     base = measured_points()[0]
     others = [pe for pe in measured_points() if pe != base]
-    p = {
-        length: holm([float(paired_p(on_plane(pe, length), on_plane(base, length))[0]) for pe in others])
-        for length in LENGTHS
-    }
+    p = {length: holm(p_of([(on_plane(pe, length), on_plane(base, length)) for pe in others])) for length in LENGTHS}
     first = f"| {POINTS[base]}, nats | {' | '.join(f'{on_plane(base, length).mean():.3f}' for length in LENGTHS)} |"
     return [first] + [
         f"| {POINTS[pe]} | "

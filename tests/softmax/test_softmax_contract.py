@@ -41,7 +41,8 @@ from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.projection import Projection
 
-NAMES, ENCODINGS = sorted(variants("softmax")), sorted(variants("pe"))
+NAMES = sorted(variants("softmax"))
+ENCODINGS = sorted(name for name in variants("pe") if "/" not in name)  # those of pe/ladder are points of rope_ladder
 REPLACED: dict[str, dict[str, Any]] = {"top_k": {"k": 3}}  # of so few keys the shipped 64 are all
 CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key chosen equals that of the next
 
