@@ -157,7 +157,7 @@ def own_config(config: PreTrainedConfig, layer: int) -> Any:
 
 def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
     own = getattr(own_config(config, layer), "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
+    return int(config.hidden_size // config.num_attention_heads if own is None else own)
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:
