@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_softmax import keys_of, row_counts
-from test_softmax_contract import CHOSEN, D_MODEL, NAMES, attention_shape, build, randn
+from helpers_attention import CHOSEN, D_MODEL, NAMES, attention_shape, build, keys_of, row_counts
+from helpers_pe import noise
 from torch import Tensor
 
 from roundround.attention.bias import LinearBias
@@ -136,9 +136,9 @@ def test_attention_is_the_definition_in_float64_gradients_included(
     softmax = build(name, shape).to(device, dtype)  # in training some are the plain softmax
     exact = copy.deepcopy(softmax).cpu().double()
     sizes = ((N_HEADS, way.n_queries), (way.n_key_heads, N_TOKENS), (way.n_key_heads, N_TOKENS))
-    values = [randn(N_BATCH, *size, way.head_dim, seed=seed).to(dtype) for seed, size in enumerate(sizes)]
+    values = [noise(N_BATCH, *size, way.head_dim, seed=seed).to(dtype) for seed, size in enumerate(sizes)]
     leaves = [x.to(device).requires_grad_() for x in values]
-    x_BQD = randn(N_BATCH, way.n_queries, D_MODEL, seed=7).to(device, dtype)
+    x_BQD = noise(N_BATCH, way.n_queries, D_MODEL, seed=7).to(device, dtype)
     rows = {key: value.detach() for key, value in softmax.row_parameters(x_BQD).items()}
     options = {"scale": way.head_dim**-0.5, "keys": way.keys(device), "bias": way.bias(device), "rows": rows}
     out = softmax(*leaves, **options)
@@ -161,7 +161,7 @@ def test_attention_is_the_definition_in_float64_gradients_included(
     of_output, of_gradient = BOUNDS[dtype]
     for what, mine in (("output", out), ("output without gradients", undifferentiated)):
         assert_close(mine * compared.to(device), (expected * compared).detach(), of_output, what)
-    cotangent = randn(*expected.shape, seed=9).to(dtype).double() * compared
+    cotangent = noise(*expected.shape, seed=9).to(dtype).double() * compared
     theirs = torch.autograd.grad((expected * cotangent).sum(), exact_leaves)
     ours = torch.autograd.grad(out, leaves, cotangent.to(device, dtype))
     for what, mine, its in zip(("dq", "dk", "dv"), ours, theirs, strict=True):
