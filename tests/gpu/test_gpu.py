@@ -97,8 +97,12 @@ def on_devices() -> Iterator[Any]:
                 yield pytest.param("cpu", name, dtype, id=f"cpu-{label}")
 
 
-def visible_by_loop(way: Way) -> Tensor:
-    """[B, 1, Q, K], True where visible: queries are the last of the tokens."""
+def definition(
+    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], way: Way
+) -> tuple[Tensor, Tensor, Tensor]:
+    """sum_j weights(scale q . k + bias)_j v_j over one matrix of logits, the logits, and what is visible."""
+    k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
+    # [B, 1, Q, K], True where visible: queries are the last of the tokens
     valid_BK = None if way.documents else way.keys("cpu").valid_BK
     visible = torch.zeros(N_BATCH, 1, way.n_queries, N_TOKENS, dtype=torch.bool)
     for i in range(way.n_queries):
@@ -107,15 +111,7 @@ def visible_by_loop(way: Way) -> Tensor:
             visible[:, 0, i, j] = True if valid_BK is None else valid_BK[:, j]
         for text, ends in enumerate(ENDS if way.documents else ()):
             visible[text, 0, i, : max([end + 1 for end in ends if end < token], default=0)] = False
-    return visible
-
-
-def definition(
-    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], way: Way
-) -> tuple[Tensor, Tensor, Tensor]:
-    """sum_j weights(scale q . k + bias)_j v_j over one matrix of logits, the logits, and what is visible."""
-    k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
-    logits, visible = q @ k.mT * q.shape[-1] ** -0.5, visible_by_loop(way)
+    logits, visible = q @ k.mT * q.shape[-1] ** -0.5, visible
     if way.alibi:
         token_Q, token_K = torch.arange(N_TOKENS - way.n_queries, N_TOKENS), torch.arange(N_TOKENS)
         logits = logits - SLOPES_H[:, None, None] * (token_Q[:, None] - token_K)
