@@ -1,4 +1,7 @@
-"""Values with commas: a sweep, a list where the config has one, or several loggers; and sweeps that nobody can mean."""
+"""Values with commas: a sweep, a list where the config has one, or several loggers; and sweeps that nobody can mean.
+
+Tested by tests/command_line/test_arguments.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bounds that values of several verbs must keep."""
+"""Bounds that values of several verbs must keep.
+
+Tested by tests/command_line/test_wrong_starts.py and tests/training/test_preflight.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What Hydra composed, merged into the typed config of a verb once more, because `+typo=1` passes Hydra."""
+"""What Hydra composed, merged into the typed config of a verb once more, because `+typo=1` passes Hydra.
+
+Tested by tests/config/test_recorded.py and tests/command_line/test_command_line.py.
+"""
 
 from __future__ import annotations
 

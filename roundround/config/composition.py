@@ -1,4 +1,7 @@
-"""Hydra's composition of a config without running anything: to read a command line, to complete it, to compare with."""
+"""Hydra's composition of a config without running anything: to read a command line, to complete it, to compare with.
+
+Tested by tests/test_experiments.py and tests/test_quick_hydra.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The options of a config group: where their yamls lie, and one of them as a node."""
+"""The options of a config group: where their yamls lie, and one of them as a node.
+
+Tested by tests/command_line/test_arguments.py and tests/test_own_contract.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The device that a run computes on: chosen and described."""
+"""The device that a run computes on: chosen and described.
+
+Tested by tests/training/test_train.py and tests/training/test_meter.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, Gemma 3 and Gemma 4's text models. Gemma's is Llama with GeGLU,
 embeddings times sqrt(D), and norms whose weights are written one less; the others have patterns of layers.
+
+Tested by tests/loading/test_pattern_models.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One layer of the decoder: attention, then a gated MLP, each with an RMSNorm and a residual; shapes as there."""
+"""One layer of the decoder: attention, then a gated MLP, each with an RMSNorm and a residual; shapes as there.
+
+Tested by tests/model/test_decoder.py.
+"""
 
 from __future__ import annotations
 

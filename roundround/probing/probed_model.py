@@ -1,6 +1,8 @@
 """What a probe looks at: a decoder whose layers run through normalisers of this project.
 
 Shapes: B batch, T tokens, D model width.
+
+Tested by tests/probing/test_probe.py and tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations

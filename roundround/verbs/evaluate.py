@@ -1,6 +1,8 @@
 """`roundround eval`: perplexity of a model on held-out text, at several context lengths, and its dispersion.
 
 The model is one trained here (`run=`) or a pretrained one (`model=`).
+
+Tested by tests/training/test_eval.py and tests/loading/test_eval_pretrained.py.
 """
 
 from __future__ import annotations

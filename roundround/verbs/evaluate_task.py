@@ -1,4 +1,7 @@
-"""`roundround eval` of a run that learns a task: how many examples it gets right at each length."""
+"""`roundround eval` of a run that learns a task: how many examples it gets right at each length.
+
+Tested by tests/training/test_task_runs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero."""
+"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero.
+
+Tested by tests/loading/test_hf_commands.py.
+"""
 
 from __future__ import annotations
 

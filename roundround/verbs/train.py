@@ -1,4 +1,7 @@
-"""`roundround train`: from a config to a trained model in its run directory."""
+"""`roundround train`: from a config to a trained model in its run directory.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 

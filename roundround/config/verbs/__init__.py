@@ -2,6 +2,8 @@
 
 The files here import the standard library, the errors and the bounds alone, so that every room may read them. --help
 reads them all: a config has neither repr nor eq, which takes half of that time.
+
+Tested by tests/config/test_verbs.py; each verb as a whole by tests/test_every_verb.py.
 """
 
 from __future__ import annotations
