@@ -191,7 +191,7 @@ def test_help_waits_for_typer_alone() -> None:
 @pytest.mark.parametrize("verb", [verb.config.__module__ for verb in VERBS if verb.config is not None])
 def test_the_entry_of_a_verb_waits_for_the_standard_library_alone(verb: str) -> None:
     found = outside_of(verb.removeprefix("roundround.")) - {""}
-    allowed = {"support", "support.errors", "config", "config.bounds"}
+    allowed = {"support", "support.errors", "config"}
     assert {name for name in found if not name.startswith("config.verbs")} <= allowed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -20,13 +19,6 @@ from roundround.support.errors import (
     one_line,
     printable,
 )
-
-
-class OneLine(logging.Formatter):
-    """What is logged to standard error, as a line that a terminal can be given."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).expandtabs())
 
 
 def outcome(

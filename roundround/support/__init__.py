@@ -1,1 +1,1 @@
-"""What every room may use: errors, files, the console, memory, Markdown."""
+"""What every room may use: errors, files, the console, Markdown."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from roundround.analysis.repetition import has_same_numbers, planned_config
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.options import load_option
 from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig

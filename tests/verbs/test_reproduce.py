@@ -18,7 +18,7 @@ from conftest import ROOT, Done, assert_refused
 
 from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
-from roundround.config.composition import compose
+from roundround.config.options import compose
 from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.distributed.child import start
