@@ -16,7 +16,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from roundround import __version__
 from roundround.config.recorded import as_dict
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
@@ -33,6 +32,7 @@ from roundround.runs.provenance import (
     versions,
 )
 from roundround.runs.run import Invocation, Run
+from roundround.support import __version__
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
 from roundround.support.files import is_full, parse_json, write_atomically, write_json
