@@ -8,13 +8,14 @@ Tested by tests/test_imports.py.
 
 from typing import TYPE_CHECKING, Any
 
+from roundround.support import __version__ as __version__
+
 if TYPE_CHECKING:
     from roundround.analysis.compare import compare as compare
     from roundround.api import load as load
     from roundround.api import patch as patch
     from roundround.api import probe as probe
 
-__version__ = "0.2.0"
 __all__ = ["__version__", "compare", "load", "patch", "probe"]
 
 

@@ -40,7 +40,7 @@ from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, quiet
-from roundround.support.errors import Interrupted, OutputError, UserError, one_line
+from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import check_current_folder
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,13 @@ def value_or_raise(job: JobReturn) -> Any:
 
 
 JobReturn.return_value = property(value_or_raise, JobReturn.return_value.fset)  # type: ignore
+
+
+class OneLine(logging.Formatter):
+    """What is logged to standard error, as a line that a terminal can be given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record).expandtabs())
 
 
 class JobFailed(Exception):

@@ -29,6 +29,7 @@ from roundround.attention.precision import at_least_float32
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
+from roundround.distributed.device import check_fits
 from roundround.loading.foreign import (
     INDEX,
     PICKLED,
@@ -52,7 +53,6 @@ from roundround.loading.patching.frequencies import (
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
-from roundround.support.memory import check_fits
 from roundround.support.packaged import model_path
 
 SPECIAL_TOKENS = ("read", "plain")

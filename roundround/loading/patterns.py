@@ -8,8 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import maker
-from roundround.config.checked import checked
+from roundround.config.build import checked, maker
 from roundround.config.recorded import overridden
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder, check_sizes

@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from roundround import __version__
 from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
 from roundround.runs.manifest import fault, time_of, too_old
+from roundround.support import __version__
 from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, leftovers, parse_json, read_text
 

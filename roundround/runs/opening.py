@@ -19,8 +19,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from roundround import __version__
 from roundround.config.recorded import as_dict
+from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
 from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, read_manifest, recover
 from roundround.runs.loggers.base import Logger
@@ -35,10 +35,10 @@ from roundround.runs.provenance import (
     versions,
 )
 from roundround.runs.run import Invocation, Run
+from roundround.support import __version__
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
 from roundround.support.files import is_full, parse_json, write_atomically, write_json
-from roundround.support.memory import PeakMemory, larger
 
 OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
 

@@ -16,7 +16,7 @@ from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.distributed.device import describe_device, pick_device
+from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun
 from roundround.model.answers import AnswerScores, score_answers
@@ -28,7 +28,6 @@ from roundround.runs.run import Invocation
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
-from roundround.support.memory import check_fits
 
 OF_TEXT = ("stride", "max_tokens", "bos")  # options that mean nothing to a task
 TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given

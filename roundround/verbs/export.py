@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples

@@ -11,8 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.verbs.prepare import PrepareConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 from safetensors.torch import save_file
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import give_theta
 from roundround.config.verbs.probe import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device

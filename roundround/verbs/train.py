@@ -12,8 +12,7 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
-from roundround.config.build import build, plain, target_class
-from roundround.config.checked import checked
+from roundround.config.build import build, checked, plain, target_class
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares

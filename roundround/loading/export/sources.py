@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from roundround import __version__
+from roundround.support import __version__
 from roundround.support.errors import UserError
 from roundround.support.imports import ImportStatement, file_of, import_statements, package_of, reached
 

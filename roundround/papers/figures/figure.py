@@ -7,6 +7,7 @@ Tested by tests/papers/test_figure.py.
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
+from roundround.papers import FIGURES
 from roundround.papers.claim import Comparison, Picture
 from roundround.runs.directories import all_runs, runs_of
 from roundround.runs.manifest import time_of
@@ -102,6 +104,12 @@ class Figure(ABC):
     @abstractmethod
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         """Make it again. subject: where `model` is not None, the model to take."""
+
+
+def figures_of(names: Iterable[str]) -> dict[str, Figure]:
+    """The figures and tables of these names; only the files that hold them are imported."""
+    files = {name: importlib.import_module(f"roundround.papers.figures.{FIGURES[name]}") for name in names}
+    return {name: file.FIGURES[name] for name, file in files.items()}
 
 
 # -- the rule
