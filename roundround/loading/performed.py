@@ -36,7 +36,7 @@ from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.scaled import FollowsLength, ScaledRoPE
 from roundround.probing.layout import PAIRINGS
 from roundround.probing.probed_model import watching
-from roundround.probing.rotations import LayerSeen, Turning, see_layers
+from roundround.probing.rotations import LayerSeen, Turning, odd, see_layers
 from roundround.probing.schemes import UNKNOWN, Readings, Scheme, scheme_of
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, one_line
@@ -50,6 +50,7 @@ HALF_SPLIT = (
     *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
     *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
 )
+UNNAMED = ("rope_random", "rope_ladder")  # which are RoPE or p-RoPE by other numbers
 NORM_FLAGS = ("use_qk_norm", "qk_layernorm")
 
 
@@ -111,9 +112,8 @@ class LayerReport:
     def scheme(self) -> Scheme:
         """What is performed, by the name that is declared where that gives these very numbers."""
         free, declared = scheme_of(self.readings), self.declared.scheme
-        if free.why or not self.performs_declared() or declared.name in ("rope_random", "rope_ladder"):
-            return free
-        return declared if declared.name != "none" or free.name == "none" else free
+        rotary = isinstance(self.declared.encoding, RotaryEncoding) and declared.name not in UNNAMED
+        return declared if rotary and not free.why and self.performs_declared() else free
 
     def performs_declared(self) -> bool:
         """Whether it rotates at the declared frequencies, in texts of every length, with the declared factor."""
@@ -133,15 +133,17 @@ class LayerReport:
         if scheme.name == UNKNOWN:
             found.append(f"{UNKNOWN} ({scheme.why})" + (f", declared: {named(said)}" if declared.encoding else ""))
         elif known and not self.performs_declared():
-            if isinstance(declared.encoding, RotaryEncoding) and not self.has_factor(declared.encoding.attention_factor):
+            if isinstance(declared.encoding, RotaryEncoding) and not self.has_factor(
+                declared.encoding.attention_factor
+            ):
                 expected = declared.encoding.attention_factor
                 found.append(f"attention factor {self.seen.factor:.4g}, declared: {expected:.4g}")
             seen = self.readings
             if not all(declared.is_performed(one) for one in (seen.within, seen.beyond, seen.far)):
                 found.append(f"rotates as {named(scheme)}, declared: {named(said)}")
-        if declared.pairing is not None and turning.pairing not in (None, declared.pairing):
+        if scheme.name != UNKNOWN and declared.pairing is not None and turning.pairing not in (None, declared.pairing):
             found.append(f"pairs channels {turning.pairing}, declared: {declared.pairing}")
-        if bool((turning.frequencies_P < 0).any()):
+        if scheme.name != UNKNOWN and bool((turning.frequencies_P < 0).any()):
             found.append("rotates clockwise")
         for name in ("window", "chunk"):
             own, other = getattr(self, name), getattr(declared, name)
@@ -247,7 +249,8 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
     for layer, (turnings, seen) in zip(layers, found, strict=True):
         number, keys = int(layer.layer_idx), seen.keys  # type: ignore[arg-type]
         head_dim = size_of_head(layer)
-        assert head_dim is not None and isinstance(keys, SeenKeys)
+        assert head_dim is not None
+        assert isinstance(keys, SeenKeys)
         declared = declared_by(config, number, head_dim)
         reports.append(
             LayerReport(
@@ -306,7 +309,7 @@ def declared_by(config: Any, layer: int, head_dim: int) -> Declared:
             shape = AttentionShape(
                 n_heads=1, n_key_heads=1, head_dim=head_dim, d_model=head_dim, layer=layer, train_length=longest
             )
-            encoding = build(node, PositionalEncoding, shape)  # type: ignore[type-abstract]
+            encoding = build(node, PositionalEncoding, shape)
         except UserError:
             words = f"rope_type {rope.get('rope_type')}"
     flags = [bool(getattr(config, name)) for name in NORM_FLAGS if getattr(config, name, None) is not None]
@@ -341,9 +344,7 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         return decoder.hidden(tokens_B1.to(device), pos_BT=pos_B1.to(device))
 
     n_vocab = decoder.embed_tokens.num_embeddings
-    found = read_layers(
-        attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=decoder.longest()
-    )
+    found = read_layers(attentions, normalisers, forward, n_vocab=n_vocab, trained=length, longest=decoder.longest())
     reaches = reaches_of(decoder, normalisers, device)
     model = trained.config.model
     declared_kinds = kinds_of(int(model.n_layers), **parts_of(trained.config))
@@ -358,6 +359,9 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
             pairing=PAIRINGS[0],
             norm=kind.make_qk_norm is not None,
         )
+        own = type(encodings[number])
+        if own.rotate_queries is not PositionalEncoding.rotate_queries and not issubclass(own, RotaryEncoding):
+            turnings = [odd(one, f"{own.__name__} does more than single tokens show") for one in turnings]
         readings = readings_of(turnings, seen, length, declared)
         reports.append(
             LayerReport(number=number, readings=readings, seen=seen, window=window, chunk=chunk, declared=declared)
@@ -381,4 +385,3 @@ def reaches_of(
         n_tokens = most + 1 if longest is None else min(most + 1, longest)
         decoder.hidden(torch.zeros(1, n_tokens, dtype=torch.int64, device=device))
     return found
-

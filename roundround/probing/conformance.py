@@ -1,4 +1,4 @@
-"""Vectors of conformance: what an encoding makes of known queries and keys, for other implementations to be held against.
+"""Vectors of conformance: what an encoding makes of known queries and keys, to hold other implementations against.
 
 Shapes: N positions, H heads, G key heads, C head channels, P pairs.
 """
@@ -49,8 +49,7 @@ def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[st
     """Positions, and normal queries [H, N, C] and keys [G, N, C] in float32 at them."""
     generator = torch.Generator().manual_seed(seed)
     q, k = (
-        torch.randn(n, len(positions), shape.head_dim, generator=generator)
-        for n in (shape.n_heads, shape.n_key_heads)
+        torch.randn(n, len(positions), shape.head_dim, generator=generator) for n in (shape.n_heads, shape.n_key_heads)
     )
     return {"positions": torch.tensor(positions), "q": q, "k": k}
 
@@ -59,18 +58,17 @@ def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[st
 def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the encoding makes of `given`, by the names of MADE, in float32; no frequencies of one that has none.
 
-    inv_freq: radians per token [P]. cos, sin: of each pair, times the attention factor, [N, P]. q_rotated, k_rotated: as
-    q and k. logits: scale q . k plus the bias, [H, N, N]; 0 where the key comes after the query.
+    inv_freq: radians per token [P]. cos, sin: of each pair, times the attention factor, [N, P]. q_rotated, k_rotated:
+    as q and k. logits: scale q . k plus the bias, [H, N, N]; 0 where the key comes after the query.
     """
     pos_1N, q, k = given["positions"][None], given["q"][None], given["k"][None]
     prepared = encoding.prepare(pos_1N, torch.float32)
     found = {}
     if isinstance(encoding, RotaryEncoding):
-        length = int(pos_1N.max()) + 1
-        follows = isinstance(encoding, FollowsLength)
-        found["inv_freq"] = (
-            encoding.frequencies_at(length, torch.float32, "cpu") if follows else encoding.frequencies()  # type: ignore[attr-defined]
-        )
+        if isinstance(encoding, FollowsLength):
+            found["inv_freq"] = encoding.frequencies_at(int(pos_1N.max()) + 1, torch.float32, "cpu")
+        else:
+            found["inv_freq"] = encoding.frequencies()
         n_pairs = len(found["inv_freq"])
         cos, sin = prepared
         found["cos"], found["sin"] = cos[0, :, :n_pairs], sin[0, :, n_pairs:]
@@ -83,7 +81,7 @@ def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str,
     if bias is not None:
         logits = logits + bias.block(keys, 0, pos_1N.shape[1])
     found |= {"q_rotated": q_turned[0], "k_rotated": k_turned[0], "logits": logits[0].tril()}
-    return {name: value.contiguous() for name, value in found.items()}
+    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}  # for a file
 
 
 def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> list[Held]:
@@ -104,11 +102,12 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
     """
     ours = made(encoding, given)
     pos_N1 = given["positions"].double()[:, None]
-    frequencies_P = ours["inv_freq"].double().abs() if "inv_freq" in ours else torch.zeros(1, dtype=torch.float64)
+    rotates = type(encoding).rotate_queries is not PositionalEncoding.rotate_queries
+    frequencies_P = ours["inv_freq"].double().abs() if "inv_freq" in ours else torch.full((1,), float(rotates))
     factor = getattr(encoding, "attention_factor", 1.0)
     angle_NP = factor * 8 * ULP * (1 + pos_N1 * frequencies_P)
     angle_N = angle_NP.amax(1) if angle_NP.numel() else torch.full_like(pos_N1[:, 0], 8 * ULP)
-    largest_q, largest_k = (given[name].double().abs().amax((0, 2)) for name in ("q", "k"))
+    largest_q, largest_k = (ours[name].double().abs().amax((0, 2)) for name in ("q_rotated", "k_rotated"))
     q_N, k_N = 2 * angle_N * largest_q, 2 * angle_N * largest_k
     width = given["q"].shape[-1] * factor
     logits_NN = encoding.shape.scale * width * (q_N[:, None] * largest_k + largest_q[:, None] * k_N)

@@ -220,10 +220,10 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     squares_NC = x_NVC.square().sum(1)
     sizes_NCC = ((squares_NC[:, :, None] + squares_NC[:, None]) * (squares_NC[0] + squares_NC[0][:, None])).sqrt()
     misfit_CC = (1 - torch.hypot(cos_NCC, sin_NCC) / sizes_NCC.clamp(min=1e-30)).sum(0)
-    misfit_CC[:, ~moved_C], misfit_CC[~moved_C] = math.inf, math.inf
-    misfit_CC.fill_diagonal_(math.inf)
     moved = moved_C.nonzero().flatten().tolist()
-    offset = Counter(abs(i - int(misfit_CC[i].argmin())) for i in moved).most_common(1)[0][0]
+    others_CC = misfit_CC.clone().fill_diagonal_(math.inf)
+    others_CC[:, ~moved_C] = math.inf
+    offset = Counter(abs(i - int(others_CC[i].argmin())) for i in moved).most_common(1)[0][0]
     start = 0 if 2 * offset == n_channels else moved[0]
     if offset == 1 and n_channels > 2:
         start -= start % 2
@@ -240,7 +240,7 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     frequencies_P, uneven_P = unwrapped(angles_NP, positions, noise)
     made = about(pairing=pairing, frequencies_P=frequencies_P, first=start, n_rotary=n_rotary)
     lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
-    if float(misfit_CC[first_P, second_P][moved_C[first_P]].max()) > len(positions) * (10 * noise) ** 2:
+    if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
         return odd(made, "channels that change are no pairs")
     if float((lengths_NP - 1).abs().max()) > 10 * noise:
         return odd(made, "pairs change their length with the position")

@@ -35,8 +35,8 @@ class Scheme:
 class Readings:
     """The rotation of a layer in texts of three lengths, and what may help to name it.
 
-    within: up to the trained length; beyond: a few times that; far: much farther. trained: that length. attention_factor:
-    of cosines and sines. bases: bases of RoPE to try first, such as a config's.
+    within: up to the trained length; beyond: a few times that; far: much farther. trained: that length.
+    attention_factor: of cosines and sines. bases: bases of RoPE to try first, such as a config's.
     """
 
     within: Turning

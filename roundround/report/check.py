@@ -118,5 +118,3 @@ def show_held(held: Sequence[Held], name: str) -> None:
     for one in held:
         table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", "agrees" if one.agrees else "DIFFERS")
     print_table(table)
-
-

@@ -72,7 +72,8 @@ def refuse_unread(config: CheckConfig, keys: set[str]) -> None:
     if config.against is not None:
         read["pe"] = ["train_length"]  # the file has the vectors
     [given] = [name for name in ("run", "model", "pe") if getattr(config, name) is not None]
-    unread = [name for name in ("checkpoint", "train_length", *OF_THE_VECTORS) if name in keys and name not in read[given]]
+    own = {"checkpoint", "train_length", *OF_THE_VECTORS} - set(read[given])
+    unread = sorted(own & keys)
     if unread:
         why = "the file of against= brings them" if config.against is not None else f"{given}= leaves it unread"
         raise UserError(f"{unread[0]}= says nothing here: {why}; leave it out")
@@ -87,7 +88,7 @@ def count_differences(reports: list[LayerReport]) -> int:
 
 def encoding_of(config: CheckConfig, shape: AttentionShape) -> PositionalEncoding:
     """The encoding of `pe=` in these sizes. UserError where queries and keys do not show it."""
-    encoding = build(config.pe, PositionalEncoding, shape)  # type: ignore[type-abstract]
+    encoding = build(config.pe, PositionalEncoding, shape)
     try:
         conformance.check_conformable(encoding)
     except ValueError as error:
@@ -161,7 +162,8 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
             report.show_held(held, about.get("made_by", path.name))
     differing = [one.name for one in held if not one.agrees]
     if differing:
-        raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding{hint(encoding, theirs, differing)}")
+        why = hint(encoding, theirs, differing)
+        raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding{why}")
 
 
 def hint(encoding: PositionalEncoding, theirs: dict[str, Tensor], differing: list[str]) -> str:

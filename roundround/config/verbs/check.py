@@ -38,10 +38,11 @@ class CheckConfig:
         check_seed(seed=self.seed)
         given = [name for name in ("run", "model", "pe") if getattr(self, name) is not None]
         if len(given) != 1:
-            words = "give one of them" if given else "give run=last, model=stories260k (or model=hf model.path=DIR)"
+            if given:
+                raise UserError(f"{' and '.join(f'{name}=' for name in given)} are to be checked; give one of them")
             raise UserError(
-                f"{' and '.join(f'{name}=' for name in given)} {'are' if given else 'nothing is'} to be checked; {words}"
-                + ("" if given else ", or pe=... with to=FILE or against=FILE")
+                "nothing is to be checked; give run=last, model=stories260k (or model=hf model.path=DIR), or pe=... "
+                "with to=FILE or against=FILE"
             )
         files = [name for name in ("to", "against") if getattr(self, name) is not None]
         if given == ["pe"] and len(files) != 1:
