@@ -134,8 +134,8 @@ class Keys:
 
         valid = None if self.valid_BK is None else of(self.valid_BK)
         n_forgotten = self.n_forgotten if isinstance(self.n_forgotten, int) else of(self.n_forgotten)
-        positions = {"q_pos_BQ": of(self.q_pos_BQ), "k_pos_BK": of(self.k_pos_BK)}
-        return replace(self, **positions, valid_BK=valid, n_forgotten=n_forgotten)
+        q_pos, k_pos = of(self.q_pos_BQ), of(self.k_pos_BK)
+        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten)
 
     def first_visible(self, row_Q: Tensor) -> Tensor:
         """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more."""

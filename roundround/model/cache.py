@@ -135,9 +135,7 @@ class Cache:
     def select_positions(self, texts: Tensor) -> None:
         """The part of `select` that is not the layers'."""
         self.valid_BN = None if self.valid_BN is None else self.valid_BN[texts.to(self.valid_BN.device)]
-        self.pos_BN = {
-            own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()
-        }
+        self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
 
 
 def check_can_be_cached(encoding: PositionalEncoding) -> None:

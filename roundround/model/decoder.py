@@ -25,6 +25,7 @@ from roundround.model.cache import Cache, LayerCache, check_can_be_cached
 from roundround.model.kinds import LayerKind
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
 
 MOST_LAYERS = 10_000  # each takes milliseconds to construct: a typo or a foreign file would take hours
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32: a long window times a large vocabulary would not fit
@@ -107,6 +108,11 @@ class Decoder(nn.Module):
         """Every instance once; `encoding_of_layer` has the number in here of each layer's."""
         return cast("list[PositionalEncoding]", list(self.encodings))
 
+    @property
+    def normalisers(self) -> list[AttentionSoftmax]:
+        """The normaliser of each layer."""
+        return [module for module in self.layers.modules() if isinstance(module, AttentionSoftmax)]
+
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
         return max((self.all_encodings[own].draws(tokens_BT) for own in set(self.leaders)), key=len)
@@ -151,7 +157,7 @@ class Decoder(nn.Module):
             alike = tokens_BT if ends_BT is None else tokens_BT.new_zeros(1, 1)  # documents of a batch share a draw
             draws = self.draws(alike)
             if len(draws) > 1:
-                options = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
+                options: dict[str, Any] = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
                 return torch.stack([self.forward(tokens_BT, step=draw, **options) for draw in draws]).mean(0)
             [step] = draws
         x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT, cache=cache)
@@ -183,7 +189,7 @@ class Decoder(nn.Module):
         encodings = self.all_encodings
         if cache is not None:
             if step is not None or ends_BT is not None:
-                raise ValueError("a cache is for tokens of one text at consecutive positions: give no step= or ends_BT=")
+                raise ValueError("a cache is for one text at positions that are not drawn: give no step= or ends_BT=")
             pos_BT, valid_BT = cache.place(tokens_BT, pos_BT, valid_BT), None
         keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # of each encoding
         x_BTD = self.embed_tokens(tokens_BT)
@@ -221,8 +227,8 @@ class Decoder(nn.Module):
         for encoding in self.all_encodings:
             check_can_be_cached(encoding)
         layers = []
-        for layer, kind in zip(self.layers, self.kinds, strict=True):
-            windows = [w for w in (kind.window, layer.self_attn.softmax.window) if w is not None]  # type: ignore[union-attr]
+        for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
+            windows = [window for window in (kind.window, softmax.window) if window is not None]
             layers.append(LayerCache(min(windows, default=None), kind.chunk))
         return Cache(layers, length=length)
 

@@ -90,7 +90,7 @@ class PositionalEncoding(nn.Module):
         return k_BGTC
 
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
-        """With a cache: what `bias` needs of all tokens so far, and what the layer carries to the next part of the text.
+        """With a cache: what `bias` needs of all tokens so far, and what the layer carries to the next part.
 
         `prepared` is of the new tokens; `carried`, [B, ...], is what the part before left, None in the first. The
         default carries nothing. An encoding that overrides `prepare_layer` and not this has no cache.
