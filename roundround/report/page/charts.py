@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from roundround.report.numbers import shown
 from roundround.report.page.axes import Scale, scale_of, tick_label
-from roundround.report.page.numbers import shown
 
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 44

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from roundround.report.numbers import number
 from roundround.report.page.charts import N_STYLES, Chart, Series
-from roundround.report.page.sources import Record, RunFiles, number
-from roundround.report.page.tables import Table, tables_of
+from roundround.report.page.sources import Record, RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.tables import Table, tables_of
 
 DISPERSION = {  # metric: label, whether the axis is logarithmic
     "entropy": ("entropy of a row (nats)", False),

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roundround.report.numbers import number, scaled
 from roundround.report.page.charts import Chart, Series
-from roundround.report.page.numbers import scaled
 from roundround.report.page.of_train import thinned, values
-from roundround.report.page.sources import Record, RunFiles, number
-from roundround.report.page.tables import Table, tables_of
+from roundround.report.page.sources import Record, RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.tables import Table, tables_of
 
 MEASURES = {  # metric: title, label, a factor that makes it per cent, the most it can be
     "accuracy": ("Accuracy", "accuracy (%)", 100.0, 100.0),

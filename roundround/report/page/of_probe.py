@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from roundround.report.numbers import number, short
 from roundround.report.page.charts import Chart, Series
 from roundround.report.page.head_arrays import arrays_for_script
 from roundround.report.page.heads import LETTERS, MEANINGS, MEASURES, Head, heads_of, places_of, standing_out
-from roundround.report.page.numbers import short
 from roundround.report.page.of_eval import Points, line_of
-from roundround.report.page.sources import Record, RunFiles, number
-from roundround.report.page.tables import Table, tables_of
+from roundround.report.page.sources import Record, RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.tables import Table, tables_of
 
 MOST_CELLS = 10_000  # of the map
 NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map

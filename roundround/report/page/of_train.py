@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from roundround.analysis.past_run import PastRun
+from roundround.report.numbers import number
 from roundround.report.page.charts import Chart, Series
-from roundround.report.page.sources import Record, RunFiles, number
-from roundround.report.page.tables import tables_of
+from roundround.report.page.sources import Record, RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.tables import tables_of
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged
 Points = list[tuple[float, float | None]]
