@@ -260,7 +260,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         section.tables.append(sheet(title, rows, folded=bool(section.tables), note=note_of(rows)))
     for drawing in drawings(records, about):
         section = sections.setdefault(drawing.section, Section(drawing.section))
-        section.panels += drawing.panels[:ON_A_PAGE]
+        section.panels = [*section.panels, *drawing.panels[:ON_A_PAGE]]
         n_more = len(drawing.panels) - ON_A_PAGE
         if n_more > 0:
             files.remarks.append(f"{drawing.title}: {n_more:,} more panels are not drawn")

@@ -30,6 +30,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
     (), (7, 3), (2, 2.5), (9, 3, 2, 3), (12, 4), (4, 4), (9, 3, 2, 3, 2, 3), (1, 4),
 )  # fmt: skip
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
+MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
@@ -60,14 +61,6 @@ def set_title(figure: Any, text: str) -> None:
 def number_columns(axis: Any, n: int, label: str) -> None:
     """Whole numbers along the horizontal axis of a picture with n columns."""
     axis.set(xticks=range(0, n, 1 + n // 17), xlabel=label)
-
-
-def widen(axis: Any, least: float = 0.1) -> None:
-    """Let the vertical axis show at least this share of its middle value: smaller differences are noise."""
-    low, high = axis.get_ylim()
-    middle = (low + high) / 2
-    if high - low < least * abs(middle):
-        axis.set_ylim(middle - least * abs(middle) / 2, middle + least * abs(middle) / 2)
 
 
 # -- panels
@@ -101,7 +94,7 @@ def save_drawing(drawing: Drawing, folder: Path, kinds: Sequence[str] = KINDS, *
         for text in legend.get_texts():
             text.set_parse_math(False)
     notes = dict.fromkeys(panel.note for panel in panels if panel.note)
-    set_title(figure, ". ".join([drawing.title, *notes]))
+    set_title(figure, f"{drawing.title}. {' '.join(notes)}" if notes else drawing.title)
     return save(figure, folder, drawing.name, kinds)
 
 
@@ -121,6 +114,8 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
     number = (place if curve.style is None else curve.style) % len(PALETTE)
     if curve.reference:
         return {"color": GREY, "linewidth": 1.2, "zorder": 1}
+    if curve.points and np.size(curve.x) > MANY:
+        return {"color": GREY, "linestyle": "none", "marker": ".", "markersize": 2, "alpha": 0.35, "rasterized": True}
     if curve.points:
         return {"color": INK, "linestyle": "none", "marker": MARKERS[number], "fillstyle": "none", "markersize": 5}
     dashes = {"linestyle": (0, tuple(part / 2 for part in DASHES[number]))} if DASHES[number] else {}  # of two points
@@ -146,8 +141,10 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
     for place, curve, (x, y, low, high) in seen:
         look = look_of(curve, place)
         if np.isfinite(low).any() and "color" in look:
-            band = {"color": look["color"], "alpha": 0.16, "linewidth": 0, "gid": f"band-{place}"}
-            axis.fill_between(x, np.fmax(low, ends[0]), np.fmin(high, ends[1]), **band)
+            there = np.isfinite(low) & np.isfinite(high)
+            low, high = np.fmax(low[there], ends[0]), np.fmin(high[there], ends[1])
+            outline = np.concatenate([x[there], x[there][::-1]]), np.concatenate([low, high[::-1]])
+            axis.fill(*outline, color=look["color"], alpha=0.16, linewidth=0, gid=f"band-{place}")
         if "marker" in look and len(x) > MOST_MARKERS and not curve.points:
             every = len(x) // 8
             look["markevery"] = (place % every, every)

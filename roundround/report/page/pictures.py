@@ -105,6 +105,7 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
         if LINKED in node.attrib:
             node.attrib = {"href": node.attrib.pop(LINKED), **node.attrib}
         node.tail = None
+        node.text = node.text if node.text and node.text.strip() else None
     return Markup("".join(ElementTree.tostring(child, encoding="unicode") for child in root))
 
 
@@ -112,7 +113,7 @@ def tidy(key: str, value: str) -> str:
     """Colours by the page's names, the page's font, and places to a tenth of a pixel."""
     if key == "style":
         value = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{VARIABLES.get(found[0], 'ink')})", value)
-        value = re.sub(r"font: ([\d.]+px)[^;]*", r"font-size: \1", value)
+        value = re.sub(r"font-family: [^;]*; ", "", value)
     return NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), " ".join(value.split()))
 
 

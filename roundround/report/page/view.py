@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roundround.report.page.charts import Chart
 from roundround.report.page.figures import Figure
 from roundround.report.tables import Table
 from roundround.support.panels import HeatMap, Panel
@@ -19,17 +19,13 @@ class Section:
     """
 
     title: str
-    panels: list[Panel | HeatMap] = field(default_factory=list)
-    charts: list[Chart] = field(default_factory=list)
+    panels: Sequence[Panel | HeatMap] = ()
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
     folded: bool = False
-
-    def __post_init__(self) -> None:
-        self.charts = [chart for chart in self.charts if chart.scales is not None]
 
     @property
     def drawn(self) -> list[Panel | HeatMap]:
@@ -38,7 +34,7 @@ class Section:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.drawn or self.charts or self.tables or self.figures or self.part)
+        return not (self.drawn or self.tables or self.figures or self.part)
 
 
 @dataclass

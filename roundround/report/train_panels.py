@@ -1,90 +1,69 @@
-"""The page of a training run: its losses step by step, and what came of it."""
+"""The panels of a training run, and its page: its losses step by step, and what came of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from roundround.analysis.past_run import PastRun
 from roundround.report.numbers import number
-from roundround.report.page.charts import Chart, Series
 from roundround.report.page.sources import Record, RunFiles
 from roundround.report.page.view import Section, View
-from roundround.report.tables import tables_of
+from roundround.report.tables import in_words, tables_of
+from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged
-Points = list[tuple[float, float | None]]
+ACROSS = "step"
+OTHERS = {  # each other number that is logged: title, label
+    "lr": ("Learning rate", "learning rate"),
+    "grad_norm": ("Gradient norm, before clipping", "norm"),
+    "tokens_per_second": ("Speed", "tokens per second"),
+}
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Loss and held-out loss, of a task what is right, learning rate, gradient norm and speed; results as tables."""
-    lines = files.metrics()
-    curves = [losses(lines), shares(lines), *others(lines)]
     results = [
         r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
     ]
-    return View(
-        [Section("Curves", charts=curves), Section("Results", tables=tables_of(results))], scope=scope(files.run)
-    )
+    sections = [Section("Curves", panels=panels(files.metrics())), Section("Results", tables=tables_of(results))]
+    return View(sections, scope=scope(files.run))
 
 
-def losses(lines: Sequence[Record]) -> Chart:
-    """The loss of the batches and the held-out loss."""
-    of_batches, band, note = thinned(values(lines, "loss"))
-    held_out = values(lines, "held_out_nats_per_token")
-    series = [
-        Series("training loss", of_batches, band, style=0),
-        Series("held-out loss", thinned(held_out)[0], style=1),
+def panels(lines: Sequence[Record]) -> list[Panel]:
+    """The curves of a training, off the lines of metrics.jsonl."""
+    of_batches, note = logged(lines, "loss", "training loss")
+    held_out, _ = logged(lines, "held_out_nats_per_token", "held-out loss")
+    right = [logged(lines, f"held_out_{name}", in_words(name))[0] for name in ("exact_match", "token_accuracy")]
+    found = [
+        Panel(ACROSS, "nats per token", [of_batches, held_out], title="Loss", note=note, possible=(0.0, None)),
+        Panel(ACROSS, "share of validation", right, title="Right answers", possible=(0.0, 1.0), whole=True),
     ]
-    return Chart("Loss", series, "step", "nats per token", log_x=False, note=note)
+    for name, (title, label) in OTHERS.items():
+        curve, note = logged(lines, name, label)
+        found.append(Panel(ACROSS, label, [curve], title=title, note=note, possible=(0.0, None), whole=True))
+    return found
 
 
-def shares(lines: Sequence[Record]) -> Chart:
-    """Of a task: which share of the validation examples, and of their scored tokens, is right."""
-    names = ("exact match", "token accuracy")
-    found = [values(lines, f"held_out_{name.replace(' ', '_')}") for name in names]
-    series = [
-        Series(name, thinned(points)[0], style=n) for n, (name, points) in enumerate(zip(names, found, strict=True))
-    ]
-    return Chart("Right answers", series, "step", "share of validation", limits=(0.0, 1.0))
+def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
+    """A number by step, at most MOST_POINTS means of equally many lines with the least and the largest as a band.
 
-
-def others(lines: Sequence[Record]) -> list[Chart]:
-    """A small chart for each other number that was logged."""
-    labels = {
-        "lr": ("Learning rate", "learning rate"),
-        "grad_norm": ("Gradient norm, before clipping", "norm"),
-        "tokens_per_second": ("Speed", "tokens per second"),
-    }
-    charts = []
-    for name, (title, label) in labels.items():
-        points, band, note = thinned(values(lines, name))
-        charts.append(Chart(title, [Series(label, points, band)], "step", label, limits=(0.0, None), note=note))
-    return charts
-
-
-def values(lines: Sequence[Record], name: str) -> Points:
-    """(step, value) of the lines that have this number; None for one that is not finite."""
-    return [(float(line["step"]), number(line[name])) for line in lines if name in line]
-
-
-def thinned(points: Points) -> tuple[Points, list[tuple[float, float] | None], str]:
-    """At most MOST_POINTS points: means of equally many, with the least and the largest as a band, and what was done.
-
-    Where one of them is no number, their mean is none either.
+    Also what was done, in words. Where one of several lines is no number, their mean is none either.
     """
-    size = -(-len(points) // MOST_POINTS)
+    there = [line for line in lines if name in line]
+    steps, values = numbers(float(line["step"]) for line in there), numbers(number(line[name]) for line in there)
+    size = -(-len(there) // MOST_POINTS)
     if size <= 1:
-        return points, [], ""
-    means: Points = []
-    band: list[tuple[float, float] | None] = []
-    for start in range(0, len(points), size):
-        part = points[start : start + size]
-        ys = [y for _, y in part if y is not None]
-        whole = len(ys) == len(part)
-        means.append((part[len(part) // 2][0], sum(ys) / len(ys) if whole else None))
-        band.append((min(ys), max(ys)) if whole else None)
-    return means, band, f"Each point is the mean of {size} logged steps; the band goes from the least to the largest."
+        return Curve(words, steps, values, **look), ""
+    starts = np.arange(0, len(there), size)
+    counts = np.diff([*starts, len(there)])
+    with np.errstate(over="ignore"):
+        mean = np.add.reduceat(values, starts) / counts
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    note = f"Each point is the mean of {size} logged steps; the band goes from the least to the largest."
+    return Curve(words, steps[starts + counts // 2], mean, low=low, high=high, **look), note
 
 
 def scope(run: PastRun) -> list[str]:
