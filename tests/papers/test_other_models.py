@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             words = [*overrides, "logger=none", "device=cpu", "max_tokens=150", f"outputs={outputs}"]
             out = io.StringIO()
             with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
-                for draw in ("draw_all", "draw_maximum"):
+                for draw in ("draw_all",):
                     patch.setattr(probe_figures, draw, lambda *_: [])
                 patch.setattr(task, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
                 assert not cli([verb, *words])
