@@ -14,8 +14,7 @@ from torch import Tensor
 
 from roundround import __version__
 from roundround.attention.keys import AttentionShape
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.check import CheckConfig
 from roundround.distributed.device import describe_device, pick_device
