@@ -140,7 +140,11 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     if not records:
         table.skipped.append((directory, "it has no results.json"))
     trained = run if run.verb == "train" else run.measured
-    settings = {key: as_cell(value) for key, value in run.settings.items() if is_setting(key)}
+    settings = {
+        key: as_cell(value)
+        for key, value in run.settings.items()
+        if not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
+    }
     facts, model = facts_of(run, trained), trained or run
     replicates: dict[tuple[Any, ...], Replicate] = {}
     found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
@@ -170,10 +174,6 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
 def as_cell(value: Any) -> Any:
     """A value of anybody's as a table can group by it: lists and mappings as text."""
     return str(value) if isinstance(value, dict) else cell(value)
-
-
-def is_setting(key: str) -> bool:
-    return not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, first_line
-from roundround.data.formats import check_columns, join_columns
+from roundround.data.text import check_columns, join_columns
 from roundround.support.errors import UserError
 
 SECONDS = 5.0  # a proxy or a slow line answers a HEAD request in less
@@ -109,10 +109,20 @@ class HubRows:
         try:
             if hub_is_reachable():
                 rows = self._load(commit, streaming=self.streaming)
-            elif copy_serves:
-                rows = self._load_cached(commit)
-            else:
+            elif not copy_serves:
                 raise self._unreachable()
+            else:  # what an earlier run without streaming left; its folder is named by the commit
+                try:
+                    with offline():
+                        rows = self._load(commit, streaming=False)
+                except (OSError, ValueError):
+                    raise self._unreachable() from None
+                cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
+                if cached != {commit}:
+                    raise UserError(
+                        f"data set '{self.name}': the cached copy is of another commit; set "
+                        f"{self.revision_key}={cached.pop()}"
+                    )
         except UserError:
             raise
         except Exception as error:  # the libraries' errors differ between versions; each has one telling line
@@ -151,20 +161,6 @@ class HubRows:
         import datasets
 
         return datasets.load_dataset(self.name, self.config, split=self.split, revision=commit, streaming=streaming)
-
-    def _load_cached(self, commit: str) -> Any:
-        """What an earlier run without streaming left; its folder is named by the commit."""
-        try:
-            with offline():
-                rows = self._load(commit, streaming=False)
-        except (OSError, ValueError):
-            raise self._unreachable() from None
-        cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
-        if cached != {commit}:
-            raise UserError(
-                f"data set '{self.name}': the cached copy is of another commit; set {self.revision_key}={cached.pop()}"
-            )
-        return rows
 
 
 @final

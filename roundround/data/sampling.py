@@ -59,7 +59,13 @@ class WindowSampler:
         groups = [self.group_of(int(item)) for item in items]
         for group in dict.fromkeys(groups):
             rows = np.asarray([row for row, other in enumerate(groups) if other == group])
-            offset, order = self._permutation(group)
+            if (key := (group.epoch, group.number)) not in self._permutations:
+                rng = np.random.default_rng([self.seed, *key])
+                offset = int(rng.integers(group.n_offsets))
+                self._permutations[key] = offset, rng.permutation(np.arange(group.n_windows, dtype=np.uint32))
+                for old in list(self._permutations)[:-2]:
+                    del self._permutations[old]
+            offset, order = self._permutations[key]
             yield rows, group, offset + order[items[rows] - group.first].astype(np.int64) * self.length
 
     def group_of(self, item: int) -> Group:
@@ -69,7 +75,12 @@ class WindowSampler:
             epoch = item // max(1, group.n_windows)
             return self._group(epoch, 0, group.shards, epoch * group.n_windows)
         while not self._groups or item >= self._groups[-1].first + self._groups[-1].n_windows > 0:
-            self._add_epoch()
+            epoch = len(self._groups) // self.n_groups
+            order = np.random.default_rng([self.seed, epoch, 0, 1]).permutation(len(self.sizes))
+            first = self._groups[-1].first + self._groups[-1].n_windows if self._groups else 0
+            for number, shards in enumerate(np.array_split(order, self.n_groups)):
+                self._groups.append(self._group(epoch, number, tuple(shards.tolist()), first))
+                first += self._groups[-1].n_windows
         return self._groups[bisect_right(self._groups, item, key=lambda group: group.first) - 1]
 
     def n_windows(self) -> int:
@@ -81,28 +92,10 @@ class WindowSampler:
         """The group that comes next."""
         return self.group_of(group.first + group.n_windows)
 
-    def _add_epoch(self) -> None:
-        epoch = len(self._groups) // self.n_groups
-        order = np.random.default_rng([self.seed, epoch, 0, 1]).permutation(len(self.sizes))
-        first = self._groups[-1].first + self._groups[-1].n_windows if self._groups else 0
-        for number, shards in enumerate(np.array_split(order, self.n_groups)):
-            self._groups.append(self._group(epoch, number, tuple(shards.tolist()), first))
-            first += self._groups[-1].n_windows
-
     def _group(self, epoch: int, number: int, shards: tuple[int, ...], first: int) -> Group:
         n_tokens, length = sum(self.sizes[shard] for shard in shards), self.length
         n_windows = max(min(1, n_tokens // (length + 1)), n_tokens // length - 1)
         return Group(epoch, number, shards, first, n_windows, min(length, n_tokens - n_windows * length))
-
-    def _permutation(self, group: Group) -> tuple[int, NDArray[np.uint32]]:
-        key = (group.epoch, group.number)
-        if key not in self._permutations:
-            rng = np.random.default_rng([self.seed, group.epoch, group.number])
-            offset = int(rng.integers(group.n_offsets))
-            self._permutations[key] = offset, rng.permutation(np.arange(group.n_windows, dtype=np.uint32))
-            for old in list(self._permutations)[:-2]:
-                del self._permutations[old]
-        return self._permutations[key]
 
 
 class Mixer:
@@ -131,7 +124,10 @@ class Mixer:
         sources, numbers = np.empty_like(items), np.empty_like(items)
         for block in np.unique(items // self.BLOCK):
             rows = np.flatnonzero(items // self.BLOCK == block)
-            order, before = self._order(int(block)), self._counts_before(int(block))
+            known, before = self._before if self._before[0] <= block else (0, np.zeros_like(self.whole))
+            for first in range(known, int(block), self.AT_ONCE):
+                before = before + self._counts(first, min(first + self.AT_ONCE, int(block)))
+            self._before, order = (int(block), before), self._order(int(block))
             offsets = items[rows] % self.BLOCK
             sources[rows] = order[offsets]
             for source in np.unique(order[offsets]):
@@ -150,10 +146,3 @@ class Mixer:
     def _order(self, block: int) -> NDArray[np.int64]:
         sources = np.repeat(np.arange(len(self.whole)), self._counts(block, block + 1))
         return np.random.default_rng([self.seed, block, 0, 2]).permutation(sources)
-
-    def _counts_before(self, block: int) -> NDArray[np.int64]:
-        known, counts = self._before if self._before[0] <= block else (0, np.zeros_like(self.whole))
-        for first in range(known, block, self.AT_ONCE):
-            counts = counts + self._counts(first, min(first + self.AT_ONCE, block))
-        self._before = block, counts
-        return counts

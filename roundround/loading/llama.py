@@ -62,7 +62,9 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | No
     shape = decoder.encoding.shape
     rope = rope_parameters(decoder.encoding)
     plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
-    plain = plain and sizes.get("norms", "before") == "before" and has_one_plain_kind(decoder.kinds)
+    first = decoder.kinds[0]  # all layers must be alike, and have no part or size that Llama has not
+    kind = LayerKind(make_encoding=first.make_encoding, make_softmax=first.make_softmax, name=first.name)
+    plain = plain and sizes.get("norms", "before") == "before" and all(other == kind for other in decoder.kinds)
     fits = sizes["d_mlp"] > 0 and shape.d_model % shape.n_heads == 0  # Llama has MLPs, and insists on the other
     if rope is None or not plain or not fits:
         return None
@@ -101,12 +103,6 @@ def rope_parameters(encoding: PositionalEncoding) -> dict[str, Any] | None:
             return {"rope_type": "default", "rope_theta": encoding.theta}
         case _:
             return None
-
-
-def has_one_plain_kind(kinds: Sequence[LayerKind]) -> bool:
-    """Whether all layers are alike, and have no part or size that Llama has not."""
-    plain = LayerKind(make_encoding=kinds[0].make_encoding, make_softmax=kinds[0].make_softmax, name=kinds[0].name)
-    return all(kind == plain for kind in kinds)
 
 
 def is_plain(softmax: AttentionSoftmax) -> bool:
@@ -239,14 +235,11 @@ def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict
                 if not left_out:
                     shape = tuple(opened.get_slice(name).get_shape())
                     plus_one = one_less and name.endswith("norm.weight")
-                    found[own_name(name)] = StoredWeight(file, name, shape, plus_one)
+                    own_name = re.sub(
+                        r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
+                    )
+                    found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
-
-
-def own_name(name: str) -> str:
-    """The decoder's name of a stored weight."""
-    name = name.removeprefix("model.")
-    return re.sub(r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -114,19 +114,13 @@ class Pretrained:
         if self.offload:
             weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
         model.eval().requires_grad_(False)
-        if self.dtype == "auto":
-            model = self.in_checkpoint_dtype(model, device)
-        return (model if self.offload else model.to(device)), tokenizer
-
-    def in_checkpoint_dtype(self, model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-        """The model as `dtype=auto` computes it, said in a line where that is not float32."""
         name = str(model.dtype).removeprefix("torch.")
-        if model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
+        if self.dtype == "auto" and model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
             print_status(f"{name} weights are computed in float32 on the CPU; model.dtype=float16 keeps them")
-            return model.float()
-        if model.dtype != torch.float32:
+            model = model.float()
+        elif self.dtype == "auto" and model.dtype != torch.float32:
             print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
-        return model
+        return (model if self.offload else model.to(device)), tokenizer
 
     def read(self, scratch: str, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """Model and tokenizer; UserError for whatever the libraries raise."""

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from roundround.model.scoring import PositionLoss
 from roundround.probing.buckets import Range, merged
-from roundround.probing.probe import batches, check_texts, filled_up
-from roundround.probing.probed_model import ProbedModel
+from roundround.probing.probe import batches, check_texts
+from roundround.probing.probed_model import ProbedModel, filled_up
 from roundround.support.errors import UserError
 
 ENDS = ("lowest", "highest")

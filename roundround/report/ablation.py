@@ -12,8 +12,8 @@ from torch import Tensor
 from roundround.model.scoring import PositionLoss
 from roundround.probing.ablation import Band, context_bins
 from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
-from roundround.probing.places import PLACES
 from roundround.probing.probe import Probe
+from roundround.probing.rows import PLACES
 from roundround.report.figures import GREY, RED, colour_map, save, set_title, subplots, widen
 from roundround.report.numbers import fixed
 from roundround.report.probe_tables import by_head

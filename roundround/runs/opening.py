@@ -1,4 +1,4 @@
-"""How a run begins, ends and is gone on with: one process at a time, and nothing left of one that never began."""
+"""How a run begins, is resumed, and ends: one process at a time, and nothing left of one that was refused."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
 from roundround.support.files import is_full, parse_json, write_atomically, write_json
 from roundround.support.memory import PeakMemory, larger
 
-OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
-
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +49,7 @@ def opened(
     known: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = print_result,
 ) -> Iterator[Run]:
-    """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
+    """Begin a run in its directory, or resume the one that lies there, and record how it ends.
 
     `known` goes into the manifest beside the config, and all of it is written before the logger starts. A run refused
     before its first step (UserError) leaves nothing behind, and one that was to be resumed is as it was. The last line
@@ -65,7 +63,8 @@ def opened(
         if (directory / MANIFEST).exists():
             manifest, earlier = reopened(directory, tell=writes)
         else:
-            check_free(directory, before)
+            if taken := before & {METRICS, RESULTS, "tokenizer.json"}:
+                raise UserError(f"{directory} has a {min(taken)} that a run would overwrite; choose another folder")
             git, patch = git_state() if writes else (None, None)
             manifest = new_manifest(invocation, config, git)
         run = Run(directory, manifest | dict(known or {}), writes=writes)
@@ -73,7 +72,10 @@ def opened(
             record_start(run, patch, before if earlier is None else None)
         with its_end(run, invocation, before, earlier, memory):
             if writes:
-                start_logger(run, logger)
+                kept = logger.start(directory, run.manifest)
+                run.logger = logger
+                if kept is not None:  # a run that is resumed without a logger keeps its id
+                    run.note(wandb=kept)
             invocation.peers.record = lambda status: run.note(status=status, ended=now())
             with invocation.peers.naming_who_left():
                 yield run
@@ -98,7 +100,7 @@ def its_end(
 ) -> Iterator[None]:
     """Records how the run ends, or takes back that it began.
 
-    before: what lay in its directory; earlier: the manifest of a run that is gone on with, as text.
+    before: what lay in its directory; earlier: the manifest of a resumed run, as text.
     """
     try:
         yield
@@ -117,7 +119,9 @@ def its_end(
     except PeerLost as error:
         status = f"failed: {one_line(error)}"
         if not run.writes and invocation.peers.speaks:  # the first process is the one that is lost
-            end_for_another(Path(invocation.peers.answer["directory"]), status)
+            directory = Path(invocation.peers.answer["directory"])
+            with suppress(OSError, UserError), locked(directory):
+                write_json(directory / MANIFEST, read_manifest(directory) | {"status": status, "ended": now()})
         end(run, status, 1, memory)
         raise
     except BaseException as error:
@@ -126,7 +130,7 @@ def its_end(
 
 
 def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:
-    """The manifest of a run that is gone on with, and its text as it was. UserError where its classes have changed."""
+    """The manifest of a resumed run, and its text as it was. UserError where its classes have changed."""
     manifest = read_manifest(directory)
     earlier = (directory / MANIFEST).read_text(encoding="utf-8")
     for line in refuse_changed(directory, manifest):
@@ -135,17 +139,11 @@ def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:
     return manifest | {"resumed": now(), "ended": None, "status": "running"}, earlier
 
 
-def check_free(directory: Path, before: set[str]) -> None:
-    """Raises UserError where a new run would overwrite a file that is there."""
-    if before & OF_A_RUN:
-        raise UserError(f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder")
-
-
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
     """Write what is known before anything starts: the manifest last, since with it the run is there.
 
-    before: what lay in the directory of a new run; None where a run is gone on with, and what a killed process left is
-    put right first. Where writing fails, a new run leaves nothing.
+    before: what lay in the directory of a new run; None where a run is resumed, and what a killed process left is put
+    right first. Where writing fails, a new run leaves nothing.
     """
     try:
         with refusal_as_user_error(run.directory):
@@ -164,13 +162,6 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
         raise
 
 
-def start_logger(run: Run, logger: Logger) -> None:
-    kept = logger.start(run.directory, run.manifest)
-    run.logger = logger
-    if kept is not None:  # a run that is resumed without a logger keeps its id
-        run.note(wandb=kept)
-
-
 def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     """Write how the run ended, and give the logger what it leaves."""
     if not run.writes:
@@ -179,31 +170,16 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     with as_well_as_possible(run, known=known):
         peak = larger(run.manifest.get("peak_memory"), memory.so_far())
         run.note(status=status, ended=now(), peak_memory=peak)
-    for what, give in {"results": give_results, "figures": give_figures, "checkpoint": give_checkpoint}.items():
-        with as_well_as_possible(run, known=known, what=f"the {what} could not be given to the logger"):
-            give(run)
+    with as_well_as_possible(run, known=known, what="the results could not be given to the logger"):
+        if (run.directory / RESULTS).exists():
+            run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
+    with as_well_as_possible(run, known=known, what="the figures could not be given to the logger"):
+        if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
+            run.logger.figures(pictures)
+    with as_well_as_possible(run, known=known, what="the checkpoint could not be given to the logger"):
+        give_checkpoint(run)
     with as_well_as_possible(run, known=known):
         run.logger.finish(run.manifest, exit_code)
-
-
-def end_for_another(directory: Path, status: str) -> None:
-    """Record the end of a run whose own process was killed, unless it was not."""
-    with suppress(OSError, UserError), locked(directory):
-        manifest = read_manifest(directory)
-        write_json(directory / MANIFEST, manifest | {"status": status, "ended": now()})
-
-
-def give_results(run: Run) -> None:
-    """Give the logger the results, where there are any."""
-    if (run.directory / RESULTS).exists():
-        run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
-
-
-def give_figures(run: Run) -> None:
-    """Give the logger the figures, where there are any."""
-    pictures = {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}
-    if pictures:
-        run.logger.figures(pictures)
 
 
 def give_checkpoint(run: Run) -> None:

@@ -216,10 +216,10 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
             continue
         folder = directory / VARIANTS
         differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}
-        said = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
-        if said:
+        listed = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
+        if listed:
             line = (
-                f"{target} is not as {directory} was made with: {', '.join(said)}; the kept source is in {folder}: "
+                f"{target} is not as {directory} was made with: {', '.join(listed)}; the kept source is in {folder}: "
                 f"give --config-dir {folder} to use it"
             )
             found.append(Change(line, code=any(code for _, code in differing.values())))

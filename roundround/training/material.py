@@ -17,11 +17,11 @@ from roundround.config.build import build
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares, TrainingWindows, passes, validation_windows
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.stream import Mix
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
 from roundround.data.tasks.text_task import TextTask
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.start import Start
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder

@@ -17,8 +17,8 @@ from roundround.config.checked import checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tokenizers import AlreadyOpen
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.loading.patterns import chosen_parts

@@ -26,9 +26,9 @@ from roundround.loading.reading import (
 )
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
-from roundround.probing.maximum import entropy_by_length
 from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
 from roundround.probing.probed_model import ProbedModel
+from roundround.probing.prompt import entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures

@@ -20,7 +20,7 @@ from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed, start
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names
-from roundround.papers.figures import logits, max_retrieval, norms, single_heads, statements, synthetic, table2
+from roundround.papers.figures import logits, max_retrieval, norms, single_heads, synthetic, table2
 from roundround.papers.figures.figure import (
     AGREES,
     DIFFERS,
@@ -39,7 +39,7 @@ from roundround.runs.run import Invocation
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Refuted, UserError, nearest
 
-DEFINED_IN = (logits, max_retrieval, norms, single_heads, statements, synthetic, table2)
+DEFINED_IN = (logits, max_retrieval, norms, single_heads, synthetic, table2)
 FIGURES: dict[str, Figure] = {
     name: module.FIGURES[name] for name in figure_names() for module in DEFINED_IN if name in module.FIGURES
 }

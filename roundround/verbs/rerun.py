@@ -33,8 +33,8 @@ from roundround.config.checked import checked
 from roundround.config.recorded import refuse_foreign
 from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import default_cache_dir, prepare
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.tokens import default_cache_dir, prepare
 from roundround.distributed.child import VerbFailed, start
 from roundround.report import rerun as report
 from roundround.runs.opening import opened_run

@@ -23,12 +23,11 @@ from roundround.data.batches import Mix, Shares, TrainingWindows, global_batch
 from roundround.data.encoding import Encoder
 from roundround.data.entry import write_sealed
 from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared
+from roundround.data.prepared import Prepared, TokenData, make, opened, prepare
 from roundround.data.sampling import Mixer, WindowSampler
 from roundround.data.store import Folder, Remote, Store, check_no_credentials, open_store
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
-from roundround.data.tokens import TokenData, make, opened, prepare
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 {'and more ' * (n % 7)}\U0001f600" for n in range(400)]

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.data.corpora import reading, well_formed
-from roundround.data.formats import READERS, check_columns, columns_of_parquet
 from roundround.data.tasks.base import FixedSet
 from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.clrs_made import SIZES, ClrsText
 from roundround.data.tasks.text_task import Text
-from roundround.data.text import TextFiles
+from roundround.data.text import READERS, TextFiles, check_columns, columns_of_parquet
 from roundround.support.errors import UserError, nearest, printable
 from roundround.support.files import sha256
 

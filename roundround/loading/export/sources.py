@@ -17,7 +17,7 @@ from pathlib import Path
 
 from roundround import __version__
 from roundround.support.errors import UserError
-from roundround.support.imports import ImportStatement, file_of, import_statements, package_of, reached
+from roundround.support.imports import file_of, import_statements, package_of, reached
 
 PACKAGE = "roundround"
 ROOT = Path(__file__).resolve().parents[3]  # the folder that holds the package
@@ -127,17 +127,13 @@ class Library:
         for statement in import_statements(text, package_of(name, path)):
             try:
                 if isinstance(statement.node, ast.Import):
-                    self.refuse_own(statement)
+                    if own := [name for name in statement.names if self.path_of(name)]:
+                        raise UserError(f"write from ... import instead of import {own[0]}")
                 elif (item := self.own_import(statement.node, statement.origin)) is not None:
                     imports.append(item)
             except UserError as error:
                 raise UserError(f"{path}, line {statement.node.lineno}: {error}") from error
         return Module(name, path, text, imports)
-
-    def refuse_own(self, statement: ImportStatement) -> None:
-        for name in statement.names:
-            if self.path_of(name):
-                raise UserError(f"write from ... import instead of import {name}")
 
     def own_import(self, node: ast.ImportFrom, origin: str) -> OwnImport | None:
         """The statement as an import of exported code; None where it is one of a library."""

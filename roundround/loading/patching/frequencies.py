@@ -133,7 +133,9 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
 
 def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
-    pos_N = telling_positions(before.frequencies_P, table.frequencies_P)
+    apart_P = (before.frequencies_P.double() - table.frequencies_P.double()).abs()
+    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()  # of each pair that changes, from where it was
+    pos_N = torch.cat([torch.tensor([0, 1, 31, 1000], device=radian_away.device), radian_away])
     try:
         turns = table.turns(pos_N)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
@@ -141,14 +143,6 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
     expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
     return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
-
-
-def telling_positions(before_P: Tensor, after_P: Tensor) -> Tensor:
-    """A few positions, and for each pair that changes the one where it is a radian away from where it was, [N]."""
-    apart_P = (before_P.double() - after_P.double()).abs()
-    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()
-    always = torch.tensor([0, 1, 31, 1000], device=radian_away.device)
-    return torch.cat([always, radian_away])
 
 
 def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:

@@ -51,8 +51,13 @@ class Patch:
                 self.remark = remark_on(of_layers, new)
                 undo.callback(rotate_layers(model, of_layers, new))
             undo.callback(install(model, make_softmax))
-            if make_encoding is not None and differs_by_layer(of_layers, new):
-                check_layers(model, new)
+            if make_encoding is not None:
+                of_table = dict(zip(of_layers, new, strict=True))
+                differ = not all(
+                    rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True)
+                )
+                if differ or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1:  # only some rotate
+                    check_layers(model, new)
             self.undo = undo.pop_all()
 
     def remove(self) -> None:
@@ -105,13 +110,6 @@ def rotations_of(
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
         found.append(Rotation(frequencies, encoding.attention_factor))
     return found
-
-
-def differs_by_layer(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> bool:
-    """Whether layers that had the same rotation get different ones, or only some of them none."""
-    of_table = dict(zip(of_layers, new, strict=True))
-    same = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
-    return not same or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1
 
 
 def check_layers(model: PreTrainedModel, rotations: Sequence[Rotation]) -> None:

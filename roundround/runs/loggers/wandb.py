@@ -41,12 +41,24 @@ class WandB(Logger):
         log_checkpoint: str | bool | None = None,
     ) -> None:
         check_names(project, tags)
-        check_environment()
+        mode, url = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_BASE_URL")
+        if mode and mode not in MODES:
+            raise ValueError(f"WANDB_MODE={mode} must be one of {', '.join(MODES)}")
+        if url and (not url.startswith(("http://", "https://")) or not host_of(url)):
+            raise ValueError(f"WANDB_BASE_URL={url} must be an address such as https://wandb.example.com")
         self.project, self.entity, self.group, self.tags = project, entity, group, tags
-        self.log_checkpoint = checked_checkpoint(log_checkpoint)
+        if log_checkpoint not in (None, False, "best", "last"):
+            raise ValueError(f"log_checkpoint={log_checkpoint} must be false, best or last")
+        self.log_checkpoint = str(log_checkpoint) if log_checkpoint else None
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        check_has_checkpoint(self.log_checkpoint, manifest)
+        verb, wanted = manifest["verb"], f"logger.log_checkpoint={self.log_checkpoint}"
+        if self.log_checkpoint and (not verb_named(verb).trains or manifest.get("run") is not None):
+            raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
+        if self.log_checkpoint == "best" and verb == "max-retrieval":
+            raise UserError(
+                f"{wanted}: max-retrieval measures no held-out loss to choose by; give logger.log_checkpoint=last"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
@@ -148,26 +160,6 @@ def check_names(project: str, tags: list[str]) -> None:
             raise ValueError(f"tags: each must have 1 to {LONGEST_TAG} characters, and {tag[:LONGEST_TAG]!r} has not")
 
 
-def checked_checkpoint(given: str | bool | None) -> str | None:
-    """The name of the checkpoint to be logged, None for none. Raises ValueError for another name."""
-    if given in (False, None):
-        return None
-    if given not in ("best", "last"):
-        raise ValueError(f"log_checkpoint={given} must be false, best or last")
-    return str(given)
-
-
-def check_has_checkpoint(name: str | None, manifest: Mapping[str, Any]) -> None:
-    """Raises UserError where a checkpoint is asked for, and the run leaves none of that name."""
-    verb, wanted = manifest["verb"], f"logger.log_checkpoint={name}"
-    if name is not None and (not verb_named(verb).trains or manifest.get("run") is not None):
-        raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
-    if name == "best" and verb == "max-retrieval":
-        raise UserError(
-            f"{wanted}: max-retrieval measures no held-out loss to choose by; give logger.log_checkpoint=last"
-        )
-
-
 @contextmanager
 def staging_in(folder: Path) -> Iterator[None]:
     """Let wandb copy the files of artifacts into a folder of the run, unless the user has named another.
@@ -183,15 +175,6 @@ def staging_in(folder: Path) -> Iterator[None]:
             del os.environ["WANDB_DATA_DIR"]
         else:
             os.environ["WANDB_DATA_DIR"] = given
-
-
-def check_environment() -> None:
-    """Raises ValueError for values of the environment that W&B would refuse."""
-    mode, url = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_BASE_URL")
-    if mode and mode not in MODES:
-        raise ValueError(f"WANDB_MODE={mode} must be one of {', '.join(MODES)}")
-    if url and (not url.startswith(("http://", "https://")) or not host_of(url)):
-        raise ValueError(f"WANDB_BASE_URL={url} must be an address such as https://wandb.example.com")
 
 
 def host_of(url: str) -> str:
