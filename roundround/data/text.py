@@ -90,12 +90,6 @@ def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Ma
     return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
-    """The columns' texts of each row, joined by a newline, missing (null) ones left out. UserError names the line."""
-    for where, row in READERS[path.suffix.lower()](path, columns):
-        yield join_columns(f"{path}{where}", row, columns)
-
-
 def join_columns(where: str, row: Mapping[str, object], columns: Sequence[str]) -> str:
     """The columns' texts joined by a newline, missing (null) ones left out."""
     check_columns(where, list(row), columns)
@@ -269,10 +263,12 @@ class TextFiles(Corpus):
 
     def texts(self) -> Iterator[str]:
         for path in self.files():
+            texts: Iterable[str]
             if path.suffix.lower() in READERS:
-                texts = read_rows(path, self.column)
+                rows = READERS[path.suffix.lower()](path, self.column)
+                texts = (join_columns(f"{path}{where}", row, self.column) for where, row in rows)
             elif self._separator is None:
-                texts = iter(["".join(decoded(path))])
+                texts = ["".join(decoded(path))]
             else:
                 texts = split_stream(decoded(path), self._separator, margin=MARGIN)
             for text in texts:

@@ -129,8 +129,15 @@ def _build(
         try:
             meta = _write_corpus(corpus, corpus_hash, recipe, store, cache_dir, n_processes)
         except BaseException:
-            with suppress(Exception):
-                _leave_whole_shards(store)
+            with suppress(Exception):  # what the next preparation can resume from stays, where there is a whole shard
+                names = store.names()
+                some = any(name.startswith("shard-") for name in names)
+                for name in names:
+                    if is_ours(name) and (not some or is_unfinished(name)):
+                        store.remove(name)
+                if isinstance(store, Folder) and not some:
+                    (store.path / ".lock").unlink(missing_ok=True)
+                    store.path.rmdir()
             raise
     found = (f"{split} {', '.join(f'{meta[split][count]:,} {count}' for count in COUNTS)}" for split in SPLITS)
     log.info("tokenised: %s", "; ".join(found))
@@ -138,18 +145,6 @@ def _build(
     if ready is None:
         raise UserError(f"the tokens just written in {store.address} read back otherwise; does the disk fail? {MOVE}")
     return ready
-
-
-def _leave_whole_shards(store: Store) -> None:
-    """After a failure: what the next preparation can resume from stays, and nothing where there is no shard."""
-    names = store.names()
-    some = any(name.startswith("shard-") for name in names)
-    for name in names:
-        if is_ours(name) and (not some or is_unfinished(name)):
-            store.remove(name)
-    if isinstance(store, Folder) and not some:
-        (store.path / ".lock").unlink(missing_ok=True)
-        store.path.rmdir()
 
 
 def is_ours(name: str) -> bool:

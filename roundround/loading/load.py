@@ -242,7 +242,10 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
         normalisers = normalisers_of(model)
-        super().__init__(name, model, normalisers, first_token_of(tokenizer), normalisers[0].shape.train_length)
+        first_token = None if tokenizer is None else tokenizer.bos_token_id
+        if first_token is not None and tokenizer("a").input_ids[:1] != [first_token]:
+            first_token = None  # it does not put that before a text by itself
+        super().__init__(name, model, normalisers, first_token, normalisers[0].shape.train_length)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
         self.reads_special_tokens = reads_special_tokens
         if not frequency_tables(model):
@@ -328,14 +331,6 @@ class ProbedHuggingFaceModel(ProbedModel):
             yield
         finally:
             replace_rotations(self.pretrained, own)
-
-
-def first_token_of(tokenizer: Any) -> int | None:
-    """The beginning-of-sequence token where the tokenizer puts it before a text by itself, else None."""
-    if tokenizer is None or tokenizer.bos_token_id is None:
-        return None
-    ids = tokenizer("a").input_ids
-    return int(tokenizer.bos_token_id) if ids and ids[0] == tokenizer.bos_token_id else None
 
 
 def as_pretrained_model(model: object) -> PreTrainedModel:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from roundround.support.errors import printable
 
-DEEPEST = 32  # levels of nesting; a config has five
 MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
 MOST_TOKENS = 2**31
 OLDEST = (0, 2)  # version whose runs are read
@@ -135,8 +134,6 @@ def fault(manifest: Any) -> str | None:
     """What is wrong with the content of a run.json in a few words, field first; None where nothing is."""
     if not isinstance(manifest, dict):
         return "it holds no values by name"
-    if deeper_than(manifest, DEEPEST):
-        return f"it is nested more than {DEEPEST} deep"
     return next((wrong for kinds in kinds_of(manifest) if (wrong := fault_in(manifest, kinds))), None)
 
 
@@ -167,17 +164,6 @@ def brief(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"{'an empty' if not value else 'a'} {'mapping' if isinstance(value, dict) else 'list'}"
     return "null" if value is None else printable(repr(value), 40)
-
-
-def deeper_than(value: Any, limit: int) -> bool:
-    """Whether dicts and lists lie in each other more than `limit` deep; without recursion."""
-    level = [value]
-    for _ in range(limit):
-        inner = [v for v in level if isinstance(v, dict | list)]
-        level = [v for container in inner for v in (container.values() if isinstance(container, dict) else container)]
-        if not level:
-            return False
-    return True
 
 
 def time_of(started: str) -> datetime:

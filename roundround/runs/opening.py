@@ -61,7 +61,12 @@ def opened(
     with locked(directory) if writes else nullcontext():
         earlier, patch = None, None
         if (directory / MANIFEST).exists():
-            manifest, earlier = reopened(directory, tell=writes)
+            manifest = read_manifest(directory)
+            earlier = (directory / MANIFEST).read_text(encoding="utf-8")
+            for line in refuse_changed(directory, manifest):
+                if writes:
+                    print_status(line)
+            manifest |= {"resumed": now(), "ended": None, "status": "running"}
         else:
             if taken := before & {METRICS, RESULTS, "tokenizer.json"}:
                 raise UserError(f"{directory} has a {min(taken)} that a run would overwrite; choose another folder")
@@ -129,16 +134,6 @@ def its_end(
         raise
 
 
-def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:
-    """The manifest of a resumed run, and its text as it was. UserError where its classes have changed."""
-    manifest = read_manifest(directory)
-    earlier = (directory / MANIFEST).read_text(encoding="utf-8")
-    for line in refuse_changed(directory, manifest):
-        if tell:
-            print_status(line)
-    return manifest | {"resumed": now(), "ended": None, "status": "running"}, earlier
-
-
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
     """Write what is known before anything starts: the manifest last, since with it the run is there.
 
@@ -177,22 +172,14 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
         if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
             run.logger.figures(pictures)
     with as_well_as_possible(run, known=known, what="the checkpoint could not be given to the logger"):
-        give_checkpoint(run)
+        if (wanted := run.logger.log_checkpoint) is not None:
+            from roundround.runs import checkpoints  # torch takes seconds to import, and some verbs need none
+
+            if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
+                also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
+                run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
     with as_well_as_possible(run, known=known):
         run.logger.finish(run.manifest, exit_code)
-
-
-def give_checkpoint(run: Run) -> None:
-    """Give the logger the checkpoint that it wants, unless the run ended before its first."""
-    wanted = run.logger.log_checkpoint
-    if wanted is None:
-        return
-    from roundround.runs import checkpoints  # torch takes seconds to import, and some verbs need none
-
-    if checkpoints.newest(run.directory / "checkpoints") is None:
-        return
-    also = [run.directory / name for name in (MANIFEST, "tokenizer.json") if (run.directory / name).exists()]
-    run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
 
 
 @contextmanager

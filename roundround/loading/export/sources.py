@@ -36,14 +36,9 @@ class OwnImport:
     modules: list[ast.alias]
 
     @property
-    def imported_by_name(self) -> set[str]:
-        """The dotted names of `modules`."""
-        return {f"{self.origin}.{alias.name}" for alias in self.modules}
-
-    @property
     def imported(self) -> set[str]:
         """The dotted names of all modules that the statement needs."""
-        return self.imported_by_name | ({self.origin} if self.names else set())
+        return {f"{self.origin}.{alias.name}" for alias in self.modules} | ({self.origin} if self.names else set())
 
 
 @dataclass(frozen=True)
@@ -59,10 +54,6 @@ class Module:
     def imported(self) -> set[str]:
         return {name for item in self.imports for name in item.imported}
 
-    @property
-    def imported_by_name(self) -> set[str]:
-        return {name for item in self.imports for name in item.imported_by_name}
-
 
 def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> dict[str, str]:
     """Texts by file name: the module `main` as `main_file`.py, and every module that it and the classes need.
@@ -74,7 +65,8 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
     modules = library.closure(main, classes)
     files = flat_file_names(modules, {main: main_file})
     texts = {name: heading(module) + with_flat_imports(module, files) for name, module in modules.items()}
-    by_name = {name for module in modules.values() for name in module.imported_by_name}
+    imports = [item for module in modules.values() for item in module.imports]
+    by_name = {f"{item.origin}.{alias.name}" for item in imports for alias in item.modules}
     lines = "".join(sorted(BY_NAME.format(files[name]) for name in by_name))
     texts[main] = texts[main].replace("\nfrom .", f"\n{lines}from .", 1)
     return {f"{files[name]}.py": text for name, text in texts.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -220,7 +221,7 @@ def rotate_layers(
         hooks += listen(there, copies)
     for layer, table, number in zip(attention_layers(model), of_layers, number_of, strict=True):
         if table is not None and number:
-            hooks.append(layer.register_forward_pre_hook(HandOver(table, number), with_kwargs=True))
+            hooks.append(layer.register_forward_pre_hook(partial(hand_over, table, number), with_kwargs=True))
     return undo
 
 
@@ -257,23 +258,18 @@ def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
             del table.module._modules[name]
 
 
-class HandOver:
-    """Hands a layer what a copy computed, instead of what the model gives to all layers."""
+def hand_over(
+    table: RotaryTable, number: int, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give a layer what a copy of this number computed, instead of what the model gives to all layers."""
+    computed = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])
+    if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
+        raise UserError(
+            f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "
+            "cannot be put into it"
+        )
 
-    def __init__(self, table: RotaryTable, number: int) -> None:
-        self.table, self.number = table, number
+    def own(value: Any) -> Any:
+        return computed[number] if value is computed[0] and value is not None else value
 
-    def __call__(
-        self, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        computed = self.table.module.__dict__.get(COMPUTED, {}).get(self.table.name, [None])
-        if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
-            raise UserError(
-                f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "
-                "cannot be put into it"
-            )
-
-        def own(value: Any) -> Any:
-            return computed[self.number] if value is computed[0] and value is not None else value
-
-        return tuple(map(own, args)), {name: own(value) for name, value in options.items()}
+    return tuple(map(own, args)), {name: own(value) for name, value in options.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -156,15 +156,15 @@ class Fit(Figure):
         grid = np.linspace(0.5, 3.5, 301)
         by_seed = fit["by_seed"]  # none where a seed had too few points
 
-        def error(number: Callable[[Sequence[float]], float]) -> float:
-            """Of a number that the coefficients give: half its interval over the fits of all seeds."""
-            return float(half_width(np.array([number(other) for other in by_seed]))) if by_seed else math.inf
+        def error(numbers: list[float]) -> float:
+            """Half the interval of a number over the fits of all seeds."""
+            return float(half_width(np.array(numbers))) if by_seed else math.inf
 
         comparisons = [
-            near("entropy from which it sharpens", begins(ours), START, 0.15, START, error(begins)),
+            near("entropy from which it sharpens", begins(ours), START, 0.15, START, error([*map(begins, by_seed)])),
             *[
                 near(f"beta at {h:g} nats", float(np.polyval(ours, h)), beta, 0.1 * beta, beta,
-                     error(lambda coefficients, h=h: np.polyval(coefficients, h)))  # type: ignore[misc]
+                     error([float(np.polyval(other, h)) for other in by_seed]))
                 for h, beta in SHAPE_AT.items()
             ],
             *[

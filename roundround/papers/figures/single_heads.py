@@ -261,35 +261,26 @@ class Logits(ModelFigure):
         found = find(APOSTROPHE, seen, prompt, subject)
         published = heat_map("Fig12_L1H10_logits")
         seen_TT = np.where(np.tril(np.ones_like(published)) > 0, published, np.nan)  # the picture has -10 elsewhere
+        behind, others = apostrophe_rows(prompt.words)  # of a layer with a window, the rows that see it
+        theirs_behind = np.array([row for row, _ in APOSTROPHE_CELLS])
+        theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
+        on_it, on_first = (float(np.nanmean(x)) for x in (found.logits[behind, behind - 1], found.logits[others, 0]))
+        published_on_it = published[theirs_behind, theirs_behind - 1].mean()
+        published_on_first = published[theirs_others, 0].mean()
         return Outcome(
             ours=found.in_words(),
-            comparisons=[*found.shares, *compare_logits(found.logits, published, prompt.words)],
+            comparisons=[
+                *found.shares,
+                as_printed("logit of the first token on itself", found.logits[0, 0], published[0, 0], READING),
+                as_printed("mean logit of other rows on the first token", on_first, published_on_first, OTHER_WORDS),
+                as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it, OTHER_WORDS),
+            ],
             panels={
                 f"logits, {found.title}": HeatMap(found.logits, "key", "query"),
                 "logits, published": HeatMap(seen_TT, "key", "query"),
             },
             remark=f"{found.about()} {NO_PROMPT}",
         )
-
-
-def compare_logits(ours: Array, published: Array, words: list[str]) -> list[Comparison]:
-    """The first token with itself, with the rows behind an apostrophe and with the others; the apostrophes.
-
-    Of a layer with a window, the rows that see it.
-    """
-    behind, others = apostrophe_rows(words)
-    theirs_behind = np.array([row for row, _ in APOSTROPHE_CELLS])
-    theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
-    on_it, published_on_it = (
-        float(np.nanmean(ours[behind, behind - 1])),
-        published[theirs_behind, theirs_behind - 1].mean(),
-    )
-    on_first, published_on_first = float(np.nanmean(ours[others, 0])), published[theirs_others, 0].mean()
-    return [
-        as_printed("logit of the first token on itself", ours[0, 0], published[0, 0], READING),
-        as_printed("mean logit of other rows on the first token", on_first, published_on_first, OTHER_WORDS),
-        as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it, OTHER_WORDS),
-    ]
 
 
 FIGURES: dict[str, Figure] = {

@@ -134,8 +134,8 @@ class Table1(Claim):
             curves.append(Curve(name, torch.arange(0, TOKENS, EVERY)[::16], at_N[::16]))
         remark = (
             "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE "
-            "keeps its target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the "
-            "weight still falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
+            "keeps its target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys "
+            "the weight still falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
         )
         return Finding(comparisons, Picture("distance of the target in tokens", "its weight", curves), remark)
 
