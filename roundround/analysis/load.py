@@ -26,8 +26,16 @@ from typing import Any
 
 from pandas import DataFrame
 
-from roundround.analysis.choosing import OF_RUNS, Filters, directories_of_all, is_same, runs_in
-from roundround.analysis.past_run import SIZES, PastRun, is_number
+from roundround.analysis.past_run import (
+    OF_RUNS,
+    SIZES,
+    Filters,
+    PastRun,
+    directories_of_all,
+    is_number,
+    is_same,
+    runs_in,
+)
 from roundround.config.recorded import flat
 from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
 from roundround.runs.run import NAMES, cell

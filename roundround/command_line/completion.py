@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 
-from roundround.analysis.choosing import STATUSES
+from roundround.analysis.past_run import STATUSES
 from roundround.command_line.arguments import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE, read_command_line
 from roundround.command_line.messages import EXPLAINED
 from roundround.command_line.sweeps import complete_list, is_sweep

@@ -10,8 +10,7 @@ from rich.table import Table
 from torch import Tensor
 
 from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import Band, context_bins
-from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
+from roundround.probing.ablation import FEW, FEWEST, Band, context_bins, mark, n_targets
 from roundround.probing.probe import Probe
 from roundround.probing.rows import PLACES
 from roundround.report.figures import GREY, RED, colour_map, save, set_title, subplots, widen

@@ -10,7 +10,7 @@ from rich.table import Table
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
-from roundround.probing.buckets import n_targets
+from roundround.probing.ablation import n_targets
 from roundround.report.numbers import fixed
 from roundround.report.perplexity import position_bins
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from roundround.model.scoring import PositionLoss
-from roundround.probing.buckets import FEWEST, Range, merged, n_targets
+from roundround.probing.ablation import FEWEST, Range, merged, n_targets
 from roundround.report.figures import BLUE, GREY, colour_map, save, set_title, subplots, widen
 
 

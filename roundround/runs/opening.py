@@ -19,7 +19,17 @@ from omegaconf import DictConfig
 from roundround import __version__
 from roundround.config.recorded import as_dict
 from roundround.distributed.launcher import job, rank
-from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, read_manifest, recover
+from roundround.runs.directories import (
+    EXPORTED,
+    FIGURES,
+    FILES,
+    FOLDERS,
+    LOCK,
+    MANIFEST,
+    METRICS,
+    RESULTS,
+    read_manifest,
+)
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.several import build_logger
 from roundround.runs.provenance import (
@@ -34,7 +44,7 @@ from roundround.runs.provenance import (
 from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
-from roundround.support.files import is_full, parse_json, write_atomically, write_json
+from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 from roundround.support.memory import PeakMemory, larger
 
 log = logging.getLogger(__name__)
@@ -180,6 +190,24 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
                 run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
     with as_well_as_possible(run, known=known):
         run.logger.finish(run.manifest, exit_code)
+
+
+def recover(directory: Path) -> None:
+    """Put a run directory right after a kill: temporary files, half-deleted checkpoints, links. The lock is held.
+
+    Raises UserError where something else lies in the place of one of its files.
+    """
+    for path, kind in [(directory / n, "file") for n in FILES] + [(directory / n, "folder") for n in FOLDERS]:
+        if path.exists() and not (path.is_file() if kind == "file" else path.is_dir()):
+            raise UserError(f"{path} is not a {kind}; move it away to resume the run")
+    for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
+        for path in leftovers(directory / folder, names):
+            path.unlink()
+    shutil.rmtree(directory / f".{EXPORTED}", ignore_errors=True)
+    if (directory / "checkpoints").is_dir():
+        from roundround.runs import checkpoints  # torch takes seconds to import
+
+        checkpoints.recover(directory / "checkpoints")
 
 
 @contextmanager

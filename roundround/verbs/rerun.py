@@ -13,8 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.analysis.choosing import directories_of
-from roundround.analysis.past_run import PastRun, past_run
+from roundround.analysis.past_run import PastRun, directories_of, past_run
 from roundround.analysis.repetition import (
     DIFFERENT,
     MISSING,

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from roundround.papers.claim import Comparison, Picture
-from roundround.runs.directories import all_runs, runs_of
-from roundround.runs.manifest import time_of
+from roundround.runs.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
 
 
