@@ -217,18 +217,17 @@ class Hub(Corpus):
         )
 
     def texts(self) -> Iterator[str]:
-        rows = self._rows()
+        shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have
+        stored = self._hub.open(self.column, copy_serves=not shuffled_stream)
+        if self.shuffle_seed is not None:
+            stored = stored.shuffle(seed=self.shuffle_seed)
+        rows = (
+            join_columns(self.name, dict(zip(self.column, values, strict=True)), self.column)
+            for batch in stored.select_columns(self.column).iter(batch_size=ROWS_AT_ONCE)
+            for values in zip(*(batch[name] for name in self.column), strict=True)
+        )
         documents = rows if self._start is None else join_rows(rows, self._start)
         return itertools.islice((text for text in documents if text and not text.isspace()), self.max_documents)
-
-    def _rows(self) -> Iterator[str]:
-        shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have
-        rows = self._hub.open(self.column, copy_serves=not shuffled_stream)
-        if self.shuffle_seed is not None:
-            rows = rows.shuffle(seed=self.shuffle_seed)
-        for batch in rows.select_columns(self.column).iter(batch_size=ROWS_AT_ONCE):
-            for values in zip(*(batch[name] for name in self.column), strict=True):
-                yield join_columns(self.name, dict(zip(self.column, values, strict=True)), self.column)
 
 
 def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:

@@ -207,7 +207,13 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
-    path, raw = folder / "config.json", read_config(folder / "config.json")
+    path = folder / "config.json"
+    raw = read_json(path)
+    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if kind not in CONFIGS:
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
+    if "quantization_config" in raw:
+        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
     files = weight_files(folder)
@@ -240,18 +246,6 @@ def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict
                     )
                     found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The values of config.json. UserError where they are of another type of model, or of one in other numbers."""
-    raw = read_json(path)
-    kind = raw.get("model_type") if isinstance(raw, dict) else None
-    if kind not in CONFIGS:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
-    if "quantization_config" in raw:
-        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
-    assert isinstance(raw, dict)
-    return raw
 
 
 def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:

@@ -19,12 +19,11 @@ import torch
 from test_tokens import Listed
 
 from roundround.data import sampling, tokenising
-from roundround.data.batches import Mix, Shares, TrainingWindows, global_batch
+from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
 from roundround.data.encoding import Encoder
 from roundround.data.entry import write_sealed
 from roundround.data.mixture import Mixture
 from roundround.data.prepared import Prepared, TokenData, make, opened, prepare
-from roundround.data.sampling import Mixer, WindowSampler
 from roundround.data.store import Folder, Remote, Store, check_no_credentials, open_store
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
