@@ -317,7 +317,7 @@ def test_the_next_group_of_shards_is_fetched_before_it_is_needed(
     sampler = windows.windows.samplers[0]
     assert isinstance(there.train, TokenStream)
     _ = windows[0]
-    wanted = {*sampler.group_of(0).shards, *sampler.after(sampler.group_of(0)).shards}
+    wanted = {*sampler.group_of(0).shards, *sampler.group_of(sampler.group_of(0).n_windows).shards}
     for opening in list(there.train._opened._files.values()):
         opening.result()
     found = {file for _, file in there.train._opened._files}
@@ -337,7 +337,7 @@ def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPat
         groups, seen = [], sampler.group_of(0)
         while seen.epoch <= epoch:
             groups += [seen] if seen.epoch == epoch else []
-            seen = sampler.after(seen)
+            seen = sampler.group_of(seen.first + seen.n_windows)
         shards = [shard for found in groups for shard in found.shards]
         orders.append(shards)
         for found in groups:
