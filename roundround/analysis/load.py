@@ -271,7 +271,7 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of json. ValueError for a key that it has twice, of which Python keeps the last one."""
+    """An object of json. ValueError for a key that it has twice: Python keeps the last one."""
     for key, _ in pairs:
         if sum(key == other for other, _ in pairs) > 1:
             raise ValueError(f"it has the key {key} twice")

@@ -258,7 +258,7 @@ def joined(streams: Sequence[TokenStream]) -> TokenStream:
 
 @dataclass(frozen=True)
 class Mix:
-    """Streams of which each has its share of the windows. shares: positive, and 1 together. names: of the sources."""
+    """Streams, each with its share of the windows. shares: positive, and 1 together. names: of the sources."""
 
     streams: tuple[TokenStream, ...]
     shares: tuple[float, ...]

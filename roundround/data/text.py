@@ -199,7 +199,7 @@ def columns_of_parquet(path: Path) -> list[str]:
 
 
 def _not_parquet(path: Path, error: Exception) -> UserError:
-    """What is said of whatever pyarrow makes of a broken file."""
+    """The error for a file that pyarrow cannot read."""
     return UserError(f"{path}: not a readable parquet file ({first_line(error)})")
 
 

@@ -131,7 +131,7 @@ def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in a file, of which only the rows that are asked for are read, and become float32.
+    """A weight in a file: only the rows that are asked for are read, as float32.
 
     plus_one: Gemma's norms keep what is added to one.
     """
@@ -162,7 +162,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or the rows of which it holds; what a variant learns beside them stays."""
+        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():

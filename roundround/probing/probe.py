@@ -22,7 +22,7 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError
 
-QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32, of which entropies hold several copies
+QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32; entropies hold several copies
 SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt are a batch of their own
 BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
 

@@ -129,7 +129,7 @@ def labels_of(shares_H7: Tensor, neighbourhood_H: Tensor, within_H: Tensor) -> l
 
 
 ROWS = 256  # of a text
-ELEMENTS = 2**21  # logits at once: 8 MiB of float32, of which a handful of copies are held
+ELEMENTS = 2**21  # logits at once: 8 MiB of float32; a handful of copies are held
 MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # quarters of the pairs, one of them taken away
 

@@ -204,7 +204,7 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
         found = read_manifest(directory)["verb"]
-        if found != verb:  # said before Hydra writes its log there
+        if found != verb:  # refused before Hydra writes its log there
             raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
         refuse_links(directory)
         return str(directory)

@@ -156,7 +156,7 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
                 run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
             else:
                 recover(run.directory)
-            if "resume" not in run.manifest["config"]:  # a verb that cannot go on starts over in its own directory
+            if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
                 run.forget_after(0)
             if patch is not None:
                 write_atomically(run.directory / "code.patch", patch)

@@ -229,7 +229,7 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The classes from outside that a look at models of max retrieval has from their run's config, `earlier`.
 
-    By node, for `changes`; not those that `overrides` give now, of which the run knows nothing.
+    By node, for `changes`; not those that `overrides` give now, which the run does not know.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {

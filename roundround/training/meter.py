@@ -167,7 +167,7 @@ def n_shares_of_cores() -> float:
 
 
 def shares_of_cores(here: Cores, everywhere: Sequence[Cores]) -> float:
-    """`n_shares_of_cores` of processes that have told each other: a core that several use counts once."""
+    """`n_shares_of_cores` from what all processes have sent: a core that several use counts once."""
     busy = 0
     for machine in {name for name, _, _ in everywhere}:
         processes = [(cores, threads) for name, cores, threads in everywhere if name == machine]

@@ -182,11 +182,11 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     return trainer
 
 
-# -- its processes: who starts them, what Lightning is told about them, what it does when one dies
+# -- its processes: who starts them, Lightning's arguments for them, what it does when one dies
 
 
 def who_starts_processes() -> dict[str, Any]:
-    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one.
+    """The Trainer's arguments for that. UserError in a script of sbatch for several tasks, which starts one alone.
 
     The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which leaves
     the number of tasks on a machine unsaid, and puts Slurm jobs back into the queue by itself.

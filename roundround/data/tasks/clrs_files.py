@@ -1,4 +1,4 @@
-"""CLRS-Text as it was made once, of which each row is an example; here from local files.
+"""CLRS-Text as it was made once, where each row is an example; here from local files.
 
 Shapes: N rows.
 """
@@ -58,7 +58,7 @@ class StoredClrsText(ClrsText):
 
     Where one set serves for all, an eighth of its texts are for validation and another for the test, by their hash.
     Where the test has a set of its own, validation has one in 64 of the others, and the two sets are taken as they are:
-    the authors' share examples of small lengths, of which there are few.
+    the authors' share examples of small lengths, which are few.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""CLRS-Text: the thirty algorithms of a textbook, of which a model writes the steps and the result; made by dm-clrs.
+"""CLRS-Text: the thirty algorithms of a textbook; a model writes their steps and results; made by dm-clrs.
 
 Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
 """

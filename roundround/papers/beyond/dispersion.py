@@ -54,7 +54,7 @@ class LiftedConstant(Claim):
 
     def check(self) -> Finding:
         comparisons: list[Comparison] = []
-        curves, told = [], []
+        curves, summary = [], []
         lengths = np.unique(np.logspace(0.5, 7, 150).astype(int))
         for name, softmax in remedies().items():
             alone = [lone_weight(DELTA, int(n), softmax) for n in lengths]
@@ -62,12 +62,12 @@ class LiftedConstant(Claim):
             curves.append(Curve(name, lengths[::every], alone[::every], points=name == "log-n"))
             below = {p: last_above(softmax, p) for p in (0.5, 0.1)}
             lift = lone_weight(DELTA, AT, softmax) / lone_weight(DELTA, AT)
-            told.append(
+            summary.append(
                 f"{name} holds half to n = {below[0.5]:,}, a tenth to {below[0.1]:,}, lifts {lift:.3g} times at 131,072"
             )
         comparisons += [*self.temperature(), *self.powers(), *self.spread_evenly()]
         remark = (
-            f"One item {DELTA} nats above all others: {'; '.join(told)}. "
+            f"One item {DELTA} nats above all others: {'; '.join(summary)}. "
             "Where s delta exceeds 1, SSMax and log-n never disperse on such a row: their logits have no bound."
         )
         return Finding(

@@ -165,13 +165,13 @@ class SoftCut(Claim):
                 1.0,
             ),
         ]
-        told = "; ".join(
+        summary = "; ".join(
             f"{name}: {leaked[name, 'hard']:.4f} hard, {leaked[name, 'soft']:.4f} soft, ratio {ratio[name]:.2f}"
             for name in LADDERS
         )
         remark = (
-            f"Leakage as a share of K(0): {told}. A smooth edge was expected to leak less than half of a step's; 0.8 "
-            "to 1.25 stands for no difference that would matter. Not settled: whether training cares, and the "
+            f"Leakage as a share of K(0): {summary}. A smooth edge was expected to leak less than half of a step's; "
+            "0.8 to 1.25 stands for no difference that would matter. Not settled: whether training cares, and the "
             "transition that arXiv:2602.05258 uses."
         )
         label = "root mean square of K(r) / K(0) over half a turn"

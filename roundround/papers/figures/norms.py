@@ -61,8 +61,8 @@ class LayerNorms(ModelFigure):
             panels |= pictures
             remarks += [*fit, statement(seen, kind)]
             ours.append(f"{what} {slowest_share(map_PL).mean():.2f}{f' ({chosen})' if chosen else ''}")
-        told = f"share of the slowest quarter: {', '.join(ours)}"
-        return Outcome(told, comparisons, panels, " ".join([*remarks, *about_layers(seen)]))
+        summary = f"share of the slowest quarter: {', '.join(ours)}"
+        return Outcome(summary, comparisons, panels, " ".join([*remarks, *about_layers(seen)]))
 
 
 @final
@@ -90,8 +90,8 @@ class DomainNorms(ModelFigure):
         comparisons.append(alike("smallest correlation of two texts' maps", least, ALIKE))
         comparisons.append(shown("the same of the paper's maps", published_least, published_least))
         remarks.append(f"The maps of all texts are {'' if least >= ALIKE else 'not '}alike here.")
-        told = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
-        return Outcome(told, comparisons, panels, " ".join(remarks))
+        summary = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
+        return Outcome(summary, comparisons, panels, " ".join(remarks))
 
 
 def compared(
@@ -168,9 +168,9 @@ class FirstLayerHeads(ModelFigure):
                 comparisons.append(stand_out(what, map_PH, FAST_HEADS))
         queries_PH = filled(seen.by_head("query")[0]).T
         fastest, shares = np.argsort(-fastest_mean(queries_PH))[: len(FAST_HEADS)], slowest_share(queries_PH)
-        told, n_slow = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}", (shares > 0.5).sum()
+        summary, n_slow = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}", (shares > 0.5).sum()
         remark = f"In {n_slow} of {len(shares)} heads, the slowest quarter has most of the queries' squared norm."
-        return Outcome(told, comparisons, panels, remark)
+        return Outcome(summary, comparisons, panels, remark)
 
 
 @final
@@ -207,9 +207,9 @@ class LastLayerGroup(ModelFigure):
         fastest, most_diagonal = int(fastest_mean(ours).argmax()), int(diagonal_H.argmax())
         if subject.is_the_papers:
             comparisons.append(at_least("the fast head is the diagonal one", float(fastest == most_diagonal), 1.0))
-        told = f"head {group[fastest]} is the fast one, head {group[most_diagonal]} the most diagonal"
+        summary = f"head {group[fastest]} is the fast one, head {group[most_diagonal]} the most diagonal"
         panels = side_by_side(heads, ours, published, "head of the group")
-        return Outcome(told, comparisons, panels, remark)
+        return Outcome(summary, comparisons, panels, remark)
 
 
 def stand_out(what: str, map_PH: Array, heads: tuple[int, ...]) -> Comparison:

@@ -247,8 +247,8 @@ class TokenNorms(ModelFigure):
                     ),
                 ]
         strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.query_norms[:, 1:].mean(1))[:3])
-        told = f"{found.in_words()}; strongest pairs of queries, counted from 1: {strongest}"
-        return Outcome(told, comparisons, panels, f"{found.about()} {NO_PROMPT}")
+        summary = f"{found.in_words()}; strongest pairs of queries, counted from 1: {strongest}"
+        return Outcome(summary, comparisons, panels, f"{found.about()} {NO_PROMPT}")
 
 
 @final

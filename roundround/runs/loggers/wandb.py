@@ -28,7 +28,7 @@ class WandB(Logger):
     offline in the run directory; never prompts.
 
     The config, the metrics, the results as a table, the figures as images, where asked for the checkpoint as an
-    artifact, and how the run ended. The jobs of a sweep are a group; a run that goes on is the same run there.
+    artifact, and how the run ended. The jobs of a sweep are a group; a resumed run is the same run there.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class WandB(Logger):
             "config": manifest["config"],
         }
         os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # for this job: else in the home
+        self.wandb: Any = wandb
         self.run, self.folder = begun(wandb, mode_of(manifest), options), directory / "wandb"
         # an axis of our own: of wandb's, it drops the steps that it has, which a resumed run repeats
         self.run.define_metric("step", hidden=True)
@@ -97,23 +98,17 @@ class WandB(Logger):
         self.run.log({**metrics, "step": step})
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        import wandb
-
         columns = list(dict.fromkeys(name for record in records for name in record))
         rows = [[record.get(name) for name in columns] for record in records]
         with staging_in(self.folder):
-            self.run.log({"results": wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
+            self.run.log({"results": self.wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
-        import wandb
-
-        self.run.log({f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()})
+        self.run.log({f"figures/{name}": self.wandb.Image(str(path)) for name, path in pictures.items()})
 
     def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
-        import wandb
-
         with staging_in(self.folder):
-            artifact = wandb.Artifact(f"checkpoint-{self.run.id}", type="model", metadata={"folder": folder.name})
+            artifact = self.wandb.Artifact(f"checkpoint-{self.run.id}", type="model", metadata={"folder": folder.name})
             for path in (*sorted(folder.iterdir()), *also):  # add_dir would print
                 artifact.add_file(str(path))
             self.run.log_artifact(artifact, aliases=[folder.name, str(self.log_checkpoint)])
