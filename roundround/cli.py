@@ -1,4 +1,7 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant."""
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_printing.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Annotated, Any, NoReturn, Optional
 import typer
 from typer.core import TyperCommand
 
-from roundround import __version__
 from roundround.config.verbs import VERBS, Verb
+from roundround.support import __version__
 from roundround.support.errors import OutputError, UserError
 
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export

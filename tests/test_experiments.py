@@ -72,7 +72,7 @@ def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(n
     """One that a sweep over encodings trains, where it has such a sweep."""
     from omegaconf import OmegaConf
 
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
 
     defaults = OmegaConf.to_container(OmegaConf.load(EXPERIMENTS / f"{name}.yaml").defaults)
     (named,) = [entry["override /pe"] for entry in defaults if isinstance(entry, dict) and "override /pe" in entry]
@@ -82,7 +82,7 @@ def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(n
 
 
 def test_the_default_encoding_is_the_one_of_a_llama() -> None:
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
 
     assert compose("train", [], None).hydra.runtime.choices.pe == "rope"
 

@@ -19,15 +19,14 @@ from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
-from roundround import __version__
 from roundround.analysis.past_run import PastRun, is_number
-from roundround.config.composition import compose, usual_config
-from roundround.config.options import config_name
+from roundround.config.options import compose, config_name, usual_config
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
 from roundround.runs.directories import MANIFEST, RESULTS
 from roundround.runs.provenance import git_state, versions
+from roundround.support import __version__
 from roundround.support.errors import UserError, printable
 
 NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers

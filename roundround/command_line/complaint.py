@@ -1,8 +1,10 @@
-"""How a command says that it cannot or could not: one line on standard error, and the exit code."""
+"""How a command says that it cannot or could not: one line on standard error, and the exit code.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -20,13 +22,6 @@ from roundround.support.errors import (
     one_line,
     printable,
 )
-
-
-class OneLine(logging.Formatter):
-    """What is logged to standard error, as a line that a terminal can be given."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).expandtabs())
 
 
 def outcome(

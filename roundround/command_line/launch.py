@@ -2,6 +2,8 @@
 
 `dispatch` runs in the process that the user started; `Job` runs once a job, possibly in a worker of a launcher. Both
 turn whatever goes wrong into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, quiet
-from roundround.support.errors import Interrupted, OutputError, UserError, one_line
+from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import check_current_folder
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,13 @@ def value_or_raise(job: JobReturn) -> Any:
 
 
 JobReturn.return_value = property(value_or_raise, JobReturn.return_value.fset)  # type: ignore
+
+
+class OneLine(logging.Formatter):
+    """What is logged to standard error, as a line that a terminal can be given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record).expandtabs())
 
 
 class JobFailed(Exception):

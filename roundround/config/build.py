@@ -1,7 +1,7 @@
-"""From a config node to an object, checked against the constructor it names.
+"""From a config node to an object, checked against the constructor it names; a verb's config as its dataclass.
 
 A node is `_target_` (a class) and the values of its keyword-only parameters. Hydra would pass a typo or a wrong type on
-to Python; here both are one-line errors that name the key.
+to Python, and `+typo=1` passes Hydra; here each is a one-line error that names the key.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from hydra.utils import get_class
@@ -199,3 +200,41 @@ def checkable(hint: Any) -> bool:
 def where(node: DictConfig) -> str:
     """The node's place in the config, such as `pe`."""
     return str(node._get_full_key(None)) or "config"
+
+
+# -- the whole config of a verb
+
+
+def checked(schema: type[T], cfg: DictConfig) -> T:
+    """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
+
+    Raises UserError for an unknown key, a wrong type or a value out of range.
+    """
+    names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
+    for key in map(str, cfg):
+        if key not in names:
+            raise UserError(f"no config key '{key}'{nearest(key, names)}")
+    typed = OmegaConf.structured(schema)
+    for key in map(str, cfg):
+        try:
+            given = OmegaConf.select(cfg, key, throw_on_missing=True)
+            assign(typed, key, given)
+        except OmegaConfBaseException as error:
+            raise UserError(f"{key}: {without_place(error)}") from error
+        if isinstance(given, str) and not given.isascii() and isinstance(typed[key], int):
+            raise UserError(f"{key}={given}: a number is written with the digits 0 to 9")
+    values: dict[str, Any] = {}
+    for field in fields(schema):  # type: ignore[arg-type]
+        if OmegaConf.is_missing(typed, field.name):
+            raise UserError(f"{field.name} has no value; give {field.name}=...")
+        try:
+            value = typed[field.name]
+            values[field.name] = value if isinstance(value, DictConfig) else plain(value)
+        except OmegaConfBaseException as error:  # a text like an interpolation, where none can stand
+            raise UserError(f"{field.name}: {without_place(error)}") from error
+        absent = value is None and field.default is None
+        if field.type == "Any" and not absent and not isinstance(value, DictConfig):
+            raise UserError(f"{field.name} must give values by name, _target_ first; it is {values[field.name]}")
+    config = schema(**values)
+    config.check()  # type: ignore[attr-defined]
+    return config

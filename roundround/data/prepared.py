@@ -1,4 +1,7 @@
-"""A corpus in tokens, as training and evaluation read it: one that is prepared, one that is made now, or a mixture."""
+"""A corpus in tokens, as training and evaluation read it: one that is prepared, one that is made now, or a mixture.
+
+Tested by tests/data/test_tokens.py, test_shards.py and tests/training/test_prepared_runs.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 json and csv are read with the standard library: the streaming builders of `datasets` infer a type for every column
 from the first block and then fail on a later one, even in columns nobody asked for, read "NA" as missing, and cannot
 name the line of an error. Parquet is read with pyarrow, which `datasets` would use as well, and log a second line.
+
+Tested by tests/data/test_text_files.py and test_formats.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/loading/test_hf_load.py.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from roundround.attention.precision import at_least_float32
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
+from roundround.distributed.device import check_fits
 from roundround.loading.foreign import (
     INDEX,
     PICKLED,
@@ -50,7 +53,6 @@ from roundround.loading.patching.frequencies import (
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
-from roundround.support.memory import check_fits
 from roundround.support.packaged import model_path
 
 SPECIAL_TOKENS = ("read", "plain")

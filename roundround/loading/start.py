@@ -1,6 +1,8 @@
 """Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
 
 `starting_point` decides that once. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+
+Tested by tests/loading/test_initial.py and tests/training/test_train.py.
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ from torch import Tensor
 
 from roundround.config.build import build, literal, plain, target_class
 from roundround.config.options import load_option
-from roundround.config.recorded import give_theta, overridden
-from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
+from roundround.config.recorded import config_from_checkpoint, config_of_run, give_theta, overridden, refuse_own_model
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.corpora import Source
 from roundround.data.prepared import Prepared, TokenData
@@ -24,6 +25,7 @@ from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
+from roundround.distributed.device import check_fits
 from roundround.loading.models import TrainedRun, decoder_of_config, planned, saved_tokenizer
 from roundround.loading.patterns import PARTS, close_unread_parts
 from roundround.model.decoder import Decoder, belongs_to_a_variant
@@ -33,7 +35,6 @@ from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.run import Invocation
 from roundround.support.errors import UserError
 from roundround.support.files import sha256
-from roundround.support.memory import check_fits
 
 if TYPE_CHECKING:
     from roundround.loading.llama import LlamaCheckpoint

@@ -3,6 +3,8 @@
 Vectors are turned by this program's rotation, weights are its softmax's; keys are made by the paper's formula: a check
 that rotated both sides with the same code would not see a rotation the wrong way round, or of the wrong pairs.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
+
+Tested by tests/papers/test_rope_claims.py and tests/loading/test_gemma3_heads.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Losses are means over ranges of positions that hold enough targets for their mean to mean something.
 Shapes: B batch, T tokens, P pairs.
+
+Tested by tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 State of the norms is [layer, head, pair], whatever the number of tokens. A rotation does not change a norm, so it does
 not matter that queries and keys are seen after RoPE.
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, R rotated channels, P pairs.
+
+Tested by tests/loading/test_hf_attention.py and tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

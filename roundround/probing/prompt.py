@@ -4,6 +4,8 @@ The first rides along with the first texts of a probe, so that the weights pass 
 questions about the largest of ever more listed numbers, after Velickovic et al. 2024, arXiv:2410.01104, figure 3, whose
 prompt is not printed; ours is in `texts`.
 Shapes: L layers, T tokens, H heads, G key heads, C head channels, P pairs.
+
+Tested by tests/probing/test_probe.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations

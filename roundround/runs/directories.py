@@ -18,8 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roundround import __version__
 from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
+from roundround.support import __version__
 from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, parse_json, read_text
 

@@ -1,4 +1,7 @@
-"""How a run begins, is resumed, and ends: one process at a time, and nothing left of one that was refused."""
+"""How a run begins, is resumed, and ends: one process at a time, and nothing left of one that was refused.
+
+Tested by tests/runs/test_run.py.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from roundround import __version__
 from roundround.config.recorded import as_dict
+from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
 from roundround.runs.directories import (
     EXPORTED,
@@ -42,10 +45,10 @@ from roundround.runs.provenance import (
     versions,
 )
 from roundround.runs.run import Invocation, Run
+from roundround.support import __version__
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
 from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
-from roundround.support.memory import PeakMemory, larger
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from roundround.distributed.device import gpus, resident_peak
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.support.memory import gpus, resident_peak
 
 # dense 16-bit peaks in TFLOP/s, of NVIDIA's data sheets; the first whose name is in the device's
 TERAFLOPS = {

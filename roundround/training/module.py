@@ -3,6 +3,8 @@
 The module has one loss, one optimizer, one schedule, and counts optimizer steps from the start of the run. With FSDP2
 (`fully_shard` of torch.distributed.fsdp) each process holds a share of every layer's parameters; here is where it is
 applied, and Lightning's strategy for it.
+
+Tested by tests/training/test_train.py, test_half_precision.py and test_sharding.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`."""
+"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`.
+
+Tested by tests/loading/test_export_command.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples

@@ -1,4 +1,7 @@
-"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once."""
+"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once.
+
+Tested by tests/training/test_prepared_runs.py and tests/faults/test_prepare.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.verbs.prepare import PrepareConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry

@@ -27,8 +27,7 @@ from roundround.analysis.repetition import (
     recorded_config_dir,
     surroundings_changes,
 )
-from roundround.config.build import build, literal
-from roundround.config.checked import checked
+from roundround.config.build import build, checked, literal
 from roundround.config.recorded import refuse_foreign
 from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source

@@ -31,7 +31,7 @@ ENTRY = '''
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one
+from roundround.config.verbs import at_least_one
 from roundround.config.verbs import Verb
 
 
@@ -50,7 +50,7 @@ class CountConfig:
 VERB = Verb(name="count", run="roundround.verbs.count:count", place=99, help="Count.", config=CountConfig)
 '''
 FUNCTION = """
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.count import CountConfig
 from roundround.runs.loggers.several import build_logger

@@ -19,11 +19,11 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
+from roundround.distributed import device
 from roundround.loading.foreign import check_config
 from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
 from roundround.probing.probe import Probe, observe
-from roundround.support import memory
 from roundround.support.errors import UserError
 
 
@@ -116,7 +116,7 @@ def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = saved("llama", tmp_path)
-    monkeypatch.setattr(memory, "memory", lambda device: 100_000)
+    monkeypatch.setattr(device, "memory", lambda device: 100_000)
     with pytest.raises(UserError, match=r"needs at least 0.0 GiB and cpu has 0.0; give model.offload=true"):
         source(folder, offload=False).load(torch.device("cpu"))
     assert source(folder, offload=True).load(torch.device("cpu"))

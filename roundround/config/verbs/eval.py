@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, checked_bos
-from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    WHERE,
+    Verb,
+    at_least_one,
+    at_most_inputs,
+    check_checkpoint,
+    checked_bos,
+    key,
+)
 from roundround.support.errors import UserError
 
 
@@ -60,5 +69,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Evaluation",
-    page="roundround.report.page.of_eval:view",
+    page="roundround.report.eval_panels:view",
 )

@@ -1,6 +1,8 @@
 """CLRS-Text: the thirty algorithms of a textbook; a model writes their steps and results; made by dm-clrs.
 
 Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
+
+Tested by tests/data/tasks/test_clrs_text.py.
 """
 
 from __future__ import annotations

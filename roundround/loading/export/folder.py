@@ -2,6 +2,8 @@
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
 modeling_roundround.py and the source files that it imports, only where Llama's own code does not compute this model
+
+Tested by tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from transformers.dynamic_module_utils import get_imports
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask
+from roundround.distributed.device import check_fits
 from roundround.loading.export import check, modeling
 from roundround.loading.export.card import Card, Question, card_of, model_card
 from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCausalLM
@@ -47,7 +50,6 @@ from roundround.runs.directories import EXPORTED
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
-from roundround.support.memory import check_fits
 
 TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written

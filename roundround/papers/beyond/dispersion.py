@@ -1,6 +1,8 @@
 """What follows from Lemma 2.1 and Theorem 2.2 of arXiv:2410.01104 and does not stand there: heads that disperse.
 
 Derived here and checked like the others; by how much remedies lift the constant, and where each disperses after all.
+
+Tested by tests/papers/test_softmax_claims.py and test_beyond_claims.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """What a figure or table of a paper is here: how it is made again, the one rule by which it is judged, what is kept.
 
 What came of each lies in the run directories of `roundround reproduce`, and beside the page in docs.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,6 +18,7 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
+from roundround.papers import FIGURES
 from roundround.papers.claim import Comparison, Picture
 from roundround.runs.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
@@ -99,6 +103,12 @@ class Figure(ABC):
     @abstractmethod
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         """Make it again. subject: where `model` is not None, the model to take."""
+
+
+def figures_of(names: Iterable[str]) -> dict[str, Figure]:
+    """The figures and tables of these names; only the files that hold them are imported."""
+    files = {name: importlib.import_module(f"roundround.papers.figures.{FIGURES[name]}") for name in names}
+    return {name: file.FIGURES[name] for name, file in files.items()}
 
 
 # -- the rule

@@ -3,6 +3,8 @@
 RoPE alone are figures 1, 2, 8 and 9 of arXiv:2410.06205. Neither figure's width is printed; all are drawn at the one
 whose curve is nearest to Figure 2(a).
 Shapes: N positions or distances, C channels, D draws.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations

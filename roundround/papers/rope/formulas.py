@@ -1,4 +1,7 @@
-"""RoPE and p-RoPE as the paper writes them, equation 3 and the listing of appendix D, and numbers it computes."""
+"""RoPE and p-RoPE as the paper writes them, equation 3 and the listing of appendix D, and numbers it computes.
+
+Tested by tests/papers/test_claims.py and test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Propositions 3.1 and 3.2 and the lemmas of appendix A: what follows from rotations, at any distance."""
+"""Propositions 3.1 and 3.2 and the lemmas of appendix A: what follows from rotations, at any distance.
+
+Tested by tests/papers/test_claims.py and test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The adaptive temperature: its polynomial, Proposition 3.2, the entropy of a row from one pass over its keys."""
+"""The adaptive temperature: its polynomial, Proposition 3.2, the entropy of a row from one pass over its keys.
+
+Tested by tests/papers/test_claims.py and test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 
