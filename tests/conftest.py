@@ -235,7 +235,7 @@ def hangup() -> Iterator[None]:
 @pytest.fixture
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `export` load a stock Llama in this process to check it; one of its own imports transformers for seconds."""
-    from roundround.loading.export import agreement, check
+    from roundround.loading.export import check, folder
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
@@ -243,7 +243,7 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
             check.main(*command[3:])
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(agreement, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(folder, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
 
 
 @pytest.fixture(scope="session")

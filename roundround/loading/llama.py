@@ -64,7 +64,9 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | No
     shape = decoder.encoding.shape
     rope = rope_parameters(decoder.encoding)
     plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
-    plain = plain and sizes.get("norms", "before") == "before" and has_one_plain_kind(decoder.kinds)
+    first = decoder.kinds[0]  # all layers must be alike, and have no part or size that Llama has not
+    kind = LayerKind(make_encoding=first.make_encoding, make_softmax=first.make_softmax, name=first.name)
+    plain = plain and sizes.get("norms", "before") == "before" and all(other == kind for other in decoder.kinds)
     fits = sizes["d_mlp"] > 0 and shape.d_model % shape.n_heads == 0  # Llama has MLPs, and insists on the other
     if rope is None or not plain or not fits:
         return None
@@ -105,12 +107,6 @@ def rope_parameters(encoding: PositionalEncoding) -> dict[str, Any] | None:
             return None
 
 
-def has_one_plain_kind(kinds: Sequence[LayerKind]) -> bool:
-    """Whether all layers are alike, and have no part or size that Llama has not."""
-    plain = LayerKind(make_encoding=kinds[0].make_encoding, make_softmax=kinds[0].make_softmax, name=kinds[0].name)
-    return all(kind == plain for kind in kinds)
-
-
 def is_plain(softmax: AttentionSoftmax) -> bool:
     """Whether the normaliser is the plain softmax, also by another name."""
     return isinstance(softmax, Softmax) or (isinstance(softmax, Temperature) and softmax.temperature == 1)
@@ -137,7 +133,7 @@ def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in a file, of which only the rows that are asked for are read, and become float32.
+    """A weight in a file: only the rows that are asked for are read, as float32.
 
     plus_one: Gemma's norms keep what is added to one.
     """
@@ -168,7 +164,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or the rows of which it holds; what a variant learns beside them stays."""
+        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
@@ -213,7 +209,13 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
-    path, raw = folder / "config.json", read_config(folder / "config.json")
+    path = folder / "config.json"
+    raw = read_json(path)
+    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if kind not in CONFIGS:
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
+    if "quantization_config" in raw:
+        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
     files = weight_files(folder)
@@ -241,26 +243,11 @@ def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict
                 if not left_out:
                     shape = tuple(opened.get_slice(name).get_shape())
                     plus_one = one_less and name.endswith("norm.weight")
-                    found[own_name(name)] = StoredWeight(file, name, shape, plus_one)
+                    own_name = re.sub(
+                        r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
+                    )
+                    found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
-
-
-def own_name(name: str) -> str:
-    """The decoder's name of a stored weight."""
-    name = name.removeprefix("model.")
-    return re.sub(r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The values of config.json. UserError where they are of another type of model, or of one in other numbers."""
-    raw = read_json(path)
-    kind = raw.get("model_type") if isinstance(raw, dict) else None
-    if kind not in CONFIGS:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
-    if "quantization_config" in raw:
-        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
-    assert isinstance(raw, dict)
-    return raw
 
 
 def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:

@@ -19,10 +19,10 @@ from roundround.config.build import build, checked_values, maker
 from roundround.config.options import load_option, options_of
 from roundround.config.recorded import THETA, flat, give_theta, own_config
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.patterns import kinds_of, parts_of
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder

@@ -18,15 +18,15 @@ from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tokenizers import AlreadyOpen
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.loading.patterns import chosen_parts
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
-from roundround.probing.buckets import FEWEST, n_targets
+from roundround.probing.ablation import FEWEST, n_targets
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import ProbedModel
 from roundround.report import dispersion_tables, evaluation

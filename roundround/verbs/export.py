@@ -20,11 +20,11 @@ from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.batches import padded
 from roundround.distributed.device import describe_device
-from roundround.loading.export.agreement import agreement
 from roundround.loading.export.card import Card, card_of
 from roundround.loading.export.folder import (
     MODELING,
     ModelToExport,
+    agreement,
     check_free,
     is_stock,
     model_to_export,

@@ -31,11 +31,10 @@ from roundround.support.files import write_atomically
 from roundround.training.callback import TrainingCallback
 from roundround.training.material import Material, Measured, material_of
 from roundround.training.meter import Meter, Timed, peak_flops, training_flops
-from roundround.training.module import LanguageModel
+from roundround.training.module import LanguageModel, decoder_of
 from roundround.training.optim import OptimizerFactory
 from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
 from roundround.training.schedules import Schedule
-from roundround.training.sharding import decoder_of
 from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
 
 

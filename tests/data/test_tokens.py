@@ -24,9 +24,9 @@ from roundround.data import tokenising
 from roundround.data.corpora import Corpus, fingerprint, is_held_out
 from roundround.data.encoding import bytes_of_tokens
 from roundround.data.entry import write_sealed
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.store import Folder
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
@@ -389,7 +389,7 @@ SLOW = """
 import pathlib, sys, time
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.tokenizers import Bytes
-from roundround.data.tokens import prepare
+from roundround.data.prepared import prepare
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,6 @@ from typing import Any
 
 from forkserver import Ended, Forkserver
 from originals import SMALL
-
-from roundround.runs.directories import SECONDS_TO_BEGIN
 
 AssertNoFaults = Callable[[str, Mapping[str, Sequence[str]]], None]  # a kind of fault; what is wrong, by case
 RUNS = "outputs/*/*/*"  # run directories, from the folder that a command works in
@@ -96,11 +95,11 @@ def runs_in(folder: Path) -> list[Path]:
 def next_command(args: Sequence[str], folder: Path) -> list[str]:
     """What somebody types after a stop: resume the run, or the same again where none has begun.
 
-    That is long after: a younger directory without a manifest may be one of a run that is starting.
+    A directory without a manifest, in which no run has begun, is deleted by hand.
     """
     for path in folder.glob(RUNS):
         if not (path / "run.json").exists():
-            os.utime(path, (time.time() - 2 * SECONDS_TO_BEGIN,) * 2)
+            shutil.rmtree(path)
     runs = runs_in(folder)
     return [args[0], f"resume={runs[-1]}", "logger=none"] if runs else list(args)
 

@@ -23,9 +23,16 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roundround.config.options import load_option
-from roundround.loading.export import agreement as export_agreement
-from roundround.loading.export.agreement import NotTheSame, agreement, rows_compared
-from roundround.loading.export.folder import ModelToExport, is_stock, new_folder, write_folder
+from roundround.loading.export import folder as export_folder
+from roundround.loading.export.folder import (
+    ModelToExport,
+    NotTheSame,
+    agreement,
+    is_stock,
+    new_folder,
+    rows_compared,
+    write_folder,
+)
 from roundround.loading.llama import stock_config
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -329,7 +336,7 @@ def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -
 
 def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
-    monkeypatch.setattr(export_agreement, "LOGITS_COMPARED", 2 * 257 * 4)
+    monkeypatch.setattr(export_folder, "LOGITS_COMPARED", 2 * 257 * 4)
     assert rows_compared(some_tokens(), 257).tolist() == [0, 8, 15, 23]
 
 

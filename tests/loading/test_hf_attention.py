@@ -24,7 +24,7 @@ from roundround.loading import load as subject_module
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import INPUT, attention, configs_of, installed, mask
 from roundround.loading.patching.frequencies import frequency_tables
-from roundround.papers.trained import calls
+from roundround.papers.constructions import calls
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
 from roundround.softmax.base import AttentionSoftmax

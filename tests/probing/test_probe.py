@@ -19,12 +19,10 @@ from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
-from roundround.probing.layout import Layout
-from roundround.probing.maximum import entropy_by_length
-from roundround.probing.norms import PairNorms
-from roundround.probing.places import FARTHEST, FIRST_ROW, NEAR, PLACES
+from roundround.probing.layout import Layout, PairNorms
 from roundround.probing.probe import Probe, batches, observe
-from roundround.probing.rows import BANDS, RowStatistics
+from roundround.probing.prompt import entropy_by_length
+from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_tables as report

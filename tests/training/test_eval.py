@@ -54,8 +54,8 @@ def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Don
     """Every token of the stream but the first, predicted from its own window alone; ends of documents are apart."""
     from roundround.config.build import build
     from roundround.data.corpora import Corpus
+    from roundround.data.prepared import default_cache_dir, prepare
     from roundround.data.tokenizers import TokenizerRecipe
-    from roundround.data.tokens import default_cache_dir, prepare
     from roundround.loading.models import build_decoder
 
     done = evaluated(roundround, run, LENGTHS)

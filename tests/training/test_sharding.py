@@ -23,9 +23,8 @@ from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.checkpoints import split_optimizer
 from roundround.runs.sharded_checkpoints import ShardedSaver, load_shards_into, load_shards_of_optimizer
-from roundround.training.module import clip
+from roundround.training.module import clip, sharded_decoder
 from roundround.training.optim import Adam, AdamW
-from roundround.training.sharding import sharded_decoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")
 SIZES = {
