@@ -48,6 +48,7 @@ from roundround.support.packaged import PREFIX as PACKAGED
 from roundround.support.packaged import packaged_models
 
 PREFIX = "hf:"
+BEYOND_LLAMA = ("other_biases", "embedding_norm", "logit_cap")  # options of the decoder
 ANY_THETA = 10_000.0  # no pair rotates, so any will do
 
 
@@ -63,6 +64,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | No
     rope = rope_parameters(decoder.encoding)
     plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
     plain = plain and sizes.get("norms", "before") == "before" and has_one_plain_kind(decoder.kinds)
+    plain = plain and sizes.get("mlp", "gated") == "gated" and not any(map(sizes.get, BEYOND_LLAMA))
     fits = sizes["d_mlp"] > 0 and shape.d_model % shape.n_heads == 0  # Llama has MLPs, and insists on the other
     if rope is None or not plain or not fits:
         return None

@@ -30,6 +30,7 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
+    "speedrun": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
 

@@ -47,6 +47,7 @@ TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
 MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
+OPTIONS = ("norms", "attention_bias", "mlp", "other_biases", "embedding_norm", "logit_cap")  # of the decoder
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,7 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         scaled_embeddings=sizes["scaled_embeddings"],
         encoding=trained.encoding,
         normaliser=trained.normaliser,
-        norms=sizes.get("norms", "before"),
-        attention_bias=sizes.get("attention_bias", False),
+        options={name: sizes[name] for name in OPTIONS if name in sizes},
         kinds=[{"name": name, "sizes": kind.sizes, "parts": kind.parts} for name, kind in trained.kinds.items()],
         order=[list(trained.kinds).index(kind.name) for kind in trained.decoder.kinds] if trained.kinds else [],
         architectures=[RoundroundForCausalLM.__name__],
