@@ -37,6 +37,13 @@ class Decoder(nn.Module):
     h <- h + attention(norm(h)); h <- h + mlp(norm(h)); logits = W norm(h)
 
     Touvron et al. 2023, arXiv:2302.13971; Gemma Team 2024, arXiv:2403.08295.
+
+    `kinds`: those of the layers, again and again where there are more layers. `train_length`: context in tokens that
+    the model is trained on; `head_dim` None is d_model / n_heads. `d_mlp` 0 leaves the MLPs out: h <- h +
+    attention(norm(h)) is then a whole layer; `mlp` is `gated` or `relu_squared`. `norms` says where a layer has them:
+    see `Block`. `attention_bias`: of the four projections; `other_biases`: of the MLPs and of an output matrix of its
+    own. `embedding_norm`: an RMSNorm after the embeddings. `logit_cap` c makes logits c z / sqrt(z^2 + c^2).
+    `zero_init`: see `initialise`.
     """
 
     def __init__(
@@ -65,24 +72,10 @@ class Decoder(nn.Module):
         zero_init: bool = False,
         shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
-        """`kinds`: those of the layers, again and again where there are more layers.
-
-        `train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads. `norms`
-        says where a layer has them: see `Block`. `attention_bias`: of the four projections; `other_biases`: of the MLPs
-        and of an output matrix of its own. `mlp` is `gated` or `relu_squared`. `embedding_norm`: an RMSNorm after the
-        embeddings. `logit_cap` c makes logits c z / sqrt(z^2 + c^2). `zero_init` is for `initialise`.
-        `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer. `shard_layer` may leave a
-        share of a layer's parameters, before the next layer is made: no process then ever holds all layers.
-        """
+        """`shard_layer` may leave a share of a layer's parameters, before the next layer is made."""
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, train_length=train_length, n_vocab=n_vocab)
-        if d_mlp < 0:
-            raise ValueError(f"d_mlp={d_mlp} must be at least 1, or 0 for no MLPs")
-        for name, value in (("norm_eps", norm_eps), ("initializer_range", initializer_range)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name}={value} must be a finite number, 0 or above")
-        if logit_cap is not None and not 0 < logit_cap < math.inf:
-            raise ValueError(f"logit_cap={logit_cap} must be a finite number above 0, or null")
+        check_numbers(d_mlp, logit_cap, norm_eps=norm_eps, initializer_range=initializer_range)
         self.kinds = [kinds[layer % len(kinds)] for layer in range(n_layers)]
         shapes = [
             shape_of(kind, layer, d_model, n_heads, n_key_heads, head_dim, train_length)
@@ -343,6 +336,17 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name}={value} must be at least 1")
         if name == "n_layers" and value > MOST_LAYERS:
             raise ValueError(f"n_layers={value} must be at most {MOST_LAYERS}")
+
+
+def check_numbers(d_mlp: int, logit_cap: float | None, **numbers: float) -> None:
+    """Raises ValueError for the first that is out of its range."""
+    if d_mlp < 0:
+        raise ValueError(f"d_mlp={d_mlp} must be at least 1, or 0 for no MLPs")
+    if logit_cap is not None and not 0 < logit_cap < math.inf:
+        raise ValueError(f"logit_cap={logit_cap} must be a finite number above 0, or null")
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}={value} must be a finite number, 0 or above")
 
 
 def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None) -> int:

@@ -195,7 +195,7 @@ class TrainingCallback(lightning.Callback):
         return {"skipped_steps": self.skipped_steps}
 
     def look_at_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log what attention does in a text that the step has trained on; all processes do so, for parameters are shared."""
+        """Log what attention does in a text that the step has trained on; all processes do, for shares."""
         compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
         with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             text_1T = self.material.text(batch)
