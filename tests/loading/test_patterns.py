@@ -24,7 +24,7 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "gemma3": "LLLLLG ...",
     "gemma4": "LLLLLG ... G",
     "gpt_oss": "LG ...",
-    "lfm3": "LG ...",
+    "lfm3": "GL ...",
     "llama4": "LLLG ...",
     "olmo3": "LLLG ... G",
     "qwen3_next": "A ...",
