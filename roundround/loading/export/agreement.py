@@ -16,17 +16,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from roundround.loading.export import check
-from roundround.loading.export.folder import ModelToExport, is_stock
-from roundround.loading.nodes import target
+from roundround.loading.export.folder import ModelToExport, stock_class
 
 log = logging.getLogger(__name__)
 
 # largest difference allowed, as a share of the largest logit
 TOLERANCE = 1e-5  # of the same code in another process, where nothing should differ
-STOCK_TOLERANCE = 5e-5  # of Llama's code, whose sums round otherwise: by 4e-7, by 3e-6 where attention is very sharp
+STOCK_TOLERANCE = 5e-5  # of transformers' code, whose sums round otherwise: by 4e-7, 3e-6 where attention is very sharp
 LOGITS_COMPARED = 2**24  # at most: 64 MiB
 
 
@@ -48,13 +46,13 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
 
     Raises NotTheSame where the folder does not load, or computes or tokenises something else.
     """
-    stock = is_stock(trained)
+    stock = stock_class(trained)
     rows = rows_compared(tokens_BT, trained.decoder.embed_tokens.num_embeddings)
     text = trained.tokenizer.decode(tokens_BT[0].tolist())
     facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock else "trust")
-    llama = target(LlamaForCausalLM)
-    if stock and facts["class"] != llama:
-        raise NotTheSame(f"the folder loads as {facts['class']}, not as {llama}")
+    module, _, name = facts["class"].rpartition(".")
+    if stock and (name != stock or not module.startswith("transformers.models.")):
+        raise NotTheSame(f"the folder loads as {facts['class']}, not as the {stock} of transformers")
     ids = trained.tokenizer.encode(text, add_special_tokens=False).ids
     ends = facts["first_token"], facts["end_of_document"]
     if facts["ids"] != ids or not facts["fast"] or ends != (trained.first_token, trained.end_of_document):

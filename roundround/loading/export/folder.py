@@ -1,7 +1,7 @@
 """A training run as a folder that Hugging Face's `from_pretrained` loads.
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
-modeling_roundround.py and the source files that it imports, only where Llama's own code does not compute this model
+modeling_roundround.py and the source files that it imports, only where no class of transformers computes this model
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from roundround.loading.export import modeling
 from roundround.loading.export.card import Card, Question, card_of, model_card
 from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.loading.export.sources import source_files
-from roundround.loading.llama import stock_config, stock_weights, weights_by_llama_name
 from roundround.loading.models import OF_THE_BUILDER, TrainedRun
 from roundround.loading.patterns import FAMILIES, SIZES, KindConfig, parts_of, split_pattern
+from roundround.loading.stock import stock_config, stock_weights, weights_by_llama_name
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
@@ -167,17 +167,18 @@ def check_free(destination: Path) -> None:
         raise UserError(f"to={destination} is a file; give a folder")
 
 
-def is_stock(trained: ModelToExport) -> bool:
-    """Whether Hugging Face's own Llama computes this decoder."""
-    return stock_config(trained.decoder, trained.sizes) is not None
+def stock_class(trained: ModelToExport) -> str | None:
+    """The class of transformers that computes this decoder, None where none does."""
+    config = stock_config(trained.decoder, trained.sizes)
+    return None if config is None else str(config.architectures[0])
 
 
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
-    stock = config is not None
+    stock = stock_class(trained)
     if config is not None:
-        weights = stock_weights(trained.decoder)
+        weights = stock_weights(trained.decoder, config)
     else:
         config, weights = own_config(trained), weights_by_llama_name(trained.decoder)
         normaliser = trained.decoder.get_submodule("layers.0.self_attn.softmax")
