@@ -23,7 +23,6 @@ from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.patterns import kinds_of, parts_of, refuse_unread_part, replaced_in_pattern
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder

@@ -128,7 +128,8 @@ def test_what_a_resumed_run_may_be_given_changes_no_result() -> None:
     """Everything else of a config is what run.json recorded; no other key becomes free unnoticed."""
     free = {"outputs", "logger", "resume", "trust", "checkpoint_every"}
     trainer = ("accelerator", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "log_every_n_steps")
-    of_train = {"compile", "activation_checkpointing", "trainer.peak_flops", *(f"trainer.{name}" for name in trainer)}
+    of_train = {"compile", "activation_checkpointing", "attention_stats_every", "trainer.peak_flops"}
+    of_train |= {f"trainer.{name}" for name in trainer}
     assert verb_named("train").keys_of(HOW, WHERE) == free | of_train
     assert verb_named("max-retrieval").keys_of(HOW, WHERE) == free | {"run", "log_every", "device"}
 

@@ -28,12 +28,12 @@ from roundround.loading.export.folder import (
     ModelToExport,
     NotTheSame,
     agreement,
-    is_stock,
     new_folder,
     rows_compared,
+    stock_class,
     write_folder,
 )
-from roundround.loading.llama import stock_config
+from roundround.loading.stock import stock_config
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 NORMALISERS = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
@@ -284,7 +284,7 @@ def test_frequencies_of_rope_are_llamas_to_the_last_bit(head_dim: int, theta: fl
     ],
 )
 def test_what_llama_refuses_or_computes_otherwise_is_not_stock(pe: Any, softmax: Any, model: dict[str, int]) -> None:
-    assert not is_stock(trained(pe, softmax, **model))
+    assert not stock_class(trained(pe, softmax, **model))
 
 
 # -- the check sees what is wrong

@@ -24,12 +24,13 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "gemma3": "LLLLLG ...",
     "gemma4": "LLLLLG ... G",
     "gpt_oss": "LG ...",
-    "lfm3": "LG ...",
+    "lfm3": "GL ...",
     "llama4": "LLLG ...",
     "olmo3": "LLLG ... G",
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
+    "speedrun": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
 

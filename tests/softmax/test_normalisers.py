@@ -40,6 +40,8 @@ from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.tiles import LinearTerms, Operands
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+from roundround.softmax.input_sink import InputSink
+from roundround.softmax.sink import Sink
 
 PUBLISHED = [-0.037, 0.481, -2.3, 4.917, -1.791]
 Row = Callable[[np.ndarray], np.ndarray]
@@ -674,3 +676,31 @@ def test_steep_heads_drop_the_keys_that_weigh_nothing() -> None:
         logits = SCALE * q[0, h, ::13] @ k[0, h].mT + 2.0 ** -(h + 1) * distance_QK
         p = logits.masked_fill(distance_QK > 0, -torch.inf).softmax(-1)
         assert p[:, : first_of_head[h]].sum(-1).max() < torch.finfo(torch.float32).eps
+
+
+def test_a_sink_that_reads_the_input_begins_as_the_sink_of_each_head() -> None:
+    shape, keys = attention_shape(), keys_of(9, 9)
+    own, plain = InputSink(shape, init_logit=0.7), Sink(shape, init_logit=0.7)
+    q, k, v = (torch.randn(2, n, 9, 8) for n in (4, 2, 2))
+    rows = own.row_parameters(torch.randn(2, 9, shape.d_model))
+    options: dict[str, Any] = {"scale": 0.5, "keys": keys, "bias": None}
+    # logarithms of sums that are added for each row, or for each head
+    torch.testing.assert_close(
+        own(q, k, v, **options, rows=rows), plain(q, k, v, **options, rows={}), rtol=0, atol=rounding(9, 2.0)
+    )
+
+
+def test_the_logit_of_a_sink_is_read_off_each_token_by_each_head() -> None:
+    shape = attention_shape()
+    sink = InputSink(shape, init_logit=None)
+    x = torch.randn(1, 3, shape.d_model, dtype=torch.float64)
+    with torch.no_grad():
+        sink.weight.copy_(torch.randn_like(sink.weight))
+    logits = torch.randn(1, shape.n_heads, 3, 3, dtype=torch.float64)
+    sink = sink.double()
+    found = sink.weights(logits, torch.ones(3, 3).tril().bool()[None, None], sink.row_parameters(x)).detach()
+    for h, i in itertools.product(range(shape.n_heads), range(3)):
+        s = float((sink.weight.detach()[h] * x[0, i]).sum())
+        total = math.exp(s) + sum(math.exp(float(logits[0, h, i, j])) for j in range(i + 1))
+        for j in range(i + 1):
+            assert float(found[0, h, i, j]) == pytest.approx(math.exp(float(logits[0, h, i, j])) / total, rel=1e-12)

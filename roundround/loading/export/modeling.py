@@ -48,8 +48,7 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
     scaled_embeddings: bool = False
     encoding: dict[str, Any] = field(default_factory=dict)
     normaliser: dict[str, Any] = field(default_factory=dict)
-    norms: str = "before"
-    attention_bias: bool = False
+    options: dict[str, Any] = field(default_factory=dict)  # of the decoder, by its names
     kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
     order: list[int] = field(default_factory=list)  # the kind of each layer
     use_cache: bool = False
@@ -97,10 +96,10 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             scaled_embeddings=config.scaled_embeddings,
             norm_eps=config.rms_norm_eps,
             initializer_range=config.initializer_range,
-            norms=config.norms,
-            attention_bias=config.attention_bias,
+            **config.options,
         )
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -136,7 +135,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
                 raise ValueError(f"{name} is not taken: give input_ids, and attention_mask where there is padding")
         x_BTD = self.model.hidden(input_ids, valid_BT=valid_tokens(attention_mask))
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BTV = self.lm_head(x_BTD[:, kept])
+        logits_BTV = self.model.capped(self.lm_head(x_BTD[:, kept]))
         loss = None
         if labels is not None:
             more = {name: value for name, value in options.items() if name == "num_items_in_batch"}
