@@ -26,6 +26,7 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "gpt_oss": "LG ...",
     "lfm3": "GL ...",
     "llama4": "LLLG ...",
+    "local_global": "LLLG ... G",
     "olmo3": "LLLG ... G",
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
@@ -132,6 +133,22 @@ def test_a_kinds_base_and_sizes_are_its_own() -> None:
     assert [layer.self_attn.shape.head_dim for layer in decoder.layers] == [8, 8, 8, 8, 8, 16]
     assert {layer.self_attn.shape.scale for layer in decoder.layers} == {1.0}
     assert layer_lines(decoder)[1].startswith("global: layer 5: PRoPE (rotated pairs 2, pairs 8, ")
+
+
+@pytest.mark.parametrize(
+    ("shipped", "words", "pe"),
+    [
+        ("rnope_swa", ["pattern.local.window=4"], "nope"),
+        ("gemma4", ["pattern.local.window=4", "qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"]
+         + ["pattern.local.logit_scale=null", "pattern.global.logit_scale=null"], "p_rope_25"),
+    ],
+)  # fmt: skip
+def test_at_four_layers_local_global_is_a_shipped_pattern(shipped: str, words: list[str], pe: str) -> None:
+    theirs = decoder_of(f"pattern={shipped}", *words, n_layers=4)
+    ours = decoder_of("pattern=local_global", f"pe={pe}", "pattern.local.window=4", n_layers=4)
+    assert torch.equal(logits(ours, TOKENS), logits(theirs, TOKENS))
+    other = decoder_of("pattern=local_global", "pe=rope", "pattern.local.window=4", n_layers=4)
+    assert not torch.allclose(logits(other, TOKENS), logits(theirs, TOKENS))
 
 
 WRONG = [
