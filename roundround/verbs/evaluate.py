@@ -20,9 +20,9 @@ from roundround.data.corpora import Corpus
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.loading.models import give_default_data, opened_pretrained
 from roundround.loading.patterns import chosen_parts
-from roundround.loading.reading import Reader
+from roundround.loading.reading import Reader, run_of
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing.dispersion import Dispersion, watched
@@ -54,12 +54,13 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
         )
     try:
-        source = find_run(config.run, config.outputs, "train", done=True)
+        find_run(config.run, config.outputs, "train", done=True)
     except UserError as error:
         if config.run != "last":
             raise
         raise UserError(f"{error}, or evaluate the model in the package: roundround eval model=stories260k") from error
-    trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
+    trained = run_of(config, data=config.data)
+    source = trained.directory
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
     task = trained.task()
     if task is not None:
