@@ -101,6 +101,7 @@ VERBS = [
     "train",
     "eval",
     "probe",
+    "generate",
     "theory",
     "reproduce",
     "compare",
