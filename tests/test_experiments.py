@@ -27,7 +27,17 @@ def test_two_steps_of_every_preset(roundround: Callable[..., Done], name: str) -
 
 
 TABLE2 = ["nope", "rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope"]
-LADDERS = "llama_2 llama_3 p_rope_paper gemma_4_global clipped_llama_3 lfm3_global speedrun pythia qwen3_next".split()
+LADDERS = [
+    "llama_2",
+    "llama_3",
+    "p_rope_paper",
+    "gemma_4_global",
+    "clipped_llama_3",
+    "lfm3_global",
+    "speedrun",
+    "pythia",
+    "qwen3_next",
+]
 PATTERNS = [(pattern, pe) for pattern in ("uniform", "local_global") for pe in ("rope", "nope", "p_rope_25")]
 JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pattern, pe, qk_norm
     "rope/table2": [("uniform", pe, "none") for pe in TABLE2],

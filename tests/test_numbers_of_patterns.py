@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from helpers_stored import Array, check_claim, check_listed, stored, text_of
+from helpers_stored import Array, stored, text_of
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 
@@ -51,14 +51,16 @@ def cell(mine: Array, theirs: Array, p: float = 1.0) -> str:
 
 def table_of_means() -> list[str]:
     return [
-        f"| {name_of(one)} | {' | '.join(f'{of(one, length).mean():.3f}' for length in LENGTHS)} |" for one in settings()
+        f"| {name_of(one)} | {' | '.join(f'{of(one, length).mean():.3f}' for length in LENGTHS)} |"
+        for one in settings()
     ]
 
 
 def table_of_differences() -> list[str]:
     others = [one for one in settings() if one != BASELINE]
     p = {  # after Holm's correction over the settings at one length
-        length: holm([float(paired_p(of(one, length), of(BASELINE, length))[0]) for one in others]) for length in LENGTHS
+        length: holm([float(paired_p(of(one, length), of(BASELINE, length))[0]) for one in others])
+        for length in LENGTHS
     }
     return [
         f"| {name_of(one)} | "

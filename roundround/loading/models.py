@@ -176,6 +176,12 @@ class TrainedRun:
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
         return replace(saved, first=BOS) if own else saved
 
+    def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
+        """The options that results name: the run's own, or what the command gave in their place."""
+        own = ("pe", "softmax", "data", "pattern")
+        replaced = {group: choice for group, choice in given.items() if group in own or "@pattern." in group}
+        return {**self.manifest.get("choices", {}), **replaced}
+
     @property
     def learns_a_task(self) -> bool:
         return "train_examples" in self.manifest["data"]  # as `TaskMaterial.facts` has it

@@ -109,12 +109,9 @@ def decoder_of(
     config: EvalConfig, invocation: Invocation, trained: TrainedRun
 ) -> tuple[Decoder, dict[str, str], torch.device]:
     """A run's decoder on its device, with the choices that results name: the run's own, or what replaces them."""
-    own = ("pe", "softmax", "data", "pattern")
-    given = invocation.given.items()
-    replaced = {group: choice for group, choice in given if group in own or "@pattern." in group}
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
-    return decoder, {**trained.manifest.get("choices", {}), **replaced}, device
+    return decoder, trained.choices_with(invocation.given), device
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:

@@ -198,6 +198,20 @@ def test_generation_is_greedy_decoding(
     assert torch.equal(answers[name]["batch"][1, 5:], short[0])
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_cache_changes_no_text(name: str, answers: dict[str, dict[str, Any]]) -> None:
+    """Greedy and by beams, of a batch that is padded on the left."""
+    assert torch.equal(answers[name]["batch"], answers[name]["anew"])
+    assert torch.equal(answers[name]["beams"], answers[name]["beams_anew"])
+
+
+@pytest.mark.parametrize("name", OWN_CODE)
+def test_a_static_cache_and_paged_batches_are_refused(name: str, answers: dict[str, dict[str, Any]]) -> None:
+    static, paged = answers[name]["refused"]
+    assert static.startswith("this model keeps its keys in a dynamic cache alone: leave out cache_implementation=")
+    assert paged.startswith("this model's attention takes no paged batches")
+
+
 def test_the_tokenizer_gives_the_runs_tokens(
     models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:

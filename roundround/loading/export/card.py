@@ -127,8 +127,8 @@ OF_A_TEXT_TASK = (
 STOCK = "It is a stock `{}`; no code from this folder is needed."
 OWN_CODE = (
     "No class of transformers computes it, so the folder carries the model's source files:\n"
-    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. There is no cache\n"
-    "of keys and values, so each new token costs a pass over all tokens before it."
+    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. `generate`\n"
+    "takes the dynamic cache of transformers (its default), beam search and batches that are padded on the left."
 )
 
 

@@ -243,8 +243,28 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         dtype="float32",
     )
     classes = {"AutoConfig": RoundroundConfig, "AutoModelForCausalLM": RoundroundForCausalLM}
+    for name, value in windows_of(trained.decoder).items():
+        setattr(config, name, value)
     config.auto_map = {auto: f"{MODELING}.{of.__name__}" for auto, of in classes.items()}
     return config
+
+
+def windows_of(decoder: Decoder) -> dict[str, Any]:
+    """How far layers see, by transformers' names, for whoever asks the config; nothing where all see everything."""
+    windows = {kind.window for kind in decoder.kinds if kind.window is not None}
+    chunks = {kind.chunk for kind in decoder.kinds if kind.chunk is not None}
+    if not (windows or chunks):
+        return {}
+    types = [
+        "chunked_attention"
+        if kind.chunk is not None
+        else "full_attention"
+        if kind.window is None
+        else "sliding_attention"
+        for kind in decoder.kinds
+    ]
+    largest = {"sliding_window": max(windows, default=None), "attention_chunk_size": max(chunks, default=None)}
+    return {"layer_types": types, **{name: size for name, size in largest.items() if size is not None}}
 
 
 def export_best(directory: Path, n_parameters: int) -> Path:
