@@ -74,6 +74,10 @@ def replaced(name: str, make: Callable[[Path], object] = lambda path: None) -> D
     return change
 
 
+def all_of(*damages: Damage) -> Damage:
+    return lambda folder: [damage(folder) for damage in damages]
+
+
 def linked(name: str, target: str) -> Damage:
     return replaced(name, lambda path: path.symlink_to(target))
 

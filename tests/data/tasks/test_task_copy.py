@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from helpers_tasks import after, between, build, mistakes, texts
+from helpers_tasks import answered, between, build, mistakes, texts
 
 from roundround.support.errors import UserError
 
 
-def solver(before: list[str]) -> str:
-    """The symbol at the place that comes next, or the end after the last of them."""
-    said = len(after(before, "<sep>"))
-    return [*between(before, "<bos>", "<sep>"), "<eos>"][said]
-
-
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("copy"), solver, 1, 2, 20, 64) == []
+    """The symbol at the place that comes next, or the end after the last of them."""
+    solve = partial(mistakes, build("copy"), lambda before: answered(between(before, "<bos>", "<sep>"), before))
+    assert solve(1, 2, 20, 64) == []
 
 
 def test_one_symbol_and_its_end() -> None:
