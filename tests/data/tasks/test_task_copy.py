@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from helpers_tasks import answered, between, build, mistakes, texts
 
@@ -12,8 +10,9 @@ from roundround.support.errors import UserError
 
 def test_a_solver_gets_every_scored_target() -> None:
     """The symbol at the place that comes next, or the end after the last of them."""
-    solve = partial(mistakes, build("copy"), lambda before: answered(between(before, "<bos>", "<sep>"), before))
-    assert solve(1, 2, 20, 64) == []
+    task = build("copy")
+    found = mistakes(task, lambda before: answered(between(before, "<bos>", "<sep>"), before), 1, 2, 20, 64)
+    assert found == []
 
 
 def test_one_symbol_and_its_end() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 from helpers_tasks import build, drawn, mistakes, texts
@@ -14,12 +12,9 @@ from roundround.support.errors import UserError
 @pytest.mark.parametrize("p", [0.1, 0.01, 0.45, 0.0, 0.5])  # FFL(0.8), sparse, dense, neither, never ignored
 def test_a_solver_gets_every_scored_target(p: float) -> None:
     """The last bit that was written."""
-    solve = partial(
-        mistakes,
-        build("flip_flop", p_write=p, p_read=p),
-        lambda before: [bit for word, bit in zip(before[1:-1:2], before[2::2], strict=True) if word == "w"][-1],
-    )
-    assert solve(4, 5, 64, 512) == []
+    task = build("flip_flop", p_write=p, p_read=p)
+    found = mistakes(task, lambda before: dict(zip(before[1:-1:2], before[2::2], strict=True))["w"], 4, 5, 64, 512)
+    assert found == []
 
 
 def test_the_first_instruction_writes_and_the_last_one_reads_and_every_read_is_scored() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from helpers_tasks import answered, between, build, mistakes, texts
 
 
 def test_a_solver_gets_every_scored_target() -> None:
     """The symbol again until it has been said as often as before, then the end."""
-    solve = partial(mistakes, build("repeat"), lambda before: answered(between(before, "<bos>", "<sep>"), before))
-    assert solve(1, 2, 20, 64) == []
+    task = build("repeat")
+    found = mistakes(task, lambda before: answered(between(before, "<bos>", "<sep>"), before), 1, 2, 20, 64)
+    assert found == []
 
 
 def test_one_symbol_stands_on_both_sides() -> None:

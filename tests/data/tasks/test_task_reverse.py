@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from helpers_tasks import answered, between, build, mistakes, texts
 
 
 def test_a_solver_gets_every_scored_target() -> None:
     """The last symbol that has not been said yet, or the end."""
-    solve = partial(
-        mistakes, build("reverse"), lambda before: answered(between(before, "<bos>", "<sep>")[::-1], before)
-    )
-    assert solve(1, 2, 20, 64) == []
+    task = build("reverse")
+    found = mistakes(task, lambda before: answered(between(before, "<bos>", "<sep>")[::-1], before), 1, 2, 20, 64)
+    assert found == []
 
 
 def test_one_symbol_is_its_own_reverse() -> None:
