@@ -298,12 +298,9 @@ def dispatch(verb: Verb, args: list[str]) -> int:
         check_surroundings()
         line = read_command_line(args, verb)
         config_dir = line.config_dir
-        words = (
-            argv[1:] if sorted(argv[2:]) == sorted(args) else [verb.name, *args]
-        )  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
-        run(Job(verb, config_dir, tuple(words)))()
+        run(Job(verb, config_dir, (verb.name, *args)))()
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help

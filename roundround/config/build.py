@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from hydra.utils import get_class
 from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
@@ -136,6 +135,8 @@ def target_class(node: DictConfig, family: type) -> type:
     name = node.get("_target_")
     if not isinstance(name, str):
         raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
+    from hydra.utils import get_class  # Hydra is not imported for verbs that only read runs
+
     try:
         target = get_class(name)
     except Exception as error:  # whatever importing a user's module raises
