@@ -2,6 +2,8 @@
 
 `import roundround as rr` gives `rr.load`, `rr.probe`, `rr.patch` and `rr.compare`; torch is imported when one of the
 first three is used, and never for `rr.compare`.
+
+Tested by tests/test_imports.py.
 """
 
 from typing import TYPE_CHECKING, Any

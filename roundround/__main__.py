@@ -1,6 +1,8 @@
 """Where a process begins: `python -m roundround` and `roundround` are the same.
 
 Signals first, before anything slow is imported; then the streams; then the verbs.
+
+Tested by tests/command_line/test_interruption.py and tests/command_line/test_command_line.py.
 """
 
 from __future__ import annotations

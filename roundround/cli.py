@@ -1,4 +1,7 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant."""
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_printing.py.
+"""
 
 from __future__ import annotations
 

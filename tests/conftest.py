@@ -26,8 +26,8 @@ from roundround.config.options import checked_config_dir, load_option, options_i
 from roundround.support.errors import UserError
 from roundround.support.packaged import PRETRAINED
 
-# fault_fixtures is of tests/faults, cluster_fixtures of tests/cluster: a conftest.py of theirs would hide this one
-pytest_plugins = ["fault_fixtures", "cluster_fixtures", "quick_hydra"]
+# fault_fixtures is of tests/faults: a conftest.py there would hide this one
+pytest_plugins = ["fault_fixtures", "quick_hydra"]
 ROOT = Path(__file__).resolve().parent.parent
 STORIES = PRETRAINED / "stories260k"  # a trained Llama, with stories by itself in stories.txt
 

@@ -158,7 +158,7 @@ class Row:
         return len(self.values)
 
     def record(self) -> dict[str, Any]:
-        """The row as `results.json` has it; report/comparison_records.py explains the fields."""
+        """The row as `results.json` has it; report/comparison_tables.py explains the fields."""
         return {
             "metric": self.metric,
             "verb": self.verb,

@@ -1,4 +1,7 @@
-"""What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch."""
+"""What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch.
+
+Tested by tests/command_line/test_command_line.py.
+"""
 
 from __future__ import annotations
 

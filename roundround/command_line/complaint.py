@@ -1,4 +1,7 @@
-"""How a command says that it cannot or could not: one line on standard error, and the exit code."""
+"""How a command says that it cannot or could not: one line on standard error, and the exit code.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shell completion: flags by their names, groups, options and keys by Hydra's own completer."""
+"""Shell completion: flags by their names, groups, options and keys by Hydra's own completer.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_theory_words.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 `dispatch` runs in the process that the user started; `Job` runs once a job, possibly in a worker of a launcher. Both
 turn whatever goes wrong into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Hydra's and OmegaConf's errors in one line each: what, where, and the nearest right name."""
+"""Hydra's and OmegaConf's errors in one line each: what, where, and the nearest right name.
+
+Tested by tests/command_line/test_command_line.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The directories of a launch: claimed for Hydra, removed where nothing came of them; what is wrong with a place."""
+"""The directories of a launch: claimed for Hydra, removed where nothing came of them; what is wrong with a place.
+
+Tested by tests/command_line/test_wrong_starts.py and tests/runs/test_leftovers.py.
+"""
 
 from __future__ import annotations
 

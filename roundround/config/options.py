@@ -1,4 +1,7 @@
-"""The yamls: where they lie, the options of a group, one of them as a node, and what Hydra composes of them."""
+"""The yamls: where they lie, the options of a group, one of them as a node, and what Hydra composes of them.
+
+Tested by tests/command_line/test_arguments.py and tests/test_own_contract.py.
+"""
 
 from __future__ import annotations
 

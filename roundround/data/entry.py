@@ -13,6 +13,8 @@ where their size, times or inode differ from those that stamps.json has from the
 would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever wrote them; what a
 failing disk changes beneath the file system is noticed in small corpora alone. What comes from an address is read
 whole when it arrives (`stream.py`).
+
+Tested by tests/data/test_tokens.py and tests/data/test_shards.py.
 """
 
 from __future__ import annotations

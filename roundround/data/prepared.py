@@ -1,4 +1,7 @@
-"""A corpus that `roundround prepare` has tokenised, by the folder or address where it lies."""
+"""A corpus that `roundround prepare` has tokenised, by the folder or address where it lies.
+
+Tested by tests/data/test_shards.py and tests/training/test_prepared_runs.py.
+"""
 
 from __future__ import annotations
 

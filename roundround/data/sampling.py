@@ -1,4 +1,7 @@
-"""Which windows a training run reads: a pure function of the seed and the number of the window in the run."""
+"""Which windows a training run reads: a pure function of the seed and the number of the window in the run.
+
+Tested by tests/data/test_batches.py and tests/data/test_shards.py.
+"""
 
 from __future__ import annotations
 

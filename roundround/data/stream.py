@@ -4,6 +4,8 @@ Shards behind an address are copied to the local disk, up to a size, for all job
 named by its sha256 and is checked when it arrives. A process that needs one that is not there fetches it, one process
 at a time; then the copies used longest ago are removed until the rest is small enough. A file that is being read can
 be removed: it stays readable for whoever has it open, and anybody else fetches it again.
+
+Tested by tests/data/test_shards.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Local files as a corpus."""
+"""Local files as a corpus.
+
+Tested by tests/data/test_text_files.py.
+"""
 
 from __future__ import annotations
 

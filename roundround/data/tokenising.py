@@ -4,6 +4,8 @@ It goes to an entry of the token cache, a folder named by the hash of corpus and
 Where shards begin and end depends on the corpus alone, so that a stopped preparation is resumed behind its whole
 shards, and any number of processes writes the same bytes. A document's tokens are followed by the end-of-document
 token.
+
+Tested by tests/data/test_tokens.py and tests/data/test_shards.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A verb in a process of its own, started by another verb."""
+"""A verb in a process of its own, started by another verb.
+
+Tested by tests/analysis/test_rerun.py and tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 

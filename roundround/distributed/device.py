@@ -1,7 +1,8 @@
 """The device that a run computes on: chosen, described, how much it holds, and the most that a process has used.
 
-torch takes seconds to import, and a verb without it asks only for the peak. Tested by tests/test_memory.py and
-tests/runs/test_peak_memory.py.
+torch takes seconds to import, and a verb without it asks only for the peak.
+
+Tested by tests/training/test_train.py, tests/training/test_meter.py and tests/test_memory.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ SIGUSR2 before a job's time is over.
 
 An exception raised while modules are imported comes out of any line of anybody's code: it is lost in a callback, taken
 for a failed import, or followed by tracebacks from half-made libraries. So imports are ended at once.
+
+Tested by tests/command_line/test_interruption.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A checkpoint in Hugging Face's form: its files, what their headers say, and what config.json says twice or too large.
 
 Sizes that are not those of the weights are refused by whoever fills a model with them, before it takes memory.
+
+Tested by tests/loading/test_hf_load.py and tests/loading/test_hf_commands.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ An export writes a decoder as a Llama. A training run may start from a checkpoin
 `nodes.py` knows: only safetensors are read, a pickled file is refused, and nothing runs code from the folder.
 
 Frequencies of the two are equal to the last bit; tests compare them.
+
+Tested by tests/loading/test_initial.py and tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/loading/test_hf_load.py.
 """
 
 from __future__ import annotations

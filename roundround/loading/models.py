@@ -235,16 +235,21 @@ def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
     return {"data": name}
 
 
-@contextmanager
-def opened_pretrained(
-    model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
-) -> Iterator[ProbedHuggingFaceModel]:
-    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+def refuse_other_kinds(model: DictConfig) -> None:
+    """UserError for a node that is no pretrained model."""
     if model.get("kind") != "pretrained":
         raise UserError(
             f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
             "model=stories260k or model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
         )
+
+
+@contextmanager
+def opened_pretrained(
+    model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
+) -> Iterator[ProbedHuggingFaceModel]:
+    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+    refuse_other_kinds(model)
     from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
     from roundround.loading.patching.patch import Patch
 

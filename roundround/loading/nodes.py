@@ -2,6 +2,8 @@
 
 Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, Gemma 3 and Gemma 4's text models. Gemma's is Llama with GeGLU,
 embeddings times sqrt(D), and norms whose weights are written one less; the others have patterns of layers.
+
+Tested by tests/loading/test_pattern_models.py.
 """
 
 from __future__ import annotations
@@ -157,7 +159,7 @@ def own_config(config: PreTrainedConfig, layer: int) -> Any:
 
 def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
     own = getattr(own_config(config, layer), "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
+    return int(config.hidden_size // config.num_attention_heads if own is None else own)
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:

@@ -71,7 +71,10 @@ def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig |
 
     parts: the nodes of FAMILIES, for what a kind leaves open. Raises UserError where the pattern is wrong.
     """
-    check_sizes(n_layers=n_layers)
+    try:
+        check_sizes(n_layers=n_layers)
+    except ValueError as error:
+        raise UserError(f"model: {one_line(error)}") from error
     makers = {name: maker_of(name, node) for name, node in parts.items()}
     if not pattern:
         return [kind_of("layer", KindConfig(), makers)]

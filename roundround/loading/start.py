@@ -1,6 +1,8 @@
 """Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
 
 `starting_point` decides that once. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+
+Tested by tests/loading/test_initial.py and tests/training/test_train.py.
 """
 
 from __future__ import annotations

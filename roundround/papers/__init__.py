@@ -1,6 +1,8 @@
 """The two papers: their statements as checks; their figures and tables, made again; max retrieval.
 
 Here are their names. Nothing is imported for them: TAB is fast.
+
+Tested by tests/papers/test_claims.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie."""
+"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie.
+
+Tested by tests/papers/test_claims.py and tests/verbs/test_theory.py.
+"""
 
 from __future__ import annotations
 

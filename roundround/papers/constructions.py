@@ -2,6 +2,8 @@
 
 Keys are made by the paper's formula: a check that rotated both sides with the same code would not see a rotation the
 wrong way round, or of the wrong pairs. Shapes: N positions, R rows, K keys, C channels, P pairs.
+
+Tested by tests/papers/test_rope_claims.py.
 """
 
 from __future__ import annotations

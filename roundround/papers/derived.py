@@ -1,4 +1,7 @@
-"""What follows from Lemma 2.1 of arXiv:2410.01104 and does not stand there: derived here, checked like the others."""
+"""What follows from Lemma 2.1 of arXiv:2410.01104 and does not stand there: derived here, checked like the others.
+
+Tested by tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 

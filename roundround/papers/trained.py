@@ -1,6 +1,8 @@
 """Trained models for the statements that can be asked of one: queries, keys and rows of attention, seen in their calls.
 
 Shapes: B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
+
+Tested by tests/papers/test_rope_claims.py and tests/loading/test_gemma3_heads.py.
 """
 
 from __future__ import annotations

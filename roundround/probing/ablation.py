@@ -1,6 +1,8 @@
 """Bands of frequencies set to zero at inference: p-RoPE without training, and what it costs.
 
 Shapes: B batch, T tokens, P pairs.
+
+Tested by tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Ranges of positions that hold enough targets for their mean to mean something.
 
 Shapes: T positions.
+
+Tested by tests/training/test_eval.py.
 """
 
 from __future__ import annotations

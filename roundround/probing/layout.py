@@ -3,6 +3,8 @@
 The same tokens go through the model twice, the second time SHIFT positions later. RoPE depends on distances alone, so
 every layer gets the same input, and its queries differ by exactly the rotation of SHIFT positions.
 Shapes: B batch, T tokens, H heads, C head channels, P channel pairs, D model width.
+
+Tested by tests/loading/test_hf_attention.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Velickovic et al. 2024, arXiv:2410.01104, figure 3, whose prompt is not printed; ours is in `texts`.
 Shapes: L layers, H heads.
+
+Tested by tests/probing/test_probe.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations

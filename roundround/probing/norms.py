@@ -3,6 +3,8 @@
 State is [layer, head, pair], whatever the number of tokens. A rotation does not change a norm, so it does not matter
 that queries and keys are seen after RoPE.
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pairs.
+
+Tested by tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

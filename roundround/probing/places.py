@@ -1,6 +1,8 @@
 """Where the weight of a row of attention goes, and what a head is called by that.
 
 Shapes: R sampled rows, K keys, H heads.
+
+Tested by tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

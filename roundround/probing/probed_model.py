@@ -1,6 +1,8 @@
 """What a probe looks at: a decoder whose layers run through normalisers of this project.
 
 Shapes: B batch, T tokens, D model width.
+
+Tested by tests/probing/test_probe.py and tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class ProbedDecoder(ProbedModel):
     """A decoder of this project; of text, the token that ends a document also stands before each."""
 
     def __init__(self, name: str, decoder: Decoder, tokenizer: Tokenizer, first_token: int | None) -> None:
-        normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
+        normalisers = decoder.normalisers
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer

@@ -2,6 +2,8 @@
 
 It rides along with the first texts of a probe, so that the weights pass through the model once.
 Shapes: T tokens, H heads, G key heads, C head channels, P pairs.
+
+Tested by tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

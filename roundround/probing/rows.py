@@ -2,6 +2,8 @@
 
 At most ROWS query rows of each text are looked at, spread over it evenly; state is [layer, head, ...].
 Shapes: B batch, T tokens, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs, D distances.
+
+Tested by tests/probing/test_probe.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How a run begins, ends and is gone on with: one process at a time, and nothing left of one that never began."""
+"""How a run begins, ends and is gone on with: one process at a time, and nothing left of one that never began.
+
+Tested by tests/runs/test_run.py.
+"""
 
 from __future__ import annotations
 

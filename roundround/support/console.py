@@ -1,4 +1,7 @@
-"""What a person or a script reads: lines on standard error, results on standard output, and the two streams."""
+"""What a person or a script reads: lines on standard error, results on standard output, and the two streams.
+
+Tested by tests/command_line/test_printing.py.
+"""
 
 from __future__ import annotations
 

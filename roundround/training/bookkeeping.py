@@ -1,4 +1,7 @@
-"""What every training loop does between two steps, whoever runs the steps: show, save, prune, stop when asked."""
+"""What every training loop does between two steps, whoever runs the steps: show, save, prune, stop when asked.
+
+Tested by tests/training/test_train.py and tests/training/test_stopping_together.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What happens around the optimizer steps, in order: record, validate, save, stop when asked."""
+"""What happens around the optimizer steps, in order: record, validate, save, stop when asked.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a decoder learns, and how it is measured while it does: text, or a task."""
+"""What a decoder learns, and how it is measured while it does: text, or a task.
+
+Tested by tests/training/test_task_runs.py and tests/data/tasks/test_guessing.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The LightningModule: one loss, one optimizer, one schedule; it counts optimizer steps from the start of the run."""
+"""The LightningModule: one loss, one optimizer, one schedule; it counts optimizer steps from the start of the run.
+
+Tested by tests/training/test_train.py and tests/training/test_half_precision.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """`roundround eval`: perplexity of a model on held-out text, at several context lengths, and its dispersion.
 
 The model is one trained here (`run=`) or a pretrained one (`model=`).
+
+Tested by tests/training/test_eval.py and tests/loading/test_eval_pretrained.py.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from roundround.loading.patterns import chosen_parts
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
+from roundround.probing.buckets import FEWEST, n_targets
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import ProbedModel
-from roundround.report import dispersion_tables, evaluation, perplexity
+from roundround.report import dispersion_tables, evaluation
+from roundround.report.eval_panels import drawing
+from roundround.report.figures import save_drawing
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
-from roundround.runs.run import Invocation, Run
+from roundround.runs.run import Invocation
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
@@ -177,7 +182,13 @@ def score(
         )
         if run.writes:
             title = printable(f"{choices.get('model')}, {chosen_parts(choices)}")
-            show(run, config, losses, by_length, train_length=train_length, title=title)
+            write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
+            n = max(n_targets(loss) for loss in losses.values())
+            few = "" if n >= FEWEST else ", too few to tell"
+            sample = f"{title}; {n:,} targets, the same at each length{few}"
+            save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
+            shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
+            print_table(shown, on_output=config.table == "stdout")
             scope, *lines = evaluation.scope(losses, n_bytes, words, reader)
             for line in [f"{scope}; * is the training context length", *lines]:
                 print_status(line)
@@ -201,19 +212,3 @@ def measure(
         if seen is not None:
             dispersions[length] = of_all(seen, reader.peers)
     return losses, dispersions
-
-
-def show(
-    run: Run,
-    config: EvalConfig,
-    losses: dict[int, PositionLoss],
-    by_length: dict[int, dict[str, float]],
-    *,
-    train_length: int,
-    title: str,
-) -> None:
-    """The losses by position, the figure and the table."""
-    write_json(run.directory / "loss_by_position.json", {length: loss.by_position for length, loss in losses.items()})
-    perplexity.draw(losses, train_length=train_length, title=title, folder=run.directory / "figures")
-    shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
-    print_table(shown, on_output=config.table == "stdout")

@@ -1,4 +1,7 @@
-"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`."""
+"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`.
+
+Tested by tests/loading/test_export_command.py.
+"""
 
 from __future__ import annotations
 

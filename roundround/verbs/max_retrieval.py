@@ -1,4 +1,7 @@
-"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets."""
+"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets.
+
+Tested by tests/papers/test_max_retrieval_command.py.
+"""
 
 from __future__ import annotations
 

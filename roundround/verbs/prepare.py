@@ -1,4 +1,7 @@
-"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once."""
+"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once.
+
+Tested by tests/training/test_prepared_runs.py and tests/faults/test_prepare.py.
+"""
 
 from __future__ import annotations
 

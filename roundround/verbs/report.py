@@ -1,4 +1,7 @@
-"""`roundround report RUN`: one HTML page for a run, in its directory."""
+"""`roundround report RUN`: one HTML page for a run, in its directory.
+
+Tested by tests/report/test_page_command.py.
+"""
 
 from __future__ import annotations
 

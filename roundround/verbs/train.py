@@ -1,4 +1,7 @@
-"""`roundround train`: from a config to a trained model in its run directory."""
+"""`roundround train`: from a config to a trained model in its run directory.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,8 @@ def announce(
     details = ", ".join(
         f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
     )
-    print_status(f"{choices.get('model')} model, {chosen_parts(choices)}: {details}")
+    named = [f"{choices['model']} model" if choices.get("model") else "model", chosen_parts(choices)]
+    print_status(f"{', '.join(filter(None, named))}: {details}")
     for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
         print_status(line)
     print_status(material.about())

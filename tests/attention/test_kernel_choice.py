@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_softmax import VALID_BK, in_blocks, keys_of, layer_bias, shape_of
+from helpers_attention import VALID_BK, in_blocks, keys_of, layer_bias, shape_of
 from torch import Tensor
 
 from roundround.attention import kernels

@@ -18,10 +18,6 @@ from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
 
 
-def value_of(override: str) -> object:
-    return OverridesParser.create().parse_override(override).value()
-
-
 @pytest.mark.parametrize(
     "args",
     [
@@ -74,7 +70,7 @@ def test_a_wrong_flag_is_named(args: list[str], message: str) -> None:
     ],
 )
 def test_odd_strings_arrive_as_typed(value: str) -> None:
-    assert value_of(quote_odd(f"data.path={value}")) == value
+    assert OverridesParser.create().parse_override(quote_odd(f"data.path={value}")).value() == value
 
 
 @pytest.mark.parametrize(

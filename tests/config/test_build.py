@@ -85,12 +85,6 @@ def node(name: str = "Wave", *, root: dict[str, Any] | None = None, **values: An
     return OmegaConf.create({**(root or {}), "wave": {"_target_": f"{__name__}.{name}", **usual, **values}}).wave
 
 
-def without(key: str) -> DictConfig:
-    found = node()
-    del found[key]
-    return found
-
-
 def refused(config: DictConfig, *args: Any, **runtime: Any) -> str:
     """The one line that building it costs."""
     with pytest.raises(UserError) as caught:
@@ -275,7 +269,9 @@ def test_what_the_caller_supplies_is_no_parameter_of_the_yaml() -> None:
 
 @pytest.mark.parametrize("key", ["frequency", "lengths"])
 def test_a_missing_value_says_what_to_type(key: str) -> None:
-    assert refused(without(key)) == f"wave.{key} has no value; give wave.{key}=..."
+    found = node()
+    del found[key]
+    assert refused(found) == f"wave.{key} has no value; give wave.{key}=..."
 
 
 def test_a_value_left_open_is_missing() -> None:

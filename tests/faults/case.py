@@ -31,7 +31,7 @@ STATUS = re.compile(
             r"tokenised: ",
             r"another process is tokenising",
             r"prepared in |in [\d.,]+ s with n_processes=",
-            r"\S+ model, pe=",
+            r"(\S+ )?model(, \w+=\S+)*: ",
             r"[\d,]+ training tokens, ",
             r"W&B: ",
             r"step [\d,]+/[\d,]+  ",

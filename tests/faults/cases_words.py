@@ -102,7 +102,7 @@ NAMED = {
     "data.path=nope.txt": "data.path: no file, folder or glob match at",
     "resume=nope": "nope is not a run directory: it does not exist", "init=hf:nope": "there is no such folder",
     "pe=p_rope pe.p=2": "must lie between 0", "seed=-1": "must lie between 0 and 2^32 - 1",
-    "+trainer.max_epochs=2": "trainer.max_steps", "--config-dir=/nope": "there is no such folder",
+    "+trainer.max_epochs=2": "'max_steps'", "--config-dir=/nope": "there is no such folder",
 }  # fmt: skip
 NAMED_BY_OTHERS = {
     "trian": "Did you mean 'train'?",

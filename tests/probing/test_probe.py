@@ -28,7 +28,7 @@ from roundround.probing.rows import BANDS, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_tables as report
-from roundround.report.perplexity import position_bins
+from roundround.report.evaluation import position_bins
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
 

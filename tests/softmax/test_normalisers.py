@@ -17,9 +17,22 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
+from helpers_attention import (
+    D_MODEL,
+    KEYS,
+    SCALE,
+    attention_shape,
+    build,
+    encoding_from,
+    encoding_of,
+    in_blocks,
+    inputs,
+    keys_of,
+    layer_bias,
+    mask_of,
+)
+from helpers_pe import noise
 from rounding import rounding
-from test_softmax import KEYS, SCALE, encoding_of, in_blocks, inputs, keys_of, layer_bias
-from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
 from torch import Tensor
 
 from roundround.attention import entropy_scaled, fused
@@ -58,7 +71,7 @@ def causal_by_row(logits: Tensor, of_row: Callable[[np.ndarray, int], np.ndarray
 
 
 def causal_logits(n: int = 12, spread: float = 2.0) -> Tensor:
-    return spread * randn(2, 4, n, n)
+    return spread * noise(2, 4, n, n)
 
 
 def finite_differences(value: Callable[[], Tensor], parameter: Tensor, step: float = 1e-5) -> Tensor:
@@ -127,7 +140,7 @@ def papers_function(logits: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("n_keys", [2, 40, 500])
 def test_adaptive_temperature_is_the_papers_function(n_keys: int) -> None:
-    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * randn(1, 2, 200, n_keys)
+    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * noise(1, 2, 200, n_keys)
     found, plain = (weights_of(build(name), logits) for name in ("adaptive_temperature", "softmax"))
     np.testing.assert_allclose(found.numpy(), papers_function(logits.numpy()), rtol=0, atol=1e-6)
     if n_keys > 2:  # whose entropy is at most ln 2, below where the polynomial exceeds 1
@@ -136,7 +149,7 @@ def test_adaptive_temperature_is_the_papers_function(n_keys: int) -> None:
 
 @pytest.mark.parametrize("n_keys", [2, 40, 500])
 def test_adaptive_temperature_never_flattens(n_keys: int) -> None:
-    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * randn(1, 2, 200, n_keys)
+    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * noise(1, 2, 200, n_keys)
     found, plain = (weights_of(build(name), logits).amax(-1) for name in ("adaptive_temperature", "softmax"))
     assert (found >= plain - 1e-15).all()
 
@@ -159,7 +172,7 @@ def test_adaptive_temperature_leaves_training_to_the_plain_softmax(bias: str | N
 
 def test_beta_held_constant_passes_no_gradient() -> None:
     held = build("adaptive_temperature_trained", gradient_through_beta=False)
-    logits, cotangent = causal_logits(spread=1).requires_grad_(), randn(2, 4, 12, 12, seed=9)
+    logits, cotangent = causal_logits(spread=1).requires_grad_(), noise(2, 4, 12, 12, seed=9)
 
     def gradient(alpha: Tensor) -> Tensor:
         return torch.autograd.grad((alpha * cotangent).sum(), logits)[0]
@@ -187,11 +200,11 @@ def test_beta_held_constant_is_so_in_attention(bias: str | None) -> None:
 @pytest.mark.parametrize("name", ["adaptive_temperature", "adaptive_temperature_trained"])
 def test_the_gradient_through_beta_is_that_of_finite_differences(name: str) -> None:
     softmax = build(name)
-    logits = randn(1, 2, 3, 5).requires_grad_()
+    logits = noise(1, 2, 3, 5).requires_grad_()
     assert (softmax.beta_at(torch.special.entr(logits.softmax(-1)).sum(-1)) > 1).any(), "a beta to differentiate"
     assert torch.autograd.gradcheck(lambda e: weights_of(softmax, e), logits)
     keys = keys_of(5, 5)
-    q, k, v = (randn(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
+    q, k, v = (noise(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
     for bias in (None, layer_bias(encoding_from("alibi", n_heads=2).double(), keys, q, k)):
 
         def attended(q: Tensor, k: Tensor, v: Tensor, bias: Bias | None = bias) -> Tensor:
@@ -227,7 +240,7 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
         bias_BHQK = bias_of_rows.block(everything, 0, keys.n_queries)
     expected = dense_entropy(q, k, SCALE, mask_of(mode), bias_BHQK)
     found = fused.entropy(q, k, scale=SCALE, keys=keys, bias=bias_of_rows)
-    cotangent = randn(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
+    cotangent = noise(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
     assert (found - expected).abs().max() < 1e-12
     ours, theirs = (
         torch.autograd.grad((entropy * cotangent).sum(), leaves, retain_graph=True) for entropy in (found, expected)
@@ -238,7 +251,7 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
 
 
 def test_the_fused_entropy_in_float32_is_that_of_float64() -> None:
-    q, k = (randn(1, 2, 2000, 8, seed=seed) for seed in range(2))
+    q, k = (noise(1, 2, 2000, 8, seed=seed) for seed in range(2))
     keys, scale = keys_of(2000, 2000), 3 / math.sqrt(8)  # logits of standard deviation 3
     expected = dense_entropy(q, k, scale, torch.ones(1, 1, 2000, 2000).tril().bool())
     assert (fused.entropy(q, k, scale=scale, keys=keys) - expected).abs().max() < 1e-12
@@ -249,10 +262,10 @@ def test_the_fused_entropy_in_float32_is_that_of_float64() -> None:
 def keys_with_an_offset(dtype: torch.dtype) -> tuple[Tensor, Tensor, Keys, Tensor]:
     """Queries and keys that are nearly alike, as a GPU computes them; the first of two texts is padded."""
     n, gain = 300, 0.3
-    q, k = randn(2, 4, n, 64), gain * randn(2, 2, n, 64, seed=1) + 10 * randn(2, 2, 1, 64, seed=2)
+    q, k = noise(2, 4, n, 64), gain * noise(2, 2, n, 64, seed=1) + 10 * noise(2, 2, 1, 64, seed=2)
     valid_BK = torch.ones(2, n, dtype=torch.bool)
     valid_BK[0, :40] = False
-    k[0, :, :40] = 1e4 * randn(2, 40, 64, seed=3)  # what stands there is nobody's business
+    k[0, :, :40] = 1e4 * noise(2, 40, 64, seed=3)  # what stands there is nobody's business
     visible_B1QK = torch.ones(n, n).tril().bool() & valid_BK[:, None, None]
     return q.to(dtype), k.to(dtype), keys_of(n, n, valid_BK=valid_BK), visible_B1QK
 
@@ -282,11 +295,11 @@ def test_the_gradient_of_the_entropy_in_half_precision_does_not_either(monkeypat
         q, k, keys, visible_B1QK = keys_with_an_offset(torch.bfloat16)
         q, k = q.to(dtype).requires_grad_(), k.to(dtype).requires_grad_()
         entropy = fused.entropy(q, k, scale=0.125, keys=keys)
-        v, steep = randn(*k.shape, seed=4).to(dtype), {"beta_of": lambda h: 1 + 100 * (h - h.detach())}
+        v, steep = noise(*k.shape, seed=4).to(dtype), {"beta_of": lambda h: 1 + 100 * (h - h.detach())}
         out = fused.attention_by_entropy(q, k, v, scale=0.125, keys=keys, **steep)
         grads.append([])
         for value in (entropy, out):
-            cotangent = randn(*value.shape, seed=5) * visible_B1QK.any(-1, keepdim=True)
+            cotangent = noise(*value.shape, seed=5) * visible_B1QK.any(-1, keepdim=True)
             grads[-1] += torch.autograd.grad((value * cotangent).sum(), [q, k])
     # with the offset left in, those of the queries are off by seven times their size; the weights' rounding costs 0.06
     for half, exact, bound in zip(*grads, (0.02, 0.02, 0.1, 0.1), strict=True):
@@ -307,7 +320,7 @@ def test_temperature_divides_the_logits(theta: float) -> None:
 
 
 def test_each_head_learns_its_own_temperature() -> None:
-    softmax, logits, cotangent = build("learned_temperature").double(), causal_logits(), randn(2, 4, 12, 12, seed=9)
+    softmax, logits, cotangent = build("learned_temperature").double(), causal_logits(), noise(2, 4, 12, 12, seed=9)
     thetas = softmax.log_temperature.detach().exp()
     assert len(set(thetas.tolist())) == 4
     found = weights_of(softmax, logits)
@@ -447,7 +460,7 @@ def test_each_head_learns_its_own_alpha() -> None:
 
 
 def test_the_gradient_of_a_learned_alpha_is_that_of_finite_differences() -> None:
-    softmax, logits, cotangent = build("alpha_entmax_learned").double(), causal_logits(), randn(2, 4, 12, 12, seed=9)
+    softmax, logits, cotangent = build("alpha_entmax_learned").double(), causal_logits(), noise(2, 4, 12, 12, seed=9)
 
     def value() -> Tensor:
         return (weights_of(softmax, logits) * cotangent).sum()
@@ -458,7 +471,7 @@ def test_the_gradient_of_a_learned_alpha_is_that_of_finite_differences() -> None
 
 @pytest.mark.parametrize("tunables", [{}, {"alpha": 1.25, "delta": 0.5, "gamma_range": 1.0}, {"alpha": 2}], ids=str)
 def test_as_entmax_is_entmax_of_scaled_logits(tunables: dict[str, float]) -> None:
-    softmax, logits, x_BTD = build("as_entmax", **tunables).double(), causal_logits(), randn(2, 12, D_MODEL)
+    softmax, logits, x_BTD = build("as_entmax", **tunables).double(), causal_logits(), noise(2, 12, D_MODEL)
     alpha, delta, gamma_range = (
         tunables.get(key, usual) for key, usual in (("alpha", 1.5), ("delta", 1), ("gamma_range", 2))
     )
@@ -499,7 +512,7 @@ def test_softpick_is_its_formula(eps: float, spread: float) -> None:
 
 def test_softpick_of_negative_logits_is_zero() -> None:
     for spread in (1e-3, 1.0, 100.0):
-        logits = (-spread * randn(1, 4, 3, 8).abs()).requires_grad_()
+        logits = (-spread * noise(1, 4, 3, 8).abs()).requires_grad_()
         alpha = weights_of(build("softpick"), logits)
         assert not alpha.any()
         (grad,) = torch.autograd.grad(alpha.sum(), logits)
@@ -547,7 +560,7 @@ def test_hard_attention_is_one_hot_shares_ties_and_has_a_gradient_of_zero() -> N
     logits = causal_logits().requires_grad_()
     alpha = weights_of(build("hard"), logits)
     assert torch.equal(alpha, causal_by_row(logits, lambda row, _: np.eye(len(row))[row.argmax()]))
-    (grad,) = torch.autograd.grad((alpha * randn(2, 4, 12, 12)).sum(), logits)
+    (grad,) = torch.autograd.grad((alpha * noise(2, 4, 12, 12)).sum(), logits)
     assert not grad.any()
     tied = torch.tensor([1.0, 3.0, 3.0, 0.0, 3.0]).double().expand(1, 4, 1, 5)
     assert weights_of(build("hard"), tied)[0, 0, 0].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
@@ -620,7 +633,7 @@ def test_attention_in_blocks_says_so(name: str, bias: str | None, combination: s
 
 def far_attention(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Keys, LinearBias]:
     """Eight heads of ALiBi, slopes 1/2 to 1/256, for the last 700 of 32,768 tokens."""
-    q, k, v = (randn(1, 8, n, 8, seed=seed).to(dtype) for seed, n in enumerate((700, 32768, 32768)))
+    q, k, v = (noise(1, 8, n, 8, seed=seed).to(dtype) for seed, n in enumerate((700, 32768, 32768)))
     keys = keys_of(700, 32768)
     bias = layer_bias(encoding_from("alibi", n_heads=8, n_key_heads=8).to(dtype), keys, q, k)
     assert isinstance(bias, LinearBias)

@@ -3,6 +3,8 @@
 Below it are the bounds that values of several verbs keep. The files here import the standard library and the errors
 alone, so that every room may read them. --help reads them all: a config has neither repr nor eq, which takes half of
 that time.
+
+Tested by tests/config/test_verbs.py; each verb as a whole by tests/test_every_verb.py.
 """
 
 from __future__ import annotations

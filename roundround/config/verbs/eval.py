@@ -69,5 +69,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Evaluation",
-    page="roundround.report.page.of_eval:view",
+    page="roundround.report.eval_panels:view",
 )

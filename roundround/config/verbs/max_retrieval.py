@@ -112,5 +112,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Max retrieval",
-    page="roundround.report.page.of_max_retrieval:view",
+    page="roundround.report.max_retrieval_panels:view",
 )

@@ -65,5 +65,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Training run",
-    page="roundround.report.page.of_train:view",
+    page="roundround.report.train_panels:view",
 )

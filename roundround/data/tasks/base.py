@@ -4,6 +4,8 @@ Example i of a split is a pure function of (seed, split, i), and of the length a
 the hash of its tokens says which one it belongs to, and the others are drawn again.
 
 Shapes: L tokens of an example.
+
+Tested by tests/data/tasks/test_task_contract.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 B batch, T inputs; a batch is as wide as its longest example, and what is filled up comes after every token that counts,
 where causal attention sees nothing of it.
+
+Tested by tests/training/test_task_runs.py.
 """
 
 from __future__ import annotations

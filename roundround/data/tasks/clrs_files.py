@@ -1,6 +1,8 @@
 """CLRS-Text as it was made once, of which each row is an example; here from local files.
 
 Shapes: N rows.
+
+Tested by tests/data/tasks/test_clrs_text.py.
 """
 
 from __future__ import annotations

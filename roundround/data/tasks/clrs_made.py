@@ -1,6 +1,8 @@
 """CLRS-Text: the thirty algorithms of a textbook, of which a model writes the steps and the result; made by dm-clrs.
 
 Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
+
+Tested by tests/data/tasks/test_clrs_text.py.
 """
 
 from __future__ import annotations

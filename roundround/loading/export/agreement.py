@@ -1,4 +1,7 @@
-"""Whether an exported folder computes what the run's decoder does, checked in a process without roundround."""
+"""Whether an exported folder computes what the run's decoder does, checked in a process without roundround.
+
+Tested by tests/loading/test_export_folder.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The model card of an exported folder: what the run knows of the model, and how to load it.
 
 The run may be somebody else's, and a card is shown as a web page: what comes from the run passes `shown` or `code`.
+
+Tested by tests/loading/test_card.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
 modeling_roundround.py and the source files that it imports, only where Llama's own code does not compute this model
+
+Tested by tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ An export copies this file and the source files that it imports into one folder 
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations

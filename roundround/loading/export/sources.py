@@ -3,6 +3,8 @@
 transformers loads a modelling file and the files beside it that are imported by lines `from .name import ...`; it knows
 no subfolders. So each module gets a flat file name, pe_rope.py for roundround.pe.rope, and the import lines name these
 files. Everything else stays byte for byte the same.
+
+Tested by tests/loading/test_export_sources.py.
 """
 
 from __future__ import annotations

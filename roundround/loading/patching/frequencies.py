@@ -4,6 +4,8 @@ A model computes cosines and sines once and hands the same to all its layers. Wh
 of the rotary module computes what a layer needs, and a hook on the layer hands it over.
 
 Shapes: T tokens, P channel pairs, R rotated channels, N positions.
+
+Tested by tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Another normaliser, or RoPE of another kind, inside a loaded Hugging Face model.
 
 Shapes: P channel pairs.
+
+Tested by tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations

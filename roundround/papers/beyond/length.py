@@ -1,4 +1,7 @@
-"""What length does to RoPE beyond the theorems: confusion of places and tokens, and bands of frequencies."""
+"""What length does to RoPE beyond the theorems: confusion of places and tokens, and bands of frequencies.
+
+Tested by tests/papers/test_beyond_claims.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""By how much remedies lift the constant in Theorem 2.2, and where each disperses after all."""
+"""By how much remedies lift the constant in Theorem 2.2, and where each disperses after all.
+
+Tested by tests/papers/test_beyond_claims.py.
+"""
 
 from __future__ import annotations
 

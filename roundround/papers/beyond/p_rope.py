@@ -1,4 +1,7 @@
-"""What p-RoPE's unrotated pairs guarantee, and whether a soft cut of its frequencies leaks less than the hard one."""
+"""What p-RoPE's unrotated pairs guarantee, and whether a soft cut of its frequencies leaks less than the hard one.
+
+Tested by tests/papers/test_beyond_claims.py.
+"""
 
 from __future__ import annotations
 

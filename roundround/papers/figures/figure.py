@@ -1,6 +1,8 @@
 """What a figure or table of a paper is here: how it is made again, the one rule by which it is judged, what is kept.
 
 What came of each lies in the run directories of `roundround reproduce`, and beside the page in docs.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Tables 3 to 5 of arXiv:2410.06205: how near a head's logits come to the bound of Cauchy and Schwarz. Figure 3 and the
 deltas of arXiv:2410.01104: what Gemma 2B's heads do with longer lists, and with code.
+
+Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Max retrieval in arXiv:2410.01104: table 1, the heat maps of figures 2 and 6, the fit of figure 5.
 
 Shapes: S seeds, N sizes.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Mean norms of the 2-D chunks of queries, keys and values in arXiv:2410.06205, by layer and by head.
 
 By layer: figures 3, 10, 13 and 19; by head of one layer: figures 4 and 11.
+
+Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations

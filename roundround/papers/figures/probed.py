@@ -6,6 +6,8 @@ average to the first column of Figure 3 (correlation 0.99). So what fits best is
 the differences between the maps of different texts in the paper.
 Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Layers of another size are
 filled up with NaN.
+
+Tested by tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ does not print its prompt. So patterns are compared as it words them, norms by t
 first token, which sees nothing but itself, number by number. In another model, the head with most of the pattern is
 looked at.
 Shapes: L layers, H heads, P pairs, T tokens.
+
+Tested by tests/papers/test_papers_models.py.
 """
 
 from __future__ import annotations

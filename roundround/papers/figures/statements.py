@@ -1,4 +1,7 @@
-"""What is a statement in the papers, rather than a measurement: made again by `roundround theory`."""
+"""What is a statement in the papers, rather than a measurement: made again by `roundround theory`.
+
+Tested by tests/papers/test_figure.py and tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 

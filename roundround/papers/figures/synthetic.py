@@ -2,6 +2,8 @@
 
 Neither figure's width is printed; all are drawn at the one whose curve is nearest to Figure 2(a).
 Shapes: N positions or distances, C channels, D draws.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations

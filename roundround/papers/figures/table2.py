@@ -3,6 +3,8 @@
 It reads records of `results.json` as `roundround eval` writes them, of one corpus. The runs of a seed share their first
 weights and their batches, so differences are taken within a seed: what its runs have in common is not counted as noise.
 Shapes: L context lengths, E encodings, S seeds.
+
+Tested by tests/papers/test_table2.py.
 """
 
 from __future__ import annotations

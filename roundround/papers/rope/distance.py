@@ -1,4 +1,7 @@
-"""Propositions 3.1 and 3.2: RoPE need not prefer what is near, and random queries and keys do not decay."""
+"""Propositions 3.1 and 3.2: RoPE need not prefer what is near, and random queries and keys do not decay.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RoPE and p-RoPE as the paper writes them: equation 3, and the listing of appendix D."""
+"""RoPE and p-RoPE as the paper writes them: equation 3, and the listing of appendix D.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

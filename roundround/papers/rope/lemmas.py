@@ -1,4 +1,7 @@
-"""The lemmas of appendix A: no rotation returns, its angles are dense, half the weight needs the largest logit."""
+"""The lemmas of appendix A: no rotation returns, its angles are dense, half the weight needs the largest logit.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Numbers of trained models that the paper computes: in passing, and in the channel of Gemma's apostrophe head."""
+"""Numbers of trained models that the paper computes: in passing, and in the channel of Gemma's apostrophe head.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

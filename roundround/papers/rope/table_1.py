@@ -1,4 +1,7 @@
-"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder; Proposition 5.2: NoPE has no positions."""
+"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder; Proposition 5.2: NoPE has no positions.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

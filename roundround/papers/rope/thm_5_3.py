@@ -1,6 +1,8 @@
 """Theorem 5.3: with RoPE one head can attend to any fixed distance, as sharply as its norms allow.
 
 Figure 6: how large the norms of a diagonal head have to be.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
 """
 
 from __future__ import annotations

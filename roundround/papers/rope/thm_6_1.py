@@ -1,4 +1,7 @@
-"""Theorem 6.1: what a slow pair says about tokens does not last over a long context."""
+"""Theorem 6.1: what a slow pair says about tokens does not last over a long context.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 

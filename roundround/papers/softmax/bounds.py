@@ -1,4 +1,7 @@
-"""Lemma 2.1 and Proposition 3.1: bounded logits disperse, and what bounds them."""
+"""Lemma 2.1 and Proposition 3.1: bounded logits disperse, and what bounds them.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 

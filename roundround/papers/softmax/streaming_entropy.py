@@ -1,4 +1,7 @@
-"""The entropy of a row from one pass over its keys: what the adaptive temperature needs beside fused attention."""
+"""The entropy of a row from one pass over its keys: what the adaptive temperature needs beside fused attention.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Temperature and entropy: Proposition 3.2, the adaptive temperature's polynomial, and the same swapped in."""
+"""Temperature and entropy: Proposition 3.2, the adaptive temperature's polynomial, and the same swapped in.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 

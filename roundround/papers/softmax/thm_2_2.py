@@ -1,4 +1,7 @@
-"""Theorem 2.2: every head of a Transformer over a vocabulary disperses."""
+"""Theorem 2.2: every head of a Transformer over a vocabulary disperses.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 

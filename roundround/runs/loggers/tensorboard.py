@@ -1,4 +1,7 @@
-"""TensorBoard, by torch's writer of its event files. The only importer of it."""
+"""TensorBoard, by torch's writer of its event files. The only importer of it.
+
+Tested by tests/runs/test_loggers.py.
+"""
 
 from __future__ import annotations
 

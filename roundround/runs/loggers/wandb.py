@@ -1,4 +1,7 @@
-"""Weights & Biases. The only importer of wandb."""
+"""Weights & Biases. The only importer of wandb.
+
+Tested by tests/runs/test_wandb.py.
+"""
 
 from __future__ import annotations
 

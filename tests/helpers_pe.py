@@ -17,7 +17,7 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 NAMES = sorted(variants("pe"))
 
 
