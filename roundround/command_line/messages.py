@@ -22,7 +22,7 @@ from roundround.config.options import options_in, options_of
 from roundround.support.errors import UserError, nearest, one_line
 
 NO_KEYS = ("_target_", "kind", "hydra")  # of a config, that nobody types
-EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # the user's to mend, said in one line
+EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
 
 
 def explain(error: BaseException, config_dir: str | None) -> str | None:
@@ -112,9 +112,9 @@ def dotted_keys(values: Any) -> list[str]:
 
 
 def broken_yaml(error: MarkedYAMLError) -> str:
-    mark = error.problem_mark
-    place = f"{mark.name.strip(chr(34))}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a yaml file"
-    return f"{place}: not valid yaml: {error.problem or error.context}"
+    at = error.problem_mark
+    where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
+    return f"{where}: not valid yaml: {error.problem or error.context}"
 
 
 def without_advice(text: str) -> str:
