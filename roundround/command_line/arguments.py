@@ -60,7 +60,7 @@ class CommandLine:
 
 
 def read_command_line(args: list[str], verb: Verb) -> CommandLine:
-    """What a user typed after the verb. Raises UserError for what nobody can read."""
+    """What a user typed after the verb. Raises UserError for what cannot be read."""
     overrides, flags = split_flags(expand_sugar(args, verb), verb.flags)
     if flag_value(flags, "--config-path") is not None:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
@@ -180,7 +180,7 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
 
 
 def in_quotes(value: str) -> str:
-    """A text as Hydra's grammar reads it back, whatever is in it."""
+    """A text in quotes, from which Hydra's grammar reads the same text, with any characters in it."""
     quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
     trailing = len(quoted) - len(quoted.rstrip("\\"))
     return f"'{quoted}{chr(92) * trailing}'"
@@ -349,7 +349,7 @@ def is_sweep(override: str) -> bool:
 def expand_loggers(overrides: list[str], config_dir: str | None) -> list[str]:
     """`logger=[a,b]` is `logger=several +logger@logger.a=a +logger@logger.b=b`; the last `logger=` is what counts.
 
-    So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that nobody can mean.
+    So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that makes no sense.
     """
     places = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
     lists = {n: names for n in places if (names := list_of(overrides[n])) is not None}
@@ -365,7 +365,7 @@ def list_of(override: str) -> list[Any] | None:
     """What an override lists; None where it gives something else, or cannot be read. UserError for a sweep of lists."""
     try:
         parsed = parse(override)
-    except (HydraException, ValueError):  # said where all overrides are read
+    except (HydraException, ValueError):  # reported where all overrides are read
         return None
     value: Any = parsed.value()
     if parsed.is_sweep_override() and "[" in override:

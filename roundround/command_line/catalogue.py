@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundround.command_line.messages import read_yaml
+from yaml import YAMLError, safe_load
+
 from roundround.config.options import conf_dir, options_of
 from roundround.support.console import print_result, print_table
-from roundround.support.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest, one_line
+from roundround.support.files import read_text
 
 GROUPS = {
     "data": "What is learnt: text of your own, of the Hub or of Python's documentation, or a task such as copy.",
@@ -69,6 +71,23 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
         return Entry(name, own_idea, paper, letters(values))
     numbers = "\n".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
     return Entry(name, own_idea or idea, paper, numbers)
+
+
+def read_yaml(path: Path) -> tuple[str, Any]:
+    """A yaml's text and its values. UserError for one that cannot be read."""
+    try:
+        text = read_text(path)
+        return text, safe_load(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply") from error
+    except ValueError as error:  # Python's limit for the digits of a whole number
+        raise UserError(f"{path}: {one_line(error)}") from error
+    except YAMLError as error:
+        raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
 
 
 def letters(pattern: dict[str, Any]) -> str:

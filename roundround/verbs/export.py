@@ -98,7 +98,7 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
 
 @contextmanager
 def refused_where_full(destination: Path) -> Iterator[None]:
-    """Raises UserError where the disk of the destination is full: libraries say so in words, and not of which disk."""
+    """Raises UserError where the disk of the destination is full: libraries do not name the disk."""
     try:
         yield
     except Exception as error:

@@ -134,7 +134,7 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 def meter_of(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
 ) -> Meter:
-    """What tells how well the run uses its devices, whose peak is given, known by name or measured as it goes."""
+    """The meter of how well the run uses its devices; their peak is given, known by name or measured on the way."""
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     device = trainer.strategy.root_device
     peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))

@@ -19,7 +19,7 @@ from forkserver import Forkserver
 from roundround import __version__ as version
 from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import overrides_of
-from roundround.distributed.child import start, surroundings
+from roundround.distributed.child import clean_environment, start
 from roundround.verbs import rerun as task
 
 SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
@@ -165,7 +165,7 @@ def test_a_repetition_imports_nothing_from_the_folder_it_stands_in(
     printed = start(["--version"], tmp_path)
     assert str(printed) == version
     assert not (tmp_path / "EXECUTED").exists()
-    path = surroundings()["PYTHONPATH"].split(os.pathsep)
+    path = clean_environment()["PYTHONPATH"].split(os.pathsep)
     assert path[1:] == [str(tmp_path / "mine")], "an absolute folder is the user's own"
 
 

@@ -26,7 +26,7 @@ from roundround.runs.directories import remove_scratch, run_directory, sweep_dir
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
-from roundround.support.errors import AlreadySaid, Interrupted, UserError
+from roundround.support.errors import AlreadyReported, Interrupted, UserError
 from roundround.support.files import write_json
 
 # what launchers set, for the second of two processes
@@ -140,7 +140,7 @@ def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
     with pytest.raises(UserError, match="torchrun started 2; start it alone"):
         launcher.check_alone(verb, SHARING)
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(AlreadySaid):
+    with pytest.raises(AlreadyReported):
         launcher.check_alone(verb, SHARING)
     launcher.check_alone("train", SHARING)
 
