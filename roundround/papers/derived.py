@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from roundround.attention.keys import Keys
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
+from roundround.papers.claim import Claim, Comparison, Finding, Trained, at_least, at_most, near
 from roundround.papers.constructions import SHAPE, first_length, lone_weight, random_vector, weights
 from roundround.papers.trained import rows_of_model
 from roundround.softmax.softmax import Softmax
+from roundround.support.panels import Curve, Panel
 
 LEAD = 5.69  # nats: the mean spread of Gemma 2B's logits, all of it the decisive item's
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -60,7 +61,7 @@ class DecisiveItem(Claim):
             )
         gone = Curve("outputs equal from here", [length_of_floats(d) for d in DTYPES.values()],
                      [torch.finfo(d).eps / 2 for d in DTYPES.values()], points=True)  # fmt: skip
-        return Finding(comparisons, Picture("items n", "difference", [*curves, gone], log="xy"), ABOUT_ITEM)
+        return Finding(comparisons, Panel("items n", "difference", [*curves, gone], log="xy"), ABOUT_ITEM)
 
     def gap_within_bound(self) -> Comparison:
         """Random rows and values: the outputs differ by at most exp(delta) / n of the items' difference."""
@@ -152,7 +153,7 @@ class GemmaDeltas(Claim):
             Curve(f"Gemma {name}: {delta:g}", lengths, [lone_weight(delta, n) for n in lengths])
             for name, delta in DELTAS.items()
         ]
-        return Finding(comparisons, Picture("keys n", "largest possible weight", curves, log="x"), ABOUT_DELTAS)
+        return Finding(comparisons, Panel("keys n", "largest possible weight", curves, log="x"), ABOUT_DELTAS)
 
     def in_full(self, delta: float, level: float, n: int) -> list[Comparison]:
         """The weight in rows of n keys and of one fewer, on either side of the level."""
@@ -195,7 +196,7 @@ class GemmaDeltas(Claim):
             f"to 14.78, 5.69 +- 2.05); at its mean the best weight at {longest:,} tokens is "
             f"{lone_weight(mean, longest):.3f}."
         )
-        picture = Picture("keys n", "largest possible weight", curves, log="x")
+        picture = Panel("keys n", "largest possible weight", curves, log="x")
         return Finding(comparisons, picture, remark, can_fail=False)
 
 

@@ -15,11 +15,12 @@ import pytest
 from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
-from roundround.papers.figures.figure import HeatMap, Subject
+from roundround.papers.figures.figure import Subject
 from roundround.papers.figures.probed import probed
 from roundround.probing.maximum import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 from roundround.verbs import probe as task
 from roundround.verbs.reproduce import FIGURES
 

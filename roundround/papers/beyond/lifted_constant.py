@@ -8,13 +8,14 @@ from typing import ClassVar, final
 import numpy as np
 import torch
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.papers.claim import Claim, Comparison, Finding, at_least, at_most, near
 from roundround.papers.constructions import SHAPE, first_length, lone_weight, slope, weights
 from roundround.papers.softmax.temperature import adaptive, beta_by_listing
 from roundround.softmax.log_n import LogN
 from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.ssmax import SSMax
+from roundround.support.panels import Curve, Panel
 
 DELTA = 5.69  # nats: the mean spread of Gemma 2B's heads
 TRAINED = 2048  # tokens: SSMax and log-n are the plain softmax there, beta = ln n / ln 2048
@@ -58,7 +59,7 @@ class LiftedConstant(Claim):
             "Where s delta exceeds 1, SSMax and log-n never disperse on such a row: their logits have no bound."
         )
         return Finding(
-            comparisons, Picture("keys n", f"weight of one key {DELTA} nats above the rest", curves, log="xy"), remark
+            comparisons, Panel("keys n", f"weight of one key {DELTA} nats above the rest", curves, log="xy"), remark
         )
 
     def temperature(self) -> list[Comparison]:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from roundround.papers.claim import Comparison, Curve, Picture
+from roundround.papers.claim import Comparison
 from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.support.panels import Curve, Panel
 
 
 @final
@@ -33,7 +34,7 @@ class Statements(Figure):
                 found[r["claim"]].append(Comparison(r["what"], value, low, high, r["published"]))
         pictures: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
         panels = {
-            name: Picture(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
+            name: Panel(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
             for name, p in pictures.items()
         }
         parts = [

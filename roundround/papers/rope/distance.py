@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.papers.claim import Claim, Comparison, Finding, at_least, at_most, near
 from roundround.papers.constructions import (
     HEAD_DIM,
     frequencies,
@@ -18,6 +18,7 @@ from roundround.papers.constructions import (
     rotated,
     turned,
 )
+from roundround.support.panels import Curve, Panel
 
 CHOSEN, LONGEST = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; distances looked at
 DRAWN, BLOCK = (0, 3000), 16  # of these in the figure; tokens to a point, or the lines would cover each other
@@ -51,7 +52,7 @@ class Prop31(Claim):
             if r in DRAWN:
                 largest = (logits_N / float(q @ q)).view(-1, BLOCK).amax(-1)
                 curves.append(Curve(f"r = {r:,}", distances[::BLOCK], largest))
-        picture = Picture("distance in tokens", f"logit over |q|^2, largest of {BLOCK} tokens", curves)
+        picture = Panel("distance in tokens", f"logit over |q|^2, largest of {BLOCK} tokens", curves)
         return Finding([*comparisons, *of_equal_norms()], picture)
 
 
@@ -110,7 +111,7 @@ class Prop32(Claim):
             Curve("expected mean", x, [0.0] * len(x)),
             Curve("expected standard deviation", x, [1.0] * len(x)),
         ]
-        return Finding(comparisons, Picture("distance in tokens", "logit over the square root of d", curves, log="x"))
+        return Finding(comparisons, Panel("distance in tokens", "logit over the square root of d", curves, log="x"))
 
 
 def gaussians() -> Tensor:

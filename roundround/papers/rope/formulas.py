@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_most, near
+from roundround.papers.claim import Claim, Finding, Trained, at_most, near
 from roundround.papers.constructions import (
     HEAD_DIM,
     THETA,
@@ -23,6 +23,7 @@ from roundround.papers.trained import before_rotation, calls, layouts, stories26
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.layout import Layout
 from roundround.probing.probe import run
+from roundround.support.panels import Curve, Panel
 
 SHIFT = 1000  # tokens; only the logits know of positions, and they of distances alone
 N_TOKENS = 24  # of a trained model's text: as many rows of as many tokens
@@ -76,11 +77,11 @@ def of_model(trained: Trained) -> Finding:
     return Finding(comparisons, picture)
 
 
-def of_one_query(ours_TT: Tensor, formula_TT: Tensor, i: int) -> Picture:
+def of_one_query(ours_TT: Tensor, formula_TT: Tensor, i: int) -> Panel:
     """The logits of one query with every key."""
     distance = torch.arange(len(ours_TT)) - i
     few = slice(None, None, max(1, len(ours_TT) // 32))
-    return Picture(
+    return Panel(
         "j - i in tokens",
         "q . k",
         [
@@ -185,7 +186,7 @@ class PRopeListing(Claim):
             Curve(f"p = {p:g}", pairs[: int(p * 128)], p_rope_frequencies(p)[: int(p * 128)]) for p in (1.0, 0.75, 0.25)
         ]
         curves.append(Curve("listing, p = 0.75", pairs[:96:8], 1 / timescales(256, 0.75)[:96:8], points=True))
-        return Finding(comparisons, Picture("pair k, of those that rotate", "radians per token", curves, "y"))
+        return Finding(comparisons, Panel("pair k, of those that rotate", "radians per token", curves, "y"))
 
     def largest_difference(self, head_dim: int, p: float) -> float:
         """Of a random query, and a key, as this program's encoding rotates them, against the listing."""

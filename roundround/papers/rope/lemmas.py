@@ -8,9 +8,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Curve, Finding, Picture, at_least, at_most, near
+from roundround.papers.claim import Claim, Finding, at_least, at_most, near
 from roundround.papers.constructions import frequencies, random_vector, weights
 from roundround.pe.rotary import rotation
+from roundround.support.panels import Curve, Panel
 
 FOLLOWED = 8192
 ANGLE_ROUNDING = 1e-9  # of n g in float64, n up to 8192; what is nearer to 0 counts as 0
@@ -47,7 +48,7 @@ class LemmaA1(Claim):
                 near("tokens until a pair with g = 2 pi / 7 returns",
                      int((seventh[1:, 0] < ANGLE_ROUNDING).nonzero()[0]) + 1, 7, 0),
             ],
-            Picture(
+            Panel(
                 "tokens n",
                 "radians from the first angle",
                 [
@@ -104,7 +105,7 @@ class LemmaA2(Claim):
             curves.append(Curve(f"g = {g:g}", lengths, gaps))
         evenly = [2**k for k in range(2, 21)]
         curves.append(Curve("2 pi / n: spread evenly", evenly, [2 * math.pi / n for n in evenly]))
-        return Finding(comparisons, Picture("tokens n", "largest gap between angles, radians", curves, log="xy"))
+        return Finding(comparisons, Panel("tokens n", "largest gap between angles, radians", curves, log="xy"))
 
 
 def largest_gap(angles_N: Tensor) -> float:
@@ -155,4 +156,4 @@ class LemmaA3(Claim):
             rows[:, 1:] = -gap[:, None]
             curves.append(Curve(f"{n} keys", gap, weights(rows)[:, 1]))
         curves.append(Curve("one half", gap, torch.full_like(gap, 0.5)))
-        return Finding(comparisons, Picture("how far below the largest logit", "weight of the second", curves))
+        return Finding(comparisons, Panel("how far below the largest logit", "weight of the second", curves))

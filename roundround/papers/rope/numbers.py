@@ -8,8 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, as_printed, near
+from roundround.papers.claim import Claim, Comparison, Finding, as_printed, near
 from roundround.papers.constructions import HEAD_DIM, THETA, frequencies, ladder_by_formula, logits, on_pair
+from roundround.support.panels import Curve, Panel
 
 LLAMA_HEAD_DIM, LLAMA_THETA = 128, 500_000.0
 
@@ -45,7 +46,7 @@ class SideComputations(Claim):
             near("radians of g_97 in 8,192 tokens", 8192 * gemma[96], 8.2, 0.05),
         ]
         pairs = [range(1, len(ladder) + 1) for ladder in (gemma, llama)]
-        picture = Picture(
+        picture = Panel(
             "pair k",
             "radians per token",
             [
@@ -98,7 +99,7 @@ class Apostrophe(Claim):
             curves.append(Curve(name, torch.arange(LONGEST)[::16], logits_N[::16]))
         zero = Curve("0", [0, LONGEST], [0.0, 0.0])
         context = Curve(f"Gemma's context, {CONTEXT:,} tokens", [CONTEXT, CONTEXT], [-120.0, 120.0])
-        return Finding(comparisons, Picture("distance in tokens", "q . k in the channel", [*curves, context, zero]))
+        return Finding(comparisons, Panel("distance in tokens", "q . k in the channel", [*curves, context, zero]))
 
 
 def channel(key: tuple[float, float]) -> Tensor:

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_least, near, shown
+from roundround.papers.claim import Claim, Finding, Trained, at_least, near, shown
 from roundround.papers.constructions import logits, weights
 from roundround.papers.constructions import rotated as rotated_keys
 from roundround.papers.trained import calls, layouts
 from roundround.pe.rotary import apply_rotation, rotation
 from roundround.probing.layout import rotated
+from roundround.support.panels import Curve, Panel
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
@@ -65,7 +66,7 @@ class Thm61(Claim):
             Curve("26 of the draws", n_g, [share_of_draws(x / TOKENS) for x in n_g]),
             Curve("N g = 2 pi", [TURN, TURN], [0.0, 1.0]),
         ]
-        picture = Picture("N g in radians", "share of draws with a losing order", curves, log="x")
+        picture = Panel("N g in radians", "share of draws with a losing order", curves, log="x")
         return Finding(comparisons, picture, REMARK)
 
     def check_model(self, trained: Trained) -> Finding:
@@ -76,7 +77,7 @@ class Thm61(Claim):
         lengths = sorted({2**k for k in range(3, 18)} | {own})
         slowest = min((channel.frequency for channel in channels), default=1.0)
         turn = math.ceil(TURN / slowest)
-        picture = Picture(
+        picture = Panel(
             "context in tokens",
             "share of targets that lose somewhere",
             [

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from roundround.attention import fused
 from roundround.attention.keys import Keys
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, near
+from roundround.papers.claim import Claim, Comparison, Finding, near
 from roundround.papers.constructions import random_vector
 from roundround.papers.softmax.temperature import adaptive, beta_by_listing
+from roundround.support.panels import Curve, Panel
 
 CHANNELS, TILE = 16, 64
 LENGTHS, SPREADS = (17, 300, 4096, 16_384), (0.1, 1.0, 5.0, 20.0)  # keys of one row; deviations of its logits
@@ -65,7 +66,7 @@ class StreamingEntropy(Claim):
                      head.error_of_adaptive(), 0.0, 8 * of_weights),
             ]  # fmt: skip
         curves = [Curve(name, SPREADS, errors, points=True) for name, errors in found.items()]
-        return Finding(comparisons, Picture("deviation of the logits", "largest error in nats", curves, "x"))
+        return Finding(comparisons, Panel("deviation of the logits", "largest error in nats", curves, "x"))
 
 
 class Head(NamedTuple):

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from roundround.analysis.intervals import half_width
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, as_printed, at_least, at_most, near
+from roundround.papers.claim import Claim, Finding, Trained, as_printed, at_least, at_most, near
 from roundround.papers.constructions import SHAPE, random_vector, weights, weights_at
 from roundround.papers.trained import rows_of_model
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
+from roundround.support.panels import Curve, Panel
 
 BETAS, STEP, KEYS = (0.3, 1.0, 2.5), 1e-4, 64
 GRID = np.linspace(0.05, 6, 120)  # of beta
@@ -70,7 +71,7 @@ class Prop32(Claim):
         points = np.array([entropy_at(b, logits_K) for b in BETAS])
         curves = [Curve("entropy", GRID, entropies), Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes))]
         curves.append(Curve("where differences were taken", BETAS, points, points=True))
-        return Finding(comparisons, Picture("inverse temperature beta", "nats, and nats per unit of beta", curves))
+        return Finding(comparisons, Panel("inverse temperature beta", "nats, and nats per unit of beta", curves))
 
     def rest(self, found: float, logits_K: Tensor) -> float:
         """What is left of the entropy at the first beta when ln n and the integral of the formula are taken away."""
@@ -140,7 +141,7 @@ class Polynomial(Claim):
             Curve("figure 4 by numpy", POINTS, [beta_by_listing(h) for h in POINTS], points=True),
             Curve("the polynomial alone", entropies, np.polyval(FIGURE_4, entropies.numpy()).clip(0)),
         ]
-        return Finding(comparisons, Picture("entropy in nats", "inverse temperature beta", curves), REMARK)
+        return Finding(comparisons, Panel("entropy in nats", "inverse temperature beta", curves), REMARK)
 
     def check_model(self, trained: Trained) -> Finding:
         published = adaptive()
@@ -177,7 +178,7 @@ class Polynomial(Claim):
             f"above; mean beta {float(beta.mean()):.3f}."
         )
         return Finding(
-            comparisons, Picture("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
+            comparisons, Panel("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
         )
 
 
@@ -248,7 +249,7 @@ class SwappedIn(Claim):
                 for length, low in zip(LENGTHS, lows, strict=True)
             ]
             curves.append(Curve(encoding, LENGTHS, means))
-        picture = Picture("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
+        picture = Panel("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
         return Finding(comparisons, picture, ABOUT_STORED, can_fail=False)
 
 
