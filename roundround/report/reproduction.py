@@ -13,7 +13,7 @@ from rich.table import Table
 
 from roundround.config.options import conf_dir
 from roundround.papers.claim import Comparison, Picture
-from roundround.papers.figures.figure import (
+from roundround.papers.figures import (
     DIFFERS,
     ENTRIES,
     NOT_RUN,

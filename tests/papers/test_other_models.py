@@ -16,7 +16,7 @@ from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
 from roundround.papers import figure_names
-from roundround.papers.figures.figure import HeatMap, Subject, figures_of
+from roundround.papers.figures import HeatMap, Subject, figures_of
 from roundround.papers.figures.probed import probed
 from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_figures

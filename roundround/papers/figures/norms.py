@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from roundround.papers.claim import Comparison, at_least, shown
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,

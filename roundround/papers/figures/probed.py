@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roundround.papers.claim import Comparison, as_printed, near, shown
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject
 from roundround.probing.prompt import LayerRecord, PromptRecord
 from roundround.probing.rows import PLACES
 from roundround.support.errors import UserError

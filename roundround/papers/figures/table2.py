@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
 from roundround.papers.claim import Comparison, Curve, Picture, near, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
 
 BASELINE = "rope"
 SEEDS = (1, 2, 3, 4, 5)
