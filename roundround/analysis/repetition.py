@@ -59,7 +59,7 @@ def changed_settings(run: PastRun) -> list[Change] | None:
         return None
     options = [Change(group, option, usual[1].get(group)) for group, option in own_options(run.manifest).items()]
     options = [change for change in options if change.value != change.default and not change.key.startswith("hydra/")]
-    chosen = usual_config(run.verb, {change.key: change.value for change in options})
+    chosen = usual_config(run.verb, {change.key: change.value for change in options}) if options else usual
     if chosen is None:
         return None
     own, default = flat(run.manifest["config"]), flat(chosen[0])

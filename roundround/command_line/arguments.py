@@ -6,7 +6,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class CommandLine:
 
 
 def read_command_line(args: list[str], verb: Verb) -> CommandLine:
-    """What a user typed after the verb. Raises UserError for what nobody can read."""
+    """What a user typed after the verb. Raises UserError for what cannot be read."""
     overrides, flags = split_flags(expand_sugar(args, verb), verb.flags)
     if flag_value(flags, "--config-path") is not None:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
@@ -69,6 +69,7 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
+    overrides = add_below(overrides, verb.partly)
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -179,7 +180,7 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
 
 
 def in_quotes(value: str) -> str:
-    """A text as Hydra's grammar reads it back, whatever is in it."""
+    """A text in quotes, from which Hydra's grammar reads the same text, with any characters in it."""
     quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
     trailing = len(quoted) - len(quoted.rstrip("\\"))
     return f"'{quoted}{chr(92) * trailing}'"
@@ -197,6 +198,21 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
         else:
             expanded.append(override)
     return expanded
+
+
+def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
+    """Overrides of keys below these groups as Hydra takes them where its own config has none: a run's has them.
+
+    A group that is given whole is there.
+    """
+    whole = {override.partition("=")[0] for override in overrides}
+    added = []
+    for override in overrides:
+        key = override.partition("=")[0]
+        group, at, place = key.rpartition("@")
+        below = [name for name in groups if place.startswith(f"{name}.") and name not in whole]
+        added.append((f"+{override}" if at else f"++{override}") if below and not group.startswith("+") else override)
+    return added
 
 
 def quote_odd(override: str, config_dir: str | None = None) -> str:
@@ -333,7 +349,7 @@ def is_sweep(override: str) -> bool:
 def expand_loggers(overrides: list[str], config_dir: str | None) -> list[str]:
     """`logger=[a,b]` is `logger=several +logger@logger.a=a +logger@logger.b=b`; the last `logger=` is what counts.
 
-    So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that nobody can mean.
+    So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that makes no sense.
     """
     places = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
     lists = {n: names for n in places if (names := list_of(overrides[n])) is not None}
@@ -349,7 +365,7 @@ def list_of(override: str) -> list[Any] | None:
     """What an override lists; None where it gives something else, or cannot be read. UserError for a sweep of lists."""
     try:
         parsed = parse(override)
-    except (HydraException, ValueError):  # said where all overrides are read
+    except (HydraException, ValueError):  # reported where all overrides are read
         return None
     value: Any = parsed.value()
     if parsed.is_sweep_override() and "[" in override:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from hydra.utils import get_class
 from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
@@ -82,7 +81,7 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
 
 
 def assign(typed: DictConfig, key: str, value: Any) -> None:
-    """Put a value, resolved but for nodes, into a typed config; it stays what it is, whatever it looks like.
+    """Put a value, resolved but for nodes, into a typed config; a text stays a text, one like a number too.
 
     A single value is a list of one where a list is asked for (length=512). Raises OmegaConfBaseException where the type
     is wrong, where a number is no 64-bit one, for 2 as true or false, and for a text that looks like an interpolation
@@ -136,9 +135,11 @@ def target_class(node: DictConfig, family: type) -> type:
     name = node.get("_target_")
     if not isinstance(name, str):
         raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
+    from hydra.utils import get_class  # Hydra is not imported for verbs that only read runs
+
     try:
         target = get_class(name)
-    except Exception as error:  # whatever importing a user's module raises
+    except Exception as error:  # importing a user's module may raise anything
         hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
         raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error
     if not issubclass(target, family):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -110,6 +109,8 @@ def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any],
 
     None where today's program has no such verb or option, or where a value must be given.
     """
+    from hydra.errors import HydraException
+
     name = config_name(verb)
     try:
         config = compose(name, [f"{group}={option}" for group, option in choices.items()], None)

@@ -116,7 +116,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# -- a run that starts from something: from its own past, or from a checkpoint that brings its model
+# -- a run that resumes, or starts from a checkpoint that brings its model
 
 OF_THE_COMMAND = {"run", "resume", "outputs", "trust"}  # never taken from another run's config
 OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}

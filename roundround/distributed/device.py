@@ -38,7 +38,7 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch goes on for a page about backends
+    except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]
         raise UserError(f"device={name} cannot be used: {why}") from error
     if device.type == "meta":
@@ -70,7 +70,7 @@ def memory(device: torch.device) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    if os.name != "posix":  # nobody says there: what does not fit fails when it is allocated
+    if os.name != "posix":  # the system does not say it there: what does not fit fails when it is allocated
         return sys.maxsize
     import resource
 
@@ -159,7 +159,7 @@ def gpus() -> list[tuple[Any, int]]:
 
 
 def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:
-    """The peaks of a run that was stopped and gone on with."""
+    """The peaks of a run that was stopped and resumed."""
     earlier = first or {}
     return {
         name: max((n for n in (earlier.get(name), now) if n is not None), default=None) for name, now in second.items()

@@ -214,7 +214,11 @@ def typed(manifest: dict[str, Any]) -> dict[str, Any]:
     """The values, and the options of groups, that the command line of a run gave."""
     keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
     keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
-    choices = {key: value for key, value in manifest.get("choices", {}).items() if key in keys and key not in NAMES}
+    choices = {
+        key: value
+        for key, value in manifest.get("choices", {}).items()
+        if key.rpartition("@")[2].replace("/", ".") in keys and key not in NAMES
+    }
     return choices | {key: cell(values[key]) for key in sorted(keys & values.keys()) if key not in NAMES}
 
 

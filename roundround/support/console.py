@@ -72,8 +72,8 @@ class Escaped:
 class Stream(io.FileIO):
     """Standard output or standard error as a file that may fail without taking the run with it.
 
-    A reader that has gone, as in `| head -1`, has what it wanted. What is told on standard error (`needed` False) is
-    lost where it cannot be written; standard output raises OutputError, once. Another process may have made a pipe
+    A reader that has gone, as in `| head -1`, has what it wanted. What cannot be written on standard error (`needed`
+    False) is lost; standard output raises OutputError, once. Another process may have made a pipe
     that both write to one that does not block: standard output then waits for its reader.
     """
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown, whole whatever stands in their cells.
+"""Tables in Markdown, whole with any text in their cells.
 
 Tested by tests/report/test_markdown.py.
 """

@@ -6,6 +6,7 @@ Tested by tests/training/test_train.py.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.interruption import STOP_SIGNALS
+from roundround.probing.telemetry import attention_statistics
 from roundround.runs.checkpoints import Checkpoint, check_optimizer
 from roundround.runs.run import Run
 from roundround.support.errors import Interrupted
@@ -113,6 +115,8 @@ class TrainingCallback(lightning.Callback):
             self.record(trainer, step)
             save = save or stop is not None
         self.bookkeeping.display.advance(step)
+        if self.config.attention_stats_every and step % self.config.attention_stats_every == 0:
+            self.look_at_attention(trainer, module, batch, step)
         if validate and self.validate(trainer, module, step):
             save = True
         if save:
@@ -191,6 +195,13 @@ class TrainingCallback(lightning.Callback):
                 f"the loss scale is now {scale:g}"
             )
         return {"skipped_steps": self.skipped_steps}
+
+    def look_at_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
+        """Log what attention does in a text that the step has trained on; all processes do, for shares."""
+        compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
+        with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
+            text_1T = self.material.text(batch)
+            self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure what is held out, each rank a share of it; whether this is the best so far."""

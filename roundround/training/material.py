@@ -67,6 +67,10 @@ class Material(ABC):
         """The loss of a micro-batch, to go down; the mean over micro-batches and processes is that of the batch."""
 
     @abstractmethod
+    def text(self, batch: Any) -> Tensor:
+        """A text of a micro-batch of which every token sees all before it, [1, T]."""
+
+    @abstractmethod
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         """Sums over one process's share of what is held out; those of all processes are added up.
 
@@ -171,6 +175,15 @@ class TextMaterial(Material):
         loss_BT: Tensor = decoder(inputs_BT, targets_BT=batch[:, 1:], step=step, ends_BT=ends_BT)
         return loss_BT.mean()
 
+    def text(self, batch: Tensor) -> Tensor:
+        """The first window, or the longest document in it where none sees another."""
+        window_T = batch[0, :-1]
+        if self.separator is None:
+            return window_T[None]
+        ends = (window_T == self.separator).nonzero().flatten() + 1
+        documents = torch.tensor_split(window_T, ends.cpu())
+        return max(documents, key=len)[None]
+
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         batch, own = max(1, self.config.batch_size // world_size), self.windows[rank::world_size]
         n_calls = [-(-len(windows) // batch) for windows in (self.windows[::world_size], own)]
@@ -266,6 +279,10 @@ class TaskMaterial(Material):
     def loss(self, decoder: Decoder, batch: TaskBatch, step: int) -> Tensor:
         loss_BT: Tensor = decoder(batch.tokens, targets_BT=batch.targets, scored_BT=batch.scored, step=step)
         return loss_BT.sum() / batch.scored.sum() * batch.share
+
+    def text(self, batch: TaskBatch) -> Tensor:
+        """The first example up to its last scored target."""
+        return batch.tokens[:1, : int(batch.scored[0].nonzero().max()) + 1]
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         batches = list(same_length_batches(self.validation, VALIDATION_TOKENS // world_size))

@@ -123,7 +123,7 @@ def check_data(before: PastRun, planned: dict[str, Any]) -> None:
 
 
 def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
-    """Compare, and say what only the repetition could tell. Refuted for numbers that differ, or other data."""
+    """Compare, and print what only the repetition shows. Refuted for numbers that differ, or other data."""
     then, now = before.manifest, again.manifest
     for line in (*config_changes(then["config"], now["config"]), *surroundings_changes(then, now.get("device"))):
         if line not in known:

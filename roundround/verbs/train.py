@@ -17,6 +17,7 @@ from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
+from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
@@ -48,6 +49,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     start.check(config)
     check_window_fits(config.model, config.trainer)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
+    optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
     check_sizes(config, material.n_vocab)
@@ -132,7 +134,7 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 def meter_of(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
 ) -> Meter:
-    """What tells how well the run uses its devices, whose peak is given, known by name or measured as it goes."""
+    """The meter of how well the run uses its devices; their peak is given, known by name or measured on the way."""
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     device = trainer.strategy.root_device
     peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))

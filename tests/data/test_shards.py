@@ -8,15 +8,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, final
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import fsspec
 import numpy as np
 import pytest
 import torch
-from test_tokens import Listed
+from helpers_corpora import Listed
 
 from roundround.data import sampling, tokenising
 from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
@@ -141,15 +142,9 @@ def test_a_shard_that_is_whole_is_never_made_twice(tmp_path: Path, monkeypatch: 
 
 
 def test_a_full_disk_keeps_the_whole_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to, real, n = Folder(tmp_path / "mine"), os.replace, iter(range(99))
-
-    def replace(source: Any, target: Any) -> None:
-        if next(n) > 12:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(source, target)
-
+    to, full = Folder(tmp_path / "mine"), OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace)
+        patch.setattr(os, "replace", Mock(wraps=os.replace, side_effect=chain([DEFAULT] * 13, repeat(full))))
         with pytest.raises(UserError, match=rf"no space left for tokens in {to.path}: "):
             make(Listed(TEXTS), Bytes(), to, tmp_path)
     assert "shard-00001.json" in to.names()

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import STORIES
-from test_tokens import Listed
+from helpers_corpora import Listed
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers

@@ -134,7 +134,7 @@ def inconsistencies(run: Path) -> list[str]:
     checkpoints = run / "checkpoints"
     steps = sorted(path for path in checkpoints.glob("step-*") if path.is_dir())
     faults += [f"{folder.name} is not whole" for folder in steps if not is_whole(folder)]
-    if steps and is_whole(steps[-1]) and "best" in (newest := state_of(steps[-1])):
+    if steps and is_whole(steps[-1]) and "best" in (newest := json.loads((steps[-1] / "state.json").read_text())):
         step = newest["best"]["step"]
         if step is not None and not is_whole(checkpoints / f"step-{step:08d}"):
             faults.append(f"the best step, {step}, is gone")
@@ -147,13 +147,9 @@ def inconsistencies(run: Path) -> list[str]:
     return faults
 
 
-def state_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "state.json").read_text())
-
-
 def is_whole(folder: Path) -> bool:
     try:
-        hashes = state_of(folder)["sha256"]
+        hashes = json.loads((folder / "state.json").read_text())["sha256"]
         return len(hashes) == 2 and all(
             hashlib.sha256((folder / name).read_bytes()).hexdigest() == value for name, value in hashes.items()
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,23 +28,18 @@ def test_a_signal_while_python_imports_prints_no_traceback(
     assert_no_faults: AssertNoFaults,
 ) -> None:
     args = [*TRAIN, *RESTLESS, "trainer.max_steps=100000", *text_in(tmp_path)]
-    assert_no_faults(
-        "signals in the first seconds",
-        {f"{signum.name} after {s} s": stopped(args, signum, s, env, tmp_path) for s in MOMENTS},
-    )
-
-
-def stopped(
-    args: Sequence[str], signum: signal.Signals, moment: float, env: Mapping[str, str], parent: Path
-) -> list[str]:
-    """Start a whole process, send it a signal after so many seconds; what is wrong with its end, in words."""
-    folder = parent / f"after-{moment}"
-    folder.mkdir()
-    ended = in_a_process([*COMMAND, *args], folder, env=env, timeout=60, interrupted=(moment, signum))
-    if ended.hung:
-        return ["no answer in 60 s"]
-    begun = "model, pe=" in ended.err  # then there is more to say
-    faults = [] if ended.code in CODES[signum] else [f"exit code {ended.code}"]
-    faults += ["a traceback"] if "Traceback" in ended.out + ended.err else []
-    told = [line for line in ended.err.splitlines() if line.strip()]
-    return faults + ([f"told {told[:4]}"] if len(told) > 1 and not begun else [])
+    faults = {}
+    for moment in MOMENTS:
+        folder = tmp_path / f"after-{moment}"
+        folder.mkdir()
+        ended = in_a_process([*COMMAND, *args], folder, env=env, timeout=60, interrupted=(moment, signum))
+        begun = "model, pe=" in ended.err  # then there is more to say
+        told = [line for line in ended.err.splitlines() if line.strip()]
+        wrong = {
+            "no answer in 60 s": ended.hung,
+            f"exit code {ended.code}": ended.code not in CODES[signum],
+            "a traceback": "Traceback" in ended.out + ended.err,
+            f"told {told[:4]}": len(told) > 1 and not begun,
+        }
+        faults[f"{signum.name} after {moment} s"] = [what for what, is_wrong in wrong.items() if is_wrong]
+    assert_no_faults("signals in the first seconds", faults)

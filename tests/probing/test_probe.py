@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import STORIES
-from helpers_hf import some_tokens, tiny
+from helpers_hf import Words, some_tokens, tiny
 from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -107,12 +107,11 @@ def test_batches_of_any_size_give_the_same() -> None:
 
 
 def test_the_state_does_not_grow_with_the_text() -> None:
-    def size(seen: Probe) -> int:
-        sums = [*seen.norms.sums, *seen.rows.sums]
-        return sum(value.numel() for layer in sums for value in layer.values())
-
     model = tiny("llama")
-    assert size(probe_of(model, TEXTS)) == size(probe_of(model, TEXTS * 4))
+    probes = probe_of(model, TEXTS), probe_of(model, TEXTS * 4)
+    sums = [(*seen.norms.sums, *seen.rows.sums) for seen in probes]
+    one, four = (sum(value.numel() for layer in layers for value in layer.values()) for layers in sums)
+    assert one == four
 
 
 # -- rows
@@ -364,15 +363,6 @@ def test_a_prompt_is_recorded_whole(name: str) -> None:
     q, k, _ = projected(model, 1, text)
     torch.testing.assert_close(record.layers[1].query_norms, chunk_norms(q, name), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(record.layers[1].key_norms, chunk_norms(k, name), rtol=1e-4, atol=1e-5)
-
-
-class Words:
-    """A tokenizer as far as a prompt needs one."""
-
-    bos_token_id = None
-
-    def decode(self, tokens: list[int]) -> str:
-        return f"w{tokens[0]}"
 
 
 def test_no_logit_exceeds_its_bound() -> None:

@@ -31,7 +31,7 @@ from roundround.papers.figures import Outcome, Subject, figures_of, newest_entri
 from roundround.papers.figures.probed import FOLDER, heat_map
 from roundround.report import reproduction as report
 from roundround.runs.run import Invocation
-from roundround.support.errors import AlreadySaid, Interrupted, UserError
+from roundround.support.errors import AlreadyReported, Interrupted, UserError
 from roundround.verbs import reproduce
 from roundround.verbs.reproduce import Runner, chosen, subject_of
 
@@ -254,7 +254,7 @@ def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
 
 
 def test_a_verb_that_is_refused_says_so(here: Path) -> None:
-    with pytest.raises(AlreadySaid, match="was refused"):
+    with pytest.raises(AlreadyReported, match="was refused"):
         start(["train", "pe=pope"])
 
 

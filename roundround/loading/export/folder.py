@@ -1,7 +1,7 @@
 """A training run as a folder that Hugging Face's `from_pretrained` loads, and whether it computes what the run does.
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
-modeling_roundround.py and the source files that it imports, only where Llama's own code does not compute this model
+modeling_roundround.py and the source files that it imports, only where no class of transformers computes this model
 
 Tested by tests/loading/test_export_folder.py.
 """
@@ -28,7 +28,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_imports
 
 from roundround.config.build import checked_values, target_class
@@ -39,10 +39,9 @@ from roundround.loading.export import check, modeling
 from roundround.loading.export.card import Card, Question, card_of, model_card
 from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.loading.export.sources import source_files
-from roundround.loading.llama import stock_config, stock_weights, weights_by_llama_name
 from roundround.loading.models import OF_THE_BUILDER, TrainedRun
-from roundround.loading.nodes import target
 from roundround.loading.patterns import FAMILIES, SIZES, KindConfig, parts_of, split_pattern
+from roundround.loading.stock import stock_config, stock_weights, weights_by_llama_name
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
@@ -55,6 +54,7 @@ TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
 MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
+OPTIONS = ("norms", "attention_bias", "mlp", "other_biases", "embedding_norm", "logit_cap")  # of the decoder
 
 
 @dataclass(frozen=True)
@@ -174,17 +174,18 @@ def check_free(destination: Path) -> None:
         raise UserError(f"to={destination} is a file; give a folder")
 
 
-def is_stock(trained: ModelToExport) -> bool:
-    """Whether Hugging Face's own Llama computes this decoder."""
-    return stock_config(trained.decoder, trained.sizes) is not None
+def stock_class(trained: ModelToExport) -> str | None:
+    """The class of transformers that computes this decoder, None where none does."""
+    config = stock_config(trained.decoder, trained.sizes)
+    return None if config is None else str(config.architectures[0])
 
 
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
-    stock = config is not None
+    stock = stock_class(trained)
     if config is not None:
-        weights = stock_weights(trained.decoder)
+        weights = stock_weights(trained.decoder, config)
     else:
         config, weights = own_config(trained), weights_by_llama_name(trained.decoder)
         normaliser = trained.decoder.get_submodule("layers.0.self_attn.softmax")
@@ -235,16 +236,35 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         scaled_embeddings=sizes["scaled_embeddings"],
         encoding=trained.encoding,
         normaliser=trained.normaliser,
-        norms=sizes.get("norms", "before"),
-        attention_bias=sizes.get("attention_bias", False),
+        options={name: sizes[name] for name in OPTIONS if name in sizes},
         kinds=[{"name": name, "sizes": kind.sizes, "parts": kind.parts} for name, kind in trained.kinds.items()],
         order=[list(trained.kinds).index(kind.name) for kind in trained.decoder.kinds] if trained.kinds else [],
         architectures=[RoundroundForCausalLM.__name__],
         dtype="float32",
     )
     classes = {"AutoConfig": RoundroundConfig, "AutoModelForCausalLM": RoundroundForCausalLM}
+    for name, value in windows_of(trained.decoder).items():
+        setattr(config, name, value)
     config.auto_map = {auto: f"{MODELING}.{of.__name__}" for auto, of in classes.items()}
     return config
+
+
+def windows_of(decoder: Decoder) -> dict[str, Any]:
+    """How far layers see, by transformers' names, for whoever asks the config; nothing where all see everything."""
+    windows = {kind.window for kind in decoder.kinds if kind.window is not None}
+    chunks = {kind.chunk for kind in decoder.kinds if kind.chunk is not None}
+    if not (windows or chunks):
+        return {}
+    types = [
+        "chunked_attention"
+        if kind.chunk is not None
+        else "full_attention"
+        if kind.window is None
+        else "sliding_attention"
+        for kind in decoder.kinds
+    ]
+    largest = {"sliding_window": max(windows, default=None), "attention_chunk_size": max(chunks, default=None)}
+    return {"layer_types": types, **{name: size for name, size in largest.items() if size is not None}}
 
 
 def export_best(directory: Path, n_parameters: int) -> Path:
@@ -270,7 +290,7 @@ log = logging.getLogger(__name__)
 
 # largest difference allowed, as a share of the largest logit
 TOLERANCE = 1e-5  # of the same code in another process, where nothing should differ
-STOCK_TOLERANCE = 5e-5  # of Llama's code, whose sums round otherwise: by 4e-7, by 3e-6 where attention is very sharp
+STOCK_TOLERANCE = 5e-5  # of transformers' code, whose sums round otherwise: by 4e-7, 3e-6 where attention is very sharp
 LOGITS_COMPARED = 2**24  # at most: 64 MiB
 
 
@@ -292,13 +312,13 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
 
     Raises NotTheSame where the folder does not load, or computes or tokenises something else.
     """
-    stock = is_stock(trained)
+    stock = stock_class(trained)
     rows = rows_compared(tokens_BT, trained.decoder.embed_tokens.num_embeddings)
     text = trained.tokenizer.decode(tokens_BT[0].tolist())
     facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock else "trust")
-    llama = target(LlamaForCausalLM)
-    if stock and facts["class"] != llama:
-        raise NotTheSame(f"the folder loads as {facts['class']}, not as {llama}")
+    module, _, name = facts["class"].rpartition(".")
+    if stock and (name != stock or not module.startswith("transformers.models.")):
+        raise NotTheSame(f"the folder loads as {facts['class']}, not as the {stock} of transformers")
     ids = trained.tokenizer.encode(text, add_special_tokens=False).ids
     ends = facts["first_token"], facts["end_of_document"]
     if facts["ids"] != ids or not facts["fast"] or ends != (trained.first_token, trained.end_of_document):
