@@ -12,8 +12,10 @@ import numpy as np
 from rich.table import Table
 
 from roundround.config.options import conf_dir
-from roundround.papers.claim import Comparison
-from roundround.papers.figures.figure import (
+from roundround.papers.claim import (
+    Comparison,
+)
+from roundround.papers.figures import (
     DIFFERS,
     ENTRIES,
     NOT_RUN,

@@ -16,7 +16,7 @@ from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
 from roundround.papers import figure_names
-from roundround.papers.figures.figure import (
+from roundround.papers.figures import (
     Subject,
     figures_of,
 )

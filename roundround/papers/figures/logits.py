@@ -17,8 +17,14 @@ from typing import final
 import numpy as np
 
 from roundround.analysis.intervals import welch_width
-from roundround.papers.claim import Comparison, as_printed, at_least, near, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.claim import (
+    Comparison,
+    as_printed,
+    at_least,
+    near,
+    shown,
+)
+from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
 from roundround.papers.figures.probed import Array, ModelFigure, numbers, probed
 from roundround.papers.figures.single_heads import DIAGONAL, LATE_DIAGONAL, PREVIOUS, NamedHead, find
 from roundround.support.panels import Curve, Panel

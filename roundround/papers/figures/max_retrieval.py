@@ -19,8 +19,21 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from roundround.analysis.intervals import error_from_p, error_widths, half_width, p_of_mean, welch_width
-from roundround.papers.claim import Comparison, at_least, at_most, near, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject, count_verdicts, verdict_of
+from roundround.papers.claim import (
+    Comparison,
+    at_least,
+    at_most,
+    near,
+    shown,
+)
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+    count_verdicts,
+    verdict_of,
+)
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SEEDS, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
 from roundround.support.panels import Curve, HeatMap, Panel

@@ -15,7 +15,12 @@ from typing import final
 import numpy as np
 
 from roundround.papers.claim import Comparison, at_least, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,

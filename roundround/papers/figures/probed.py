@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roundround.papers.claim import Comparison, as_printed, near, shown
-from roundround.papers.figures.figure import (
+from roundround.papers.figures import (
     Figure,
     Outcome,
     RunVerb,

@@ -18,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.papers.claim import Comparison, as_printed, at_least, at_most
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,

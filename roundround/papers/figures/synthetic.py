@@ -23,7 +23,12 @@ from torch import Tensor
 from roundround.analysis.intervals import half_width
 from roundround.papers.claim import Comparison, at_least, at_most, near, shown
 from roundround.papers.constructions import frequencies, logits, random_vector, rotated, turned, weights
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.pe.rope_random import drawn_positions
 from roundround.support.panels import Curve, HeatMap, Panel
 

@@ -24,7 +24,7 @@ from roundround.papers.claim import (
     near,
     shown,
 )
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
 from roundround.support.panels import Curve, Panel
 
 BASELINE = "rope"
