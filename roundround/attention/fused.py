@@ -2,6 +2,8 @@
 
 Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits: see `tiled_attention.py`.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
 """
 
 from __future__ import annotations

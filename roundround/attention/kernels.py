@@ -2,6 +2,8 @@
 
 Log-sum-exps are float32, or float64 where the queries are. No kernel here makes the matrix of logits.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_kernels.py and tests/attention/test_kernel_choice.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ log-sum-exp. So attention computed over one block of keys after another, or with
 exact gradients once these two are corrected.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py and tests/softmax/test_softmax_contract.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Only safetensors are read, a pickled file is refused, and nothing runs code from the folder. `stock.py` is the other
 direction: a decoder as a model of transformers.
+
+Tested by tests/loading/test_initial.py and tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ PREFIX = "hf:"
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in a file, of which only the rows that are asked for are read, and become float32.
+    """A weight in a file: only the rows that are asked for are read, as float32.
 
     plus_one: Gemma's norms keep what is added to one.
     """
@@ -70,7 +72,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or the rows of which it holds; what a variant learns beside them stays."""
+        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
@@ -115,7 +117,13 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
-    path, raw = folder / "config.json", read_config(folder / "config.json")
+    path = folder / "config.json"
+    raw = read_json(path)
+    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if kind not in CONFIGS:
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
+    if "quantization_config" in raw:
+        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
     files = weight_files(folder)
@@ -143,26 +151,11 @@ def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict
                 if not left_out:
                     shape = tuple(opened.get_slice(name).get_shape())
                     plus_one = one_less and name.endswith("norm.weight")
-                    found[own_name(name)] = StoredWeight(file, name, shape, plus_one)
+                    own_name = re.sub(
+                        r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
+                    )
+                    found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
-
-
-def own_name(name: str) -> str:
-    """The decoder's name of a stored weight."""
-    name = name.removeprefix("model.")
-    return re.sub(r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The values of config.json. UserError where they are of another type of model, or of one in other numbers."""
-    raw = read_json(path)
-    kind = raw.get("model_type") if isinstance(raw, dict) else None
-    if kind not in CONFIGS:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
-    if "quantization_config" in raw:
-        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
-    assert isinstance(raw, dict)
-    return raw
 
 
 def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:

@@ -1,4 +1,7 @@
-"""One layer of the decoder: attention, then an MLP, each with an RMSNorm and a residual; shapes as there."""
+"""One layer of the decoder: attention, then an MLP, each with an RMSNorm and a residual; shapes as there.
+
+Tested by tests/model/test_decoder.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 
 from roundround.attention.keys import Keys
 from roundround.model.attention import Attention
+from roundround.model.cache import LayerCache
 from roundround.pe.base import PositionalEncoding
 
 
@@ -81,8 +85,15 @@ class Block(nn.Module):
         self.post_feedforward_layernorm = norm(there=has_mlp and after)
         self.norms_after = after
 
-    def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, prepared: Any, keys: Keys) -> Tensor:
-        found_BTD = self.self_attn(normed(self.input_layernorm, x_BTD), encoding, prepared, keys)
+    def forward(
+        self,
+        x_BTD: Tensor,
+        encoding: PositionalEncoding,
+        prepared: Any,
+        keys: Keys,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        found_BTD = self.self_attn(normed(self.input_layernorm, x_BTD), encoding, prepared, keys, cache)
         x_BTD = x_BTD + (normed(self.post_attention_layernorm, found_BTD) if self.norms_after else found_BTD)
         if self.mlp is None:
             return x_BTD

@@ -21,9 +21,11 @@ from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.model.attention import Attention
 from roundround.model.block import Block, mlp_of
+from roundround.model.cache import Cache, LayerCache, check_can_be_cached
 from roundround.model.kinds import LayerKind
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
 
 MOST_LAYERS = 10_000  # each takes milliseconds to construct: a typo or a foreign file would take hours
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32: a long window times a large vocabulary would not fit
@@ -111,6 +113,11 @@ class Decoder(nn.Module):
         """Every instance once; `encoding_of_layer` has the number in here of each layer's."""
         return cast("list[PositionalEncoding]", list(self.encodings))
 
+    @property
+    def normalisers(self) -> list[AttentionSoftmax]:
+        """The normaliser of each layer."""
+        return [module for module in self.layers.modules() if isinstance(module, AttentionSoftmax)]
+
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
         return max((self.all_encodings[own].draws(tokens_BT) for own in set(self.leaders)), key=len)
@@ -143,21 +150,22 @@ class Decoder(nn.Module):
         scored_BT: Tensor | None = None,
         step: Any = None,
         ends_BT: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Logits [B, T, V] of the next token, or, given the targets, the loss [B, T] of each in nats.
 
         Where `scored_BT` is False the loss is 0 and no logits are computed; None scores all targets. `step` is the
         optimizer step in training, None otherwise: where the encoding draws (`PositionalEncoding.draws`), the loss is
-        the mean over its draws then. `ends_BT` is as in `hidden`.
+        the mean over its draws then. `ends_BT` and `cache` are as in `hidden`.
         """
-        if targets_BT is not None and step is None:
+        if targets_BT is not None and step is None and cache is None:
             alike = tokens_BT if ends_BT is None else tokens_BT.new_zeros(1, 1)  # documents of a batch share a draw
             draws = self.draws(alike)
             if len(draws) > 1:
-                options = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
+                options: dict[str, Any] = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
                 return torch.stack([self.forward(tokens_BT, step=draw, **options) for draw in draws]).mean(0)
             [step] = draws
-        x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT)
+        x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT, cache=cache)
         if targets_BT is None:
             return self.unembed(x_BTD)
         if scored_BT is None:
@@ -175,13 +183,19 @@ class Decoder(nn.Module):
         pos_BT: Tensor | None = None,
         valid_BT: Tensor | None = None,
         ends_BT: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise.
 
         `valid_BT` is False where a token is padding, which nobody sees and which is not counted. `ends_BT` is True
         where a document ends: none sees another, and positions begin at 0 in each. It goes with neither of the two.
+        `cache` (`empty_cache`) has read the tokens before these, and reads these too.
         """
         encodings = self.all_encodings
+        if cache is not None:
+            if step is not None or ends_BT is not None:
+                raise ValueError("a cache is for one text at positions that are not drawn: give no step= or ends_BT=")
+            pos_BT, valid_BT = cache.place(tokens_BT, pos_BT, valid_BT), None
         keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # of each encoding
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
@@ -190,13 +204,40 @@ class Decoder(nn.Module):
             x_BTD = self.embedding_norm(x_BTD)
         for own in dict.fromkeys(self.leaders):
             x_BTD = encodings[own].embed(x_BTD, keys[own].q_pos_BQ)
-        prepared = [encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)]
-        for layer, kind, own in zip(self.layers, self.kinds, self.encoding_of_layer, strict=True):
-            inputs = (x_BTD, encodings[own], prepared[own], keys[own].within(kind.window, kind.chunk))
-            again = self.activation_checkpointing and torch.is_grad_enabled()
-            x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)
+        if cache is None:
+            prepared = [
+                encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)
+            ]
+            of_layers: Sequence[LayerCache | None] = [None] * len(self.layers)
+        else:
+            prepared = [
+                encoding.prepare_part(own.q_pos_BQ, x_BTD.dtype, cache.length)
+                for encoding, own in zip(encodings, keys, strict=True)
+            ]
+            firsts = {id(new): own for own, new in reversed(list(enumerate(keys)))}  # most encodings share theirs
+            whole = {shared: cache.keys(own, keys[own]) for shared, own in firsts.items()}
+            keys, of_layers = [whole[id(new)] for new in keys], cache.layers
+        each = zip(self.layers, self.kinds, self.encoding_of_layer, of_layers, strict=True)
+        for layer, kind, own, kept in each:
+            seen = (keys[own] if kept is None else kept.narrowed(keys[own])).within(kind.window, kind.chunk)
+            inputs = (x_BTD, encodings[own], prepared[own], seen)
+            again = self.activation_checkpointing and torch.is_grad_enabled() and kept is None
+            x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs, kept)
         out: Tensor = self.norm(x_BTD)
         return out
+
+    def empty_cache(self, *, length: int | None = None) -> Cache:
+        """What `hidden` takes as `cache` for the first tokens of a text that will have `length`, if that is known.
+
+        Raises ValueError where an encoding has no cache.
+        """
+        for encoding in self.all_encodings:
+            check_can_be_cached(encoding)
+        layers = []
+        for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
+            windows = [window for window in (kind.window, softmax.window) if window is not None]
+            layers.append(LayerCache(min(windows, default=None), kind.chunk))
+        return Cache(layers, length=length)
 
     def keys(
         self,

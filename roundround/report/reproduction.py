@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from roundround import __version__
 from roundround.config.options import conf_dir
 from roundround.papers.claim import Comparison, Picture
 from roundround.papers.figures.figure import (
@@ -30,6 +29,7 @@ from roundround.papers.figures.figure import (
 )
 from roundround.report.figures import colour_map, save, set_title, subplots
 from roundround.report.theory import interval, number, plot
+from roundround.support import __version__
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import UserError
 from roundround.support.files import write_atomically

@@ -75,8 +75,9 @@ class AttentionSoftmax(nn.Module):
 
     def n_counted(self, keys: Keys) -> Tensor:
         """Number of keys that each row is taken to have, [1 or B, 1, Q, 1], int64; `count` says which."""
-        counted = keys.without_windows() if self.count == "position" else keys
-        return counted.counts(0, keys.n_queries)
+        if self.count == "position":
+            return keys.without_windows().counts(0, keys.n_queries) + keys.n_forgotten
+        return keys.counts(0, keys.n_queries)
 
     def counted(self, rows: Mapping[str, Tensor], keys: Keys) -> Mapping[str, Tensor]:
         """The row parameters with `n_visible` among them where what is visible does not tell it."""

@@ -1,4 +1,7 @@
-"""What happens around the optimizer steps, in order: record, validate, save, stop when asked."""
+"""What happens around the optimizer steps, in order: record, validate, save, stop when asked.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,7 @@ from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
 from roundround.training.meter import Meter
-from roundround.training.module import LanguageModel, loss_scaler
-from roundround.training.sharding import gathered
+from roundround.training.module import LanguageModel, gathered, loss_scaler
 
 STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
@@ -216,7 +218,10 @@ class TrainingCallback(lightning.Callback):
         return False
 
     def save(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> None:
-        """Write the checkpoint; its state says which is the best so far."""
+        """Write the checkpoint; its state says which is the best so far, and what the loss scaler has done."""
+        state: dict[str, Any] = {"best": self.best, "validated": self.validated}
+        if (scaler := loss_scaler(trainer)) is not None:
+            state |= {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}
         if self.sharded:
             weights, optimizer = module.decoder.state_dict(), trainer.optimizers[0].state_dict()
         else:
@@ -227,16 +232,9 @@ class TrainingCallback(lightning.Callback):
                 step,
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},
                 optimizer=optimizer,
-                state={"best": self.best, "validated": self.validated, **self.scaling(trainer)},
+                state=state,
             )
         trainer.strategy.barrier()
-
-    def scaling(self, trainer: lightning.Trainer) -> dict[str, Any]:
-        """What a checkpoint keeps of the loss scaler."""
-        scaler = loss_scaler(trainer)
-        if scaler is None:
-            return {}
-        return {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}
 
 
 def as_module(module: lightning.LightningModule) -> LanguageModel:

@@ -1,4 +1,7 @@
-"""What a decoder learns, and how it is measured while it does: text, or a task."""
+"""What a decoder learns, and how it is measured while it does: text, or a task.
+
+Tested by tests/training/test_task_runs.py and tests/data/tasks/test_guessing.py.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from torch.utils.data import Dataset
 
 from roundround.config.build import build
 from roundround.config.verbs.train import TrainConfig
-from roundround.data.batches import Shares, TrainingWindows, passes, validation_windows
+from roundround.data.batches import Shares, TrainingWindows, WindowSampler, validation_windows
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.stream import Mix
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
 from roundround.data.tasks.text_task import TextTask
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.start import Start
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
@@ -133,7 +136,10 @@ class TextMaterial(Material):
 
         n_windows = int(config.trainer.max_steps) * config.batch_size
         train = data.train if isinstance(data.train, Mix) else Mix((), ())
-        self.passes = passes(train, seed=config.seed, length=self.length, n_windows=n_windows)
+        self.passes = {  # how often the run goes through each source of a mixture
+            name: share * n_windows / WindowSampler(own.sizes(), seed=config.seed, length=self.length).n_windows()
+            for name, own, share in zip(train.names, train.streams, train.shares, strict=True)
+        }
 
     def facts(self) -> dict[str, Any]:
         data = self.data

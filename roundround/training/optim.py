@@ -1,4 +1,7 @@
-"""Optimizers: what a config node becomes before there are parameters."""
+"""Optimizers: what a config node becomes before there are parameters.
+
+Tested by tests/training/test_recipe.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`."""
+"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`.
+
+Tested by tests/loading/test_export_command.py.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.batches import padded
 from roundround.distributed.device import describe_device
-from roundround.loading.export.agreement import agreement
 from roundround.loading.export.card import Card, card_of
 from roundround.loading.export.folder import (
     MODELING,
     ModelToExport,
+    agreement,
     check_free,
     model_to_export,
     new_folder,
@@ -95,7 +98,7 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
 
 @contextmanager
 def refused_where_full(destination: Path) -> Iterator[None]:
-    """Raises UserError where the disk of the destination is full: libraries say so in words, and not of which disk."""
+    """Raises UserError where the disk of the destination is full: libraries do not name the disk."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,7 @@
-"""`roundround train`: from a config to a trained model in its run directory."""
+"""`roundround train`: from a config to a trained model in its run directory.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
-from roundround.config.build import build, plain, target_class
-from roundround.config.checked import checked
+from roundround.config.build import build, checked, plain, target_class
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares
@@ -30,11 +32,10 @@ from roundround.support.files import write_atomically
 from roundround.training.callback import TrainingCallback
 from roundround.training.material import Material, Measured, material_of
 from roundround.training.meter import Meter, Timed, peak_flops, training_flops
-from roundround.training.module import LanguageModel
+from roundround.training.module import LanguageModel, decoder_of
 from roundround.training.optim import OptimizerFactory
 from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
 from roundround.training.schedules import Schedule
-from roundround.training.sharding import decoder_of
 from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
 
 
@@ -133,7 +134,7 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 def meter_of(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
 ) -> Meter:
-    """What tells how well the run uses its devices, whose peak is given, known by name or measured as it goes."""
+    """The meter of how well the run uses its devices; their peak is given, known by name or measured on the way."""
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     device = trainer.strategy.root_device
     peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
@@ -169,7 +170,8 @@ def announce(
     details = ", ".join(
         f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
     )
-    print_status(f"{choices.get('model')} model, {chosen_parts(choices)}: {details}")
+    named = [f"{choices['model']} model" if choices.get("model") else "model", chosen_parts(choices)]
+    print_status(f"{', '.join(filter(None, named))}: {details}")
     for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
         print_status(line)
     print_status(material.about())

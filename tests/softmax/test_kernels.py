@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_softmax import KEYS, SCALE, in_blocks, inputs, keys_of, shape_of
+from helpers_attention import KEYS, SCALE, in_blocks, inputs, keys_of, shape_of
 from torch import Tensor
 
 from roundround.attention import kernels

@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, checked_bos
-from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    WHERE,
+    Verb,
+    at_least_one,
+    at_most_inputs,
+    check_checkpoint,
+    checked_bos,
+    key,
+)
 from roundround.support.errors import UserError
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class EvalConfig:
-    """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
+    """What `roundround eval` reads; pe, softmax, pattern and data are None where the run's own are meant."""
 
     run: str = key(WHERE)
     checkpoint: str
@@ -30,6 +39,7 @@ class EvalConfig:
     logger: Any = key(WHERE)
     pe: Any = None
     softmax: Any = None
+    pattern: Any = None
     data: Any = None
     model: Any = None
 
@@ -56,9 +66,10 @@ VERB = Verb(
     place=3,
     help="Perplexity of a model, or right answers to a task, at several lengths.",
     config=EvalConfig,
+    partly=("pattern",),
     parallel=True,
     measures=True,
     repeats=True,
     title="Evaluation",
-    page="roundround.report.page.of_eval:view",
+    page="roundround.report.eval_panels:view",
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one
-from roundround.config.verbs import HOW, WHERE, Verb, key
+from roundround.config.verbs import HOW, WHERE, Verb, at_least_one, key
 from roundround.support.errors import UserError
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it

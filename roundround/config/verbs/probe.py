@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_checkpoint, checked_bos, is_utf8
-from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    checked_bos,
+    is_utf8,
+    key,
+)
 from roundround.support.errors import UserError
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_seed
-from roundround.config.verbs import HOW, REPLICATE, SETTING, WHERE, Verb, key
+from roundround.config.verbs import HOW, REPLICATE, SETTING, WHERE, Verb, at_least_one, check_seed, key
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -69,5 +68,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Training run",
-    page="roundround.report.page.of_train:view",
+    page="roundround.report.train_panels:view",
 )

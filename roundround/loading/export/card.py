@@ -1,6 +1,8 @@
 """The model card of an exported folder: what the run knows of the model, and how to load it.
 
 The run may be somebody else's, and a card is shown as a web page: what comes from the run passes `shown` or `code`.
+
+Tested by tests/loading/test_card.py.
 """
 
 from __future__ import annotations
@@ -125,8 +127,8 @@ OF_A_TEXT_TASK = (
 STOCK = "It is a stock `{}`; no code from this folder is needed."
 OWN_CODE = (
     "No class of transformers computes it, so the folder carries the model's source files:\n"
-    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. There is no cache\n"
-    "of keys and values, so each new token costs a pass over all tokens before it."
+    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. `generate`\n"
+    "takes the dynamic cache of transformers (its default), beam search and batches that are padded on the left."
 )
 
 

@@ -2,6 +2,8 @@
 
 Tables 3 to 5 of arXiv:2410.06205: how near a head's logits come to the bound of Cauchy and Schwarz. Figure 3 and the
 deltas of arXiv:2410.01104: what Gemma 2B's heads do with longer lists, and with code.
+
+Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations
@@ -66,12 +68,14 @@ class Alignment(ModelFigure):
             ],
             shown("previous: mean share of the bound with the key of t - 1", float(np.nanmean(own_bound))),
         ]
-        told = f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        summary = (
+            f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        )
         remark = (
             f"{found.remark} The column of the token before fits better read as the logit of {nearest}. "
             "The paper divides it by the bound of a token with itself; its own bound stands beside that."
         ).lstrip()
-        return Outcome(told, comparisons, {found.title: self.picture(rows)}, remark)
+        return Outcome(summary, comparisons, {found.title: self.picture(rows)}, remark)
 
     def picture(self, rows: dict[str, Array]) -> Picture:
         """Ours as lines, the paper's as points."""

@@ -1,4 +1,7 @@
-"""Several loggers at once, and the door to all of them: what a node of the group `logger` describes."""
+"""Several loggers at once, and the door to all of them: what a node of the group `logger` describes.
+
+Tested by tests/runs/test_loggers.py.
+"""
 
 from __future__ import annotations
 
