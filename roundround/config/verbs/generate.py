@@ -6,8 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_checkpoint, check_seed, is_utf8
-from roundround.config.verbs import HOW, REPLICATE, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    REPLICATE,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    check_seed,
+    is_utf8,
+    key,
+)
 from roundround.support.errors import UserError
 
 
