@@ -31,6 +31,7 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
     "speedrun": "L ...",
+    "speedrun_small": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
 
