@@ -231,7 +231,8 @@ def dense(
 
 def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Any]) -> list[Tensor]:
     """The output, and a gradient for each leaf: zero where the output does not depend on it."""
-    grads = torch.autograd.grad((out * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True)
+    value = (out * cotangent).sum()
+    grads = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
     return [out.detach(), *grads]
 
 

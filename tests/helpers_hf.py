@@ -84,3 +84,12 @@ def saved_llama(path: Path, *, begins_texts: bool = True, **changes: Any) -> Pat
         backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(path)
     return path
+
+
+class Words:
+    """A tokenizer as far as a prompt needs one."""
+
+    bos_token_id = None
+
+    def decode(self, tokens: list[int]) -> str:
+        return f"w{tokens[0]}"

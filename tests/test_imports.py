@@ -295,7 +295,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
         ("softmax/mine", "from roundround.runs.run import Run"),
         ("softmax/mine", "class A:\n    def f(self):\n        from omegaconf import DictConfig"),
         ("model/mine", "import transformers"),
-        ("model/mine", "from roundround.data.tokens import TokenData"),
+        ("model/mine", "from roundround.data.prepared import TokenData"),
         ("attention/mine", "from roundround.pe.base import PositionalEncoding"),
         ("attention/mine", "import roundround"),
         ("data/mine", "from omegaconf import DictConfig"),

@@ -6,7 +6,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
+    overrides = add_below(overrides, verb.partly)
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -197,6 +198,21 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
         else:
             expanded.append(override)
     return expanded
+
+
+def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
+    """Overrides of keys below these groups as Hydra takes them where its own config has none: a run's has them.
+
+    A group that is given whole is there.
+    """
+    whole = {override.partition("=")[0] for override in overrides}
+    added = []
+    for override in overrides:
+        key = override.partition("=")[0]
+        group, at, place = key.rpartition("@")
+        below = [name for name in groups if place.startswith(f"{name}.") and name not in whole]
+        added.append((f"+{override}" if at else f"++{override}") if below and not group.startswith("+") else override)
+    return added
 
 
 def quote_odd(override: str, config_dir: str | None = None) -> str:

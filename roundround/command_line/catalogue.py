@@ -1,11 +1,14 @@
 """What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch.
 
+But for `list pe`, which says how many pairs each rotary encoding rotates, and how slowly.
+
 Tested by tests/command_line/test_command_line.py.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +161,13 @@ def print_group(group: str, config_dir: str | None) -> None:
     table.add_column("idea", ratio=3, overflow="fold")
     table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
     table.add_column("parameters", ratio=2, overflow="fold")
-    for entry in entries(group, config_dir):
-        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
+    found = entries(group, config_dir)
+    rotating = None if group != "pe" else importlib.import_module("roundround.loading.plane")  # with torch, for these
+    points = {} if rotating is None else rotating.points_of_options(entry.name for entry in found)
+    if rotating is not None:
+        table.add_column("rotates", overflow="fold", min_width=8)
+        table.caption = rotating.EXPLAINED
+    for entry in found:
+        own = [] if rotating is None else [points.get(entry.name, "").replace(", ", "\n")]
+        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters, *own)
     print_table(table, on_output=True)

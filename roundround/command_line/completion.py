@@ -9,7 +9,7 @@ import importlib
 import os
 import re
 
-from roundround.analysis.choosing import STATUSES
+from roundround.analysis.past_run import STATUSES
 from roundround.command_line.arguments import (
     ALONE,
     FLAG_CHOICES,

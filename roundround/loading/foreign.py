@@ -86,7 +86,7 @@ def count_tensors(files: Sequence[Path]) -> tuple[int, int]:
 def causal_masks(files: Sequence[Path]) -> set[str]:
     """The masks that transformers once saved beside the weights: square tables, and the number for what is masked.
 
-    A real bias of an attention, of which the name could be the same, is a row.
+    A real bias of an attention, which could have the same name, is a row.
     """
     found = set()
     for file in files:

@@ -106,8 +106,16 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
         "norms": NORMS.get(kind, "before"),
         "attention_bias": bool(config.attention_bias),
     }
-    norm = qk_norm_node(config)
-    others = {} if norm is None else {"qk_norm": norm}
+    others: dict[str, Node] = {}
+    if kind in ("qwen3", "olmo3", "gemma3_text", "gemma4_text"):
+        others["qk_norm"] = {
+            "_target_": target(RMSQueryKeyNorm),
+            "gain": True,
+            "after_rotation": False,
+            "across_heads": kind == "olmo3",
+            "values": kind == "gemma4_text",
+            "eps": config.rms_norm_eps,
+        }
     layers = [layer_kind(config, layer) for layer in range(config.num_hidden_layers)]
     kinds = dict(layers)
     if len(kinds) == 1:
@@ -116,19 +124,6 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
             return DecoderNodes(model=model, pe=only["pe"], n_vocab=config.vocab_size, others=others)
     pattern = {"order": [name for name, _ in layers], "last": None, "whole": False, **kinds}
     return DecoderNodes(model=model, pe=None, n_vocab=config.vocab_size, others={**others, "pattern": pattern})
-
-
-def qk_norm_node(config: PreTrainedConfig) -> Node | None:
-    if config.model_type not in ("qwen3", "olmo3", "gemma3_text", "gemma4_text"):
-        return None
-    return {
-        "_target_": target(RMSQueryKeyNorm),
-        "gain": True,
-        "after_rotation": False,
-        "across_heads": config.model_type == "olmo3",
-        "values": config.model_type == "gemma4_text",
-        "eps": config.rms_norm_eps,
-    }
 
 
 def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:

@@ -130,12 +130,14 @@ class Cache:
         """Keep these texts of the batch, in this order; one may stand several times, as samples of one prompt do."""
         for layer in self.layers:
             layer.select(texts)
-        self.select_positions(texts)
-
-    def select_positions(self, texts: Tensor) -> None:
-        """The part of `select` that is not the layers'."""
         self.valid_BN = None if self.valid_BN is None else self.valid_BN[texts.to(self.valid_BN.device)]
         self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        for layer in self.layers:
+            layer.clear()
+        self.valid_BN, self.pos_BN = None, {}
 
 
 def check_can_be_cached(encoding: PositionalEncoding) -> None:

@@ -230,6 +230,26 @@ class FixedFrequencies(RotaryEncoding):
         return self.given_P.to(device=device, dtype=dtype)
 
 
+def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
+    """The model's output for rows of (tokens, position of the first): [B, T, D]. None: as the model itself has it.
+
+    Shorter rows are filled up at the end with their last token, which causality makes harmless.
+    """
+    tokens_BT = filled_up([tokens for tokens, _ in rows])
+    found = []
+    for tokens, first in rows:
+        own_T = probed.positions(tokens) if first is None else torch.arange(first, first + len(tokens))
+        filling_T = own_T[-1] + torch.arange(1, tokens_BT.shape[1] - len(tokens) + 1)
+        found.append(torch.cat([own_T, filling_T]))
+    return probed.hidden(tokens_BT.to(probed.device), torch.stack(found).to(probed.device))
+
+
+def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
+    """Tokens [B, T] of texts of several lengths, each filled up with its last token."""
+    longest = max(map(len, texts))
+    return torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts])
+
+
 @contextmanager
 def watching(
     normalisers: Sequence[AttentionSoftmax],

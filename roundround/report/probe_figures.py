@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.probing.layout import Layout
-from roundround.probing.norms import KINDS, stacked
-from roundround.probing.places import PLACES
+from roundround.probing.layout import KINDS, Layout, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import BANDS
+from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import (
     number_columns,
     save,

@@ -28,6 +28,12 @@ class OptimizerFactory:
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.decay_biases = decay_biases
 
+    def check(self, module: nn.Module, *, sharded: bool) -> None:
+        """Raises UserError where it cannot train this module, or one whose parameters are shared out; default never.
+
+        The module may lie on the meta device.
+        """
+
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the module's parameters."""
         raise NotImplementedError

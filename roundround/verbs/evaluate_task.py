@@ -109,10 +109,9 @@ def decoder_of(
     config: EvalConfig, invocation: Invocation, trained: TrainedRun
 ) -> tuple[Decoder, dict[str, str], torch.device]:
     """A run's decoder on its device, with the choices that results name: the run's own, or what replaces them."""
-    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
-    return decoder, {**trained.manifest.get("choices", {}), **replaced}, device
+    return decoder, trained.choices_with(invocation.given), device
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:

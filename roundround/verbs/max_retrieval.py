@@ -60,6 +60,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     mine = seeds_of(peers.rank, peers.n, len(seeds))
     model = build(config.model, MaxRetrieval, seeds[mine])
     optimizer = build(config.optim, OptimizerFactory)
+    optimizer.check(model, sharded=False)
     for node in config.normalisers.values():  # those that nobody evaluates too
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}

@@ -16,10 +16,9 @@ from roundround.config.verbs.prepare import PrepareConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared
+from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
 from roundround.data.store import Store, open_store
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.tokens import default_cache_dir, make, shared_tokenizer
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status

@@ -29,10 +29,10 @@ from roundround.loading.reading import (
 )
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
-from roundround.probing.buckets import FEWEST, n_targets
-from roundround.probing.maximum import N_LISTS, entropy_by_length
+from roundround.probing.ablation import FEWEST, n_targets
 from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
 from roundround.probing.probed_model import ProbedModel
+from roundround.probing.prompt import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures

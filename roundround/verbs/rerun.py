@@ -13,8 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.analysis.choosing import directories_of
-from roundround.analysis.past_run import PastRun, past_run
+from roundround.analysis.past_run import PastRun, directories_of, past_run
 from roundround.analysis.repetition import (
     DIFFERENT,
     MISSING,
@@ -32,8 +31,8 @@ from roundround.config.build import build, checked, literal
 from roundround.config.recorded import refuse_foreign
 from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import default_cache_dir, prepare
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.tokens import default_cache_dir, prepare
 from roundround.distributed.child import VerbFailed, start
 from roundround.report import rerun as report
 from roundround.runs.opening import opened_run

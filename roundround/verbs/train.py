@@ -17,6 +17,7 @@ from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
+from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
@@ -30,11 +31,10 @@ from roundround.support.files import write_atomically
 from roundround.training.callback import TrainingCallback
 from roundround.training.material import Material, Measured, material_of
 from roundround.training.meter import Meter, Timed, peak_flops, training_flops
-from roundround.training.module import LanguageModel
+from roundround.training.module import LanguageModel, decoder_of
 from roundround.training.optim import OptimizerFactory
 from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
 from roundround.training.schedules import Schedule
-from roundround.training.sharding import decoder_of
 from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
 
 
@@ -48,6 +48,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     start.check(config)
     check_window_fits(config.model, config.trainer)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
+    optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
     check_sizes(config, material.n_vocab)

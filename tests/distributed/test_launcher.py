@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import Done, shell
@@ -294,11 +294,7 @@ def test_only_a_failure_keeps_the_scratch_folder_for_its_log(
     roundround: Callable[..., Done],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def task(*args: Any) -> None:
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr("roundround.verbs.train.train", task)
+    monkeypatch.setattr("roundround.verbs.train.train", Mock(side_effect=error))
     monkeypatch.setattr(Peers, "join", lambda self, answer: None)  # nobody else is there
     monkeypatch.setattr(Peers, "leave", lambda self, code, line: True)
     monkeypatch.setattr(tempfile, "tempdir", str(here))

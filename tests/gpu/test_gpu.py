@@ -8,9 +8,7 @@ Without one these tests are skipped, and a few run on the CPU instead, to show t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -86,17 +84,6 @@ WAYS = {
 }
 
 
-def on_devices() -> Iterator[Any]:
-    """The cases of the test: all on CUDA, some of them on the CPU."""
-    here = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
-    for name in NAMES:
-        for dtype in BOUNDS:
-            label = f"{name}-{str(dtype).removeprefix('torch.')}"
-            yield pytest.param("cuda", name, dtype, marks=[pytest.mark.cuda, here], id=f"cuda-{label}")
-            if name in ON_CPU and dtype != torch.float16:
-                yield pytest.param("cpu", name, dtype, id=f"cpu-{label}")
-
-
 def definition(
     softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], way: Way
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,8 +110,24 @@ def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> No
     assert error <= bound, f"{what}: off by {error:.1e} of its size"
 
 
+HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
+CASES = [  # all on CUDA, some of them on the CPU
+    pytest.param(
+        device,
+        name,
+        dtype,
+        marks=[pytest.mark.cuda, HERE] if device == "cuda" else [],
+        id=f"{device}-{name}-{str(dtype).removeprefix('torch.')}",
+    )
+    for name in NAMES
+    for dtype in BOUNDS
+    for device in ("cuda", "cpu")
+    if device == "cuda" or (name in ON_CPU and dtype != torch.float16)
+]
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-@pytest.mark.parametrize(("device", "name", "dtype"), list(on_devices()))
+@pytest.mark.parametrize(("device", "name", "dtype"), CASES)
 def test_attention_is_the_definition_in_float64_gradients_included(
     device: str, name: str, dtype: torch.dtype, way: Way
 ) -> None:

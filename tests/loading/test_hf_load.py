@@ -15,7 +15,6 @@ from helpers_hf import some_tokens, tiny
 from rounding import rounding
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
-from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
@@ -45,18 +44,13 @@ def probed(folder: Path, *, offload: bool) -> tuple[Probe, int]:
     """The probe, and how often the first layer's weights were read."""
     opened = source(folder, offload=offload)
     model, _ = opened.load(torch.device("cpu"))
-    reads = 0
-
-    def count(module: nn.Module, args: object) -> None:
-        nonlocal reads
-        reads += 1
-
+    reads: list[object] = []
     with installed(model):
         subject = ProbedHuggingFaceModel("tiny", model, None)
         subject.words = lambda tokens: [str(token) for token in tokens]
-        model.base_model.layers[0].register_forward_pre_hook(count)
+        model.base_model.layers[0].register_forward_pre_hook(lambda module, args: reads.append(args))
         assert all(p.device.type == ("meta" if offload else "cpu") for p in model.base_model.layers.parameters())
-        return observe(subject, TEXTS, prompt=TEXTS[1]), reads
+        return observe(subject, TEXTS, prompt=TEXTS[1]), len(reads)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_oss"])

@@ -18,7 +18,7 @@ from roundround.cli import run as cli
 from roundround.papers import figure_names
 from roundround.papers.figures.figure import HeatMap, Subject, figures_of
 from roundround.papers.figures.probed import probed
-from roundround.probing.maximum import entropy_by_length
+from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
 from roundround.verbs import probe as task

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_hf import some_tokens, tiny
+from helpers_hf import Words, some_tokens, tiny
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
@@ -27,15 +27,6 @@ from roundround.report.probe_panels import kept_panels
 from roundround.support.panels import Drawing
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
-
-
-class Words:
-    """A tokenizer as far as a prompt needs one."""
-
-    bos_token_id = None
-
-    def decode(self, tokens: list[int]) -> str:
-        return f"w{tokens[0]}"
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,20 +38,18 @@ from rounding import rounding
 from torch import Tensor
 
 from roundround.attention import entropy_scaled, fused
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.bias import LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.tiles import LinearTerms, Operands
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+from roundround.softmax.input_sink import InputSink
+from roundround.softmax.sink import Sink
 
+# entropies in nats, and the inverse temperature of each
+ENTROPIES, BETAS = torch.tensor(
+    json.loads((ROOT / "tests" / "golden" / "softmax_adaptive_beta.json").read_text())["value"], dtype=torch.float64
+).T
 PUBLISHED = [-0.037, 0.481, -2.3, 4.917, -1.791]
-Row = Callable[[np.ndarray], np.ndarray]
-
-
-def golden_betas() -> tuple[list[float], list[float]]:
-    """Entropies in nats, and the inverse temperature of each."""
-    pairs = json.loads((ROOT / "tests" / "golden" / "softmax_adaptive_beta.json").read_text())["value"]
-    entropies, betas = zip(*pairs, strict=True)
-    return list(entropies), list(betas)
 
 
 def weights_of(softmax: AttentionSoftmax, logits: Tensor, rows: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -91,17 +91,14 @@ def finite_differences(value: Callable[[], Tensor], parameter: Tensor, step: flo
 
 
 def test_beta_is_the_published_polynomial_of_the_entropy() -> None:
-    entropies, betas = golden_betas()
-    found = build("adaptive_temperature").beta_at(torch.tensor(entropies, dtype=torch.float64))
-    torch.testing.assert_close(found, torch.tensor(betas, dtype=torch.float64), rtol=0, atol=5.1e-4)
+    found = build("adaptive_temperature").beta_at(ENTROPIES)
+    torch.testing.assert_close(found, BETAS, rtol=0, atol=5.1e-4)
     assert found[:2].tolist() == found[-2:].tolist() == [1.0, 1.0], "exactly"
 
 
 def test_coefficients_in_the_wrong_order_miss_the_golden_numbers() -> None:
-    entropies, betas = golden_betas()
     wrong = build("adaptive_temperature", coefficients=PUBLISHED[::-1])
-    found = wrong.beta_at(torch.tensor(entropies, dtype=torch.float64))
-    assert (found - torch.tensor(betas)).abs().max() > 0.1
+    assert (wrong.beta_at(ENTROPIES) - BETAS).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("coefficients", [PUBLISHED, [1.5], [0.5, 1.0]], ids=len)
@@ -130,19 +127,15 @@ def test_beyond_the_entropies_of_its_fit_a_polynomial_is_read_at_their_ends() ->
     assert line.beta_at(entropy).tolist() == [1, 1.5, 1.5, 2, 3, 3]
 
 
-def papers_function(logits: np.ndarray) -> np.ndarray:
-    """Figure 4 of arXiv:2410.01104, in numpy."""
-    p = scipy.special.softmax(logits, -1)
-    entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
-    beta = np.where(entropy > 0.5, np.maximum(np.polyval(PUBLISHED, entropy), 1), 1)
-    return scipy.special.softmax(logits * beta, -1)
-
-
 @pytest.mark.parametrize("n_keys", [2, 40, 500])
 def test_adaptive_temperature_is_the_papers_function(n_keys: int) -> None:
     logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * noise(1, 2, 200, n_keys)
     found, plain = (weights_of(build(name), logits) for name in ("adaptive_temperature", "softmax"))
-    np.testing.assert_allclose(found.numpy(), papers_function(logits.numpy()), rtol=0, atol=1e-6)
+    # figure 4 of arXiv:2410.01104, in numpy
+    p = scipy.special.softmax(logits.numpy(), -1)
+    entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
+    beta = np.where(entropy > 0.5, np.maximum(np.polyval(PUBLISHED, entropy), 1), 1)
+    np.testing.assert_allclose(found.numpy(), scipy.special.softmax(logits.numpy() * beta, -1), rtol=0, atol=1e-6)
     if n_keys > 2:  # whose entropy is at most ln 2, below where the polynomial exceeds 1
         assert (found - plain).abs().max() > 0.05
 
@@ -160,29 +153,29 @@ def test_adaptive_temperature_leaves_training_to_the_plain_softmax(bias: str | N
     keys = KEYS[mode]
     q, k, v, _ = inputs(keys, 2)
     bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
-
-    def attended(softmax: AttentionSoftmax) -> Tensor:
-        return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
-
-    plain = attended(build("softmax"))
-    assert torch.equal(attended(build("adaptive_temperature").train()), plain)
-    assert not torch.allclose(attended(build("adaptive_temperature")), plain)
-    assert not torch.allclose(attended(build("adaptive_temperature_trained").train()), plain)
+    adaptive = build("adaptive_temperature")
+    softmaxes = build("softmax"), deepcopy(adaptive).train(), adaptive, build("adaptive_temperature_trained").train()
+    plain, training, evaluating, trained = (
+        softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={}) for softmax in softmaxes
+    )
+    assert torch.equal(training, plain)
+    assert not torch.allclose(evaluating, plain)
+    assert not torch.allclose(trained, plain)
 
 
 def test_beta_held_constant_passes_no_gradient() -> None:
     held = build("adaptive_temperature_trained", gradient_through_beta=False)
     logits, cotangent = causal_logits(spread=1).requires_grad_(), noise(2, 4, 12, 12, seed=9)
-
-    def gradient(alpha: Tensor) -> Tensor:
-        return torch.autograd.grad((alpha * cotangent).sum(), logits)[0]
-
     seen = logits.masked_fill(~torch.ones(12, 12).tril().bool(), -torch.inf)
     p = seen.softmax(-1).detach()
     beta = held.beta_at(torch.special.entr(p).sum(-1, keepdim=True))
-    expected = gradient((seen * beta).softmax(-1))
-    assert (gradient(weights_of(held, logits)) - expected).abs().max() < 1e-12
-    assert (gradient(weights_of(build("adaptive_temperature_trained"), logits)) - expected).abs().max() > 1e-3
+    through = build("adaptive_temperature_trained")
+    expected, of_held, of_through = (
+        torch.autograd.grad((alpha * cotangent).sum(), logits)[0]
+        for alpha in ((seen * beta).softmax(-1), weights_of(held, logits), weights_of(through, logits))
+    )
+    assert (of_held - expected).abs().max() < 1e-12
+    assert (of_through - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("bias", [None, "alibi"])
@@ -206,10 +199,7 @@ def test_the_gradient_through_beta_is_that_of_finite_differences(name: str) -> N
     keys = keys_of(5, 5)
     q, k, v = (noise(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
     for bias in (None, layer_bias(encoding_from("alibi", n_heads=2).double(), keys, q, k)):
-
-        def attended(q: Tensor, k: Tensor, v: Tensor, bias: Bias | None = bias) -> Tensor:
-            return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
-
+        attended = partial(softmax, scale=SCALE, keys=keys, bias=bias, rows={})
         assert torch.autograd.gradcheck(attended, (q, k, v))
 
 
@@ -334,12 +324,10 @@ def test_each_head_learns_its_own_temperature() -> None:
 @pytest.mark.parametrize(("n_train", "known"), [(None, 8), (2, 2), (5, 5), (1000, 1000)])
 def test_log_n_sharpens_rows_longer_than_those_of_training(n_train: int | None, known: int) -> None:
     logits = causal_logits()
-
-    def by_formula(row: np.ndarray, _: int) -> np.ndarray:
-        return scipy.special.softmax(row * max(1.0, math.log(len(row)) / math.log(known)))
-
-    found = weights_of(build("log_n", n_train=n_train), logits)
-    assert (found - causal_by_row(logits, by_formula)).abs().max() < 1e-6
+    expected = causal_by_row(
+        logits, lambda row, _: scipy.special.softmax(row * max(1.0, math.log(len(row)) / math.log(known)))
+    )
+    assert (weights_of(build("log_n", n_train=n_train), logits) - expected).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("name", ["ssmax", "ssmax_bias"])
@@ -347,11 +335,8 @@ def test_ssmax_multiplies_by_the_logarithm_of_the_length(name: str) -> None:
     softmax, logits = build(name).double(), causal_logits()
     s, b = softmax.s.tolist(), [0.0] * 4 if softmax.b is None else softmax.b.tolist()
     assert (len(set(s)), any(b)) == (4, name == "ssmax_bias")
-
-    def by_formula(row: np.ndarray, h: int) -> np.ndarray:
-        return scipy.special.softmax(row * (s[h] * math.log(len(row)) + b[h]))
-
-    assert (weights_of(softmax, logits) - causal_by_row(logits, by_formula)).abs().max() < 1e-6
+    expected = causal_by_row(logits, lambda row, h: scipy.special.softmax(row * (s[h] * math.log(len(row)) + b[h])))
+    assert (weights_of(softmax, logits) - expected).abs().max() < 1e-6
 
 
 def test_ssmax_starts_as_the_plain_softmax_at_the_trained_length() -> None:
@@ -367,12 +352,9 @@ def test_ssmax_starts_as_the_plain_softmax_at_the_trained_length() -> None:
 # -- one more key
 
 
-def one_more_key(null: float) -> Row:
-    def of_row(row: np.ndarray) -> np.ndarray:
-        largest = max(null, row.max())
-        return np.exp(row - largest) / (math.exp(null - largest) + np.exp(row - largest).sum())
-
-    return of_row
+def one_more_key(row: np.ndarray, null: float) -> np.ndarray:
+    largest = max(null, row.max())
+    return np.exp(row - largest) / (math.exp(null - largest) + np.exp(row - largest).sum())
 
 
 @pytest.mark.parametrize("spread", [0.1, 2.0, 300.0])
@@ -380,10 +362,10 @@ def test_softmax1_and_sink_have_one_more_key_of_no_value(spread: float) -> None:
     logits, sink = causal_logits(spread=spread), build("sink").double()
     nulls = sink.logit.tolist()
     assert len(set(nulls)) == 4
-    by_formula = causal_by_row(logits, lambda row, _: one_more_key(0.0)(row))
+    by_formula = causal_by_row(logits, lambda row, _: one_more_key(row, 0.0))
     assert (weights_of(build("softmax1"), logits) - by_formula).abs().max() < 1e-12
     assert (weights_of(build("sink", noise=0), logits) - by_formula).abs().max() < 1e-12
-    by_formula = causal_by_row(logits, lambda row, h: one_more_key(nulls[h])(row))
+    by_formula = causal_by_row(logits, lambda row, h: one_more_key(row, nulls[h]))
     assert (weights_of(sink, logits) - by_formula).abs().max() < 1e-12
 
 
@@ -674,3 +656,31 @@ def test_steep_heads_drop_the_keys_that_weigh_nothing() -> None:
         logits = SCALE * q[0, h, ::13] @ k[0, h].mT + 2.0 ** -(h + 1) * distance_QK
         p = logits.masked_fill(distance_QK > 0, -torch.inf).softmax(-1)
         assert p[:, : first_of_head[h]].sum(-1).max() < torch.finfo(torch.float32).eps
+
+
+def test_a_sink_that_reads_the_input_begins_as_the_sink_of_each_head() -> None:
+    shape, keys = attention_shape(), keys_of(9, 9)
+    own, plain = InputSink(shape, init_logit=0.7), Sink(shape, init_logit=0.7)
+    q, k, v = (torch.randn(2, n, 9, 8) for n in (4, 2, 2))
+    rows = own.row_parameters(torch.randn(2, 9, shape.d_model))
+    options: dict[str, Any] = {"scale": 0.5, "keys": keys, "bias": None}
+    # logarithms of sums that are added for each row, or for each head
+    torch.testing.assert_close(
+        own(q, k, v, **options, rows=rows), plain(q, k, v, **options, rows={}), rtol=0, atol=rounding(9, 2.0)
+    )
+
+
+def test_the_logit_of_a_sink_is_read_off_each_token_by_each_head() -> None:
+    shape = attention_shape()
+    sink = InputSink(shape, init_logit=None)
+    x = torch.randn(1, 3, shape.d_model, dtype=torch.float64)
+    with torch.no_grad():
+        sink.weight.copy_(torch.randn_like(sink.weight))
+    logits = torch.randn(1, shape.n_heads, 3, 3, dtype=torch.float64)
+    sink = sink.double()
+    found = sink.weights(logits, torch.ones(3, 3).tril().bool()[None, None], sink.row_parameters(x)).detach()
+    for h, i in itertools.product(range(shape.n_heads), range(3)):
+        s = float((sink.weight.detach()[h] * x[0, i]).sum())
+        total = math.exp(s) + sum(math.exp(float(logits[0, h, i, j])) for j in range(i + 1))
+        for j in range(i + 1):
+            assert float(found[0, h, i, j]) == pytest.approx(math.exp(float(logits[0, h, i, j])) / total, rel=1e-12)

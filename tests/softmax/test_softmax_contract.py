@@ -73,66 +73,37 @@ each_way = covering("name,mode,bias", NAMES, KEYS, [None, "alibi", "t5_bias"])
 # -- the dense definition
 
 
-def visible_by_order(keys: Keys) -> Tensor:
-    """[1 or B, 1, Q, K], True where visible: queries are the last Q of the K tokens."""
-    assert keys.causal
-    assert keys.window is None
-    seen = torch.ones(keys.n_queries, keys.n_keys).tril(keys.n_keys - keys.n_queries).bool()[None, None]
-    return seen if keys.valid_BK is None else seen & keys.valid_BK[:, None, None]
-
-
 class Combination:
-    """A normaliser with an encoding, on a batch of n tokens of two key heads, with or without padding."""
+    """A normaliser with an encoding, on a batch of n tokens of two key heads, with or without padding.
+
+    q, k and v are leaves; rotated and bias are what attention gets of them, and rows what the normaliser reads off the
+    tokens. in_order and visible [1 or B, 1, Q, K]: which keys a query may see, and which it attends to.
+    """
 
     def __init__(self, name: str, encoding_name: str, n_tokens: int, *, padded: bool, dtype: torch.dtype) -> None:
-        self.softmax, self.encoding = build(name).to(dtype), encoding_from(encoding_name).to(dtype)
+        self.softmax, encoding = build(name).to(dtype), encoding_from(encoding_name).to(dtype)
         valid_BK = torch.ones(2, n_tokens, dtype=torch.bool)
         valid_BK[0, : min(5, (n_tokens + 1) // 2)] = False
         valid_BK[1, n_tokens - min(4, n_tokens // 2) :] = False
         self.keys = keys_of(n_tokens, n_tokens, valid_BK=valid_BK if padded else None)
-        self.x = noise(2, n_tokens, D_MODEL, dtype=dtype, seed=7)
         sizes = [(2, n_heads, n_tokens, 8) for n_heads in (4, 2, 2, 4)]
         *leaves, self.cotangent = (2 * noise(*size, dtype=dtype, seed=seed) for seed, size in enumerate(sizes))
         self.q, self.k, self.v = (leaf.requires_grad_() for leaf in leaves)
-
-    def operands(self) -> tuple[Tensor, Tensor, Bias | None, dict[str, Tensor]]:
-        """Rotated queries and keys, their bias, and what the normaliser reads off the tokens."""
-        encoding, x = self.encoding, self.encoding.embed(self.x, self.keys.k_pos_BK)
-        prepared = encoding.prepare_layer(x, encoding.prepare(self.keys.k_pos_BK, self.q.dtype), self.keys)
-        q, k = encoding.rotate_queries(self.q, prepared), encoding.rotate_keys(self.k, prepared)
-        return q, k, encoding.bias(q, k, prepared), self.softmax.row_parameters(x)
+        self.leaves = [*leaves, *self.softmax.parameters(), *encoding.parameters()]
+        x = encoding.embed(noise(2, n_tokens, D_MODEL, dtype=dtype, seed=7), self.keys.k_pos_BK)
+        prepared = encoding.prepare_layer(x, encoding.prepare(self.keys.k_pos_BK, dtype), self.keys)
+        self.rotated = encoding.rotate_queries(self.q, prepared), encoding.rotate_keys(self.k, prepared)
+        self.bias, self.rows = encoding.bias(*self.rotated, prepared), self.softmax.row_parameters(x)
+        self.in_order = torch.ones(n_tokens, n_tokens).tril().bool()[None, None]
+        if padded:
+            self.in_order = self.in_order & valid_BK[:, None, None]
+        self.visible = within_window(self.softmax, self.in_order)
 
     def attended(self) -> Tensor:
-        q, k, bias, rows = self.operands()
-        return self.softmax(q, k, self.v, scale=SCALE, keys=self.keys, bias=bias, rows=rows)
+        return self.softmax(*self.rotated, self.v, scale=SCALE, keys=self.keys, bias=self.bias, rows=self.rows)
 
     def dense(self) -> Tensor:
-        q, k, bias, rows = self.operands()
-        return dense(self.softmax, q, k, self.v, self.keys, bias, rows, visible_by_order(self.keys))
-
-    def with_gradients(self, out: Tensor) -> list[Tensor]:
-        leaves = [
-            self.q,
-            self.k,
-            self.v,
-            *[parameter for module in (self.softmax, self.encoding) for parameter in module.parameters()],
-        ]
-        return with_gradients(out, self.cotangent, leaves)
-
-    def visible(self) -> Tensor:
-        """Which keys each query attends to, [1 or B, 1, Q, K]."""
-        return within_window(self.softmax, visible_by_order(self.keys))
-
-    def margins(self, n_chosen: int) -> Tensor:
-        """How far the logit of the last key chosen lies above the next [B, H, Q, 1]; inf where there is none."""
-        q, k, bias, _ = self.operands()
-        logits = SCALE * q @ k.repeat_interleave(2, dim=1).mT
-        if bias is not None:
-            everything = replace(self.keys, causal=False, window=None)
-            logits = logits + bias.block(everything, 0, self.keys.n_queries)
-        ordered = logits.masked_fill(~self.visible(), -torch.inf).sort(-1, descending=True).values
-        margin = ordered[..., n_chosen - 1 : n_chosen] - ordered[..., n_chosen : n_chosen + 1]
-        return margin.detach().nan_to_num(torch.inf)
+        return dense(self.softmax, *self.rotated, self.v, self.keys, self.bias, self.rows, self.in_order)
 
 
 # -- yaml and class
@@ -279,10 +250,10 @@ def test_a_logit_that_is_not_finite_makes_its_row_nan_and_no_other(name: str, ba
 def assert_is_the_dense_definition(name: str, encoding_name: str, n_tokens: int, *, padded: bool) -> list[Tensor]:
     """Compare outputs and gradients; those of the definition."""
     case = Combination(name, encoding_name, n_tokens, padded=padded, dtype=torch.float64)
-    expected = case.with_gradients(case.dense())
-    for ours, theirs in zip(case.with_gradients(case.attended()), expected, strict=True):
+    expected, found = (with_gradients(out, case.cotangent, case.leaves) for out in (case.dense(), case.attended()))
+    for ours, theirs in zip(found, expected, strict=True):
         assert (ours - theirs).abs().max() < 1e-10
-    seen = visible_by_order(case.keys).any(-1).expand(2, 4, n_tokens)
+    seen = case.in_order.any(-1).expand(2, 4, n_tokens)
     assert not expected[0][~seen].any()
     return expected
 
@@ -325,7 +296,13 @@ def test_attention_in_float32_is_right_to_four_digits(
         assert found.dtype == torch.float32
         difference = (found - expected).abs()
         if name in CHOSEN:  # rounding may choose another of two keys as good as equal
-            clear = (exact.margins(CHOSEN[name]) > 1e-4).squeeze(-1)
+            (q, k), everything = exact.rotated, replace(exact.keys, causal=False, window=None)
+            logits = SCALE * q @ k.repeat_interleave(2, dim=1).mT
+            if exact.bias is not None:
+                logits = logits + exact.bias.block(everything, 0, exact.keys.n_queries)
+            ordered = logits.masked_fill(~exact.visible, -torch.inf).sort(-1, descending=True).values
+            last, following = ordered[..., CHOSEN[name] - 1], ordered[..., CHOSEN[name]]
+            clear = (last - following).nan_to_num(torch.inf) > 1e-4
             assert clear.float().mean() > 0.98
             difference = difference[clear]
         assert difference.max() < 1e-4 * max(1.0, float(expected.abs().max()))
@@ -372,7 +349,7 @@ def test_nothing_leaks_from_keys_that_are_not_visible(
     """Nothing comes from keys that a query does not see, of a bias included (softmax/base.py, attention/bias.py)."""
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2 * 2 * 4 * 6)
     case = Combination(name, encoding_name, 6, padded=True, dtype=torch.float64)
-    out, visible_BQK = case.attended(), case.visible().expand(2, 1, 6, 6)[:, 0]
+    out, visible_BQK = case.attended(), case.visible.expand(2, 1, 6, 6)[:, 0]
     for i in range(6):
         row = (out[:, :, i] * case.cotangent[:, :, i]).sum()
         dk_BK, dv_BK = (grad.ne(0).any(-1).any(1) for grad in torch.autograd.grad(row, [case.k, case.v], None, True))

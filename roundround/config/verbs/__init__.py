@@ -55,6 +55,9 @@ class Verb:
     place: among the verbs of --help. help: a sentence for --help; more: a second paragraph of its own page.
     config: its typed config; None where it only reads runs, without Hydra or a run directory.
 
+    partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
+    has.
+
     words: the key whose list takes words without `=`. names: what these words may name, as "module:function"; empty
     where they name runs. filters: the key whose list takes every key=value that is not the verb's own. pairs: keys
     whose value is key=value itself. flags: its own ones.
@@ -71,6 +74,7 @@ class Verb:
     more: str = ""
     aliases: tuple[str, ...] = ()
     config: type | None = None
+    partly: tuple[str, ...] = ()
     words: str = ""
     names: str = ""
     filters: str = ""

@@ -21,7 +21,7 @@ from roundround.support.errors import UserError
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class EvalConfig:
-    """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
+    """What `roundround eval` reads; pe, softmax, pattern and data are None where the run's own are meant."""
 
     run: str = key(WHERE)
     checkpoint: str
@@ -39,6 +39,7 @@ class EvalConfig:
     logger: Any = key(WHERE)
     pe: Any = None
     softmax: Any = None
+    pattern: Any = None
     data: Any = None
     model: Any = None
 
@@ -65,6 +66,7 @@ VERB = Verb(
     place=3,
     help="Perplexity of a model, or right answers to a task, at several lengths.",
     config=EvalConfig,
+    partly=("pattern",),
     parallel=True,
     measures=True,
     repeats=True,

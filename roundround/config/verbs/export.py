@@ -16,6 +16,7 @@ class ExportConfig:
     run: str = key(WHERE)
     to: str | None = key(WHERE)
     checkpoint: str
+    stock: bool
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
     logger: Any = key(WHERE)

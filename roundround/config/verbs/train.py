@@ -44,6 +44,7 @@ class TrainConfig:
     gate: Any = None
     init: str | None
     activation_checkpointing: bool = key(HOW)
+    attention_stats_every: int | None = key(HOW, None)
 
     def check(self) -> None:
         at_least_one(
@@ -52,6 +53,8 @@ class TrainConfig:
             validation_tokens=self.validation_tokens,
             checkpoint_every=self.checkpoint_every,
         )
+        if self.attention_stats_every is not None:
+            at_least_one(attention_stats_every=self.attention_stats_every)
         check_seed(seed=self.seed)
 
 

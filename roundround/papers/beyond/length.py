@@ -59,16 +59,16 @@ class Confusion(Claim):
     title: ClassVar[str] = "RoPE confuses places and tokens at length"
 
     def check(self) -> Finding:
-        places = {name: [places_confused(n, *kind) for n in CONTEXTS] for name, kind in KINDS.items()}
-        tokens = {name: [tokens_confused(n, *kind) for n in CONTEXTS] for name, kind in KINDS.items()}
+        shares = {name: list(zip(*(confused(n, *kind) for n in CONTEXTS), strict=True)) for name, kind in KINDS.items()}
+        places, tokens = ({name: found[which] for name, found in shares.items()} for which in (0, 1))
         usual, large, p_rope = KINDS
         limit = math.acos(0.25) / math.pi  # the unrotated quarter of the pairs is all that is left of the correlation
         comparisons: list[Comparison] = self.law()
-        for what, shares, allowed in (("places", places, SAMPLING), ("tokens", tokens, 0.02)):
+        for what, found, allowed in (("places", places, SAMPLING), ("tokens", tokens, 0.02)):
             for name in (usual, large):
                 comparisons += [
-                    Comparison(f"{what}, {name}, context of 256", shares[name][0], 0.0, 0.45),
-                    near(f"{what}, {name}, context of 16.8 million", shares[name][-1], 0.5, allowed),
+                    Comparison(f"{what}, {name}, context of 256", found[name][0], 0.0, 0.45),
+                    near(f"{what}, {name}, context of 16.8 million", found[name][-1], 0.5, allowed),
                 ]
         lost, kept = places[large][0] - places[usual][0], tokens[usual][0] - tokens[large][0]
         comparisons += [
@@ -102,31 +102,21 @@ class Confusion(Claim):
         return [*found, at_least("the same 10 tokens on: less often than at random", 0.5 - share_reversed(10), 0.1)]
 
 
-def drawn_places(context: int) -> tuple[Tensor, Tensor]:
-    """Nearer and farther distance of each pair of places, uniform in the context, never equal."""
-    generator = torch.Generator().manual_seed(context)
-    both = torch.randint(context, (2, PAIRS_OF_PLACES), generator=generator)
-    both = both[:, both[0] != both[1]]
-    return both.amin(0), both.amax(0)
-
-
 def like_the_query(distances_N: Tensor, p: float, theta: float) -> Tensor:
     """Logit of a key like the query, all pairs of equal norm: [N]."""
     return aligned(distances_N, p_rope_frequencies(p, HEAD_DIM, theta))
 
 
-def places_confused(context: int, p: float, theta: float) -> float:
-    """Share of pairs of places of which the farther has the larger logit."""
-    near_N, far_N = drawn_places(context)
-    return float((like_the_query(near_N, p, theta) < like_the_query(far_N, p, theta)).double().mean())
-
-
-def tokens_confused(context: int, p: float, theta: float) -> float:
-    """Mean over pairs of places of the probability that two Gaussian keys change their order: the rotation is the
-    program's, the arcsine law the formula's."""
-    near_N, far_N = drawn_places(context)
+def confused(context: int, p: float, theta: float) -> tuple[float, float]:
+    """Of pairs of places, uniform in the context and never equal: how often the farther has the larger logit, and the
+    mean probability that two Gaussian keys change their order, whose rotation is the program's, the law the formula's.
+    """
+    both = torch.randint(context, (2, PAIRS_OF_PLACES), generator=torch.Generator().manual_seed(context))
+    both = both[:, both[0] != both[1]]
+    near_N, far_N = both.amin(0), both.amax(0)
+    wrong_N = like_the_query(near_N, p, theta) < like_the_query(far_N, p, theta)
     correlation_N = like_the_query(far_N - near_N, p, theta).clamp(-1, 1)
-    return float((correlation_N.acos() / math.pi).mean())
+    return float(wrong_N.double().mean()), float((correlation_N.acos() / math.pi).mean())
 
 
 def share_reversed(apart: int) -> float:

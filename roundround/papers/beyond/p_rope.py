@@ -67,8 +67,13 @@ class PRopeGuarantee(Claim):
                     float(weights(row_1N)[0, 0]), math.exp(8) / 1e6),
         ]  # fmt: skip
         curves.append(Curve("RoPE", SHOWN, aligned(SHOWN, p_rope_frequencies(1.0))))
+        remark = (
+            "The bound is safe and loose: aligned keys of equal pairs and random keys alike lose a quarter to two "
+            "fifths of it within a million tokens. The guarantee is of the logit alone: by Lemma 2.1 the weight still "
+            "falls as 1/n."
+        )
         return Finding(
-            comparisons, Picture("distance in tokens", "logit of an aligned key over that at 0", curves), REMARK
+            comparisons, Picture("distance in tokens", "logit of an aligned key over that at 0", curves), remark
         )
 
     def of_the_rest(self, p: float) -> list[Comparison]:
@@ -107,12 +112,6 @@ class PRopeGuarantee(Claim):
         ]
 
 
-REMARK = (
-    "The bound is safe and loose: aligned keys of equal pairs and random keys alike lose a quarter to two fifths of "
-    "it within a million tokens. The guarantee is of the logit alone: by Lemma 2.1 the weight still falls as 1/n."
-)
-
-
 def both_bounds(q_C: Tensor, k_C: Tensor, other_C: Tensor, kept: int) -> float:
     """B + B' of the pairs that rotate."""
     pairs = [x_C.view(2, PAIRS).norm(dim=0)[:kept] for x_C in (q_C, k_C, other_C)]
@@ -128,13 +127,6 @@ MIDDLES = np.arange(TURNS[0] + 0.25, TURNS[1], 0.5)  # of half turns, as the fig
 TURN = 2 * math.pi * math.pow(THETA, P)  # tokens of one turn of the frequency at the hard cut
 OF_CUTS = torch.linspace(TURNS[0] * TURN, TURNS[1] * TURN, N_DISTANCES, dtype=torch.float64).round().long()  # tokens
 LADDERS = {"dense": (FINE, True), "128 pairs, slow end": (HEAD_DIM, True), "128 pairs, all": (HEAD_DIM, False)}
-
-
-def window_by_formula(head_dim: int, weights_P: np.ndarray, distances_N: np.ndarray) -> np.ndarray:
-    """sum_k w_k cos(r g_k) / sum_k w_k over the rotated pairs, g_k = theta^(-2(k-1)/d), written out."""
-    g_P = THETA ** (-2 * np.arange(head_dim // 2) / head_dim)
-    sum_N: np.ndarray = np.cos(np.outer(distances_N, g_P)) @ weights_P / weights_P.sum()
-    return sum_N
 
 
 @final
@@ -158,10 +150,12 @@ class SoftCut(Claim):
         curves, leaked = [], {}
         for ladder, (head_dim, slow_end) in LADDERS.items():
             for cut, window in (("hard", hard), ("soft", soft)):
-                weights_P = window(head_dim) * (eased_in(head_dim) if slow_end else 1.0)
+                weights_P = window(head_dim) * ((1 - (math.pi * way(head_dim, FASTEST)).cos()) / 2 if slow_end else 1.0)
                 sum_N = window_by_program(head_dim, weights_P)
                 leaked[ladder, cut] = float(sum_N.square().mean().sqrt())
-                error = np.abs(sum_N.numpy() - window_by_formula(head_dim, weights_P.numpy(), OF_CUTS.numpy())).max()
+                g_P = THETA ** (-2 * np.arange(head_dim // 2) / head_dim)
+                formula_N = np.cos(np.outer(OF_CUTS.numpy(), g_P)) @ weights_P.numpy() / weights_P.numpy().sum()
+                error = np.abs(sum_N.numpy() - formula_N).max()
                 comparisons.append(near(f"largest error against the formula, {cut}, {ladder}", error, 0, 1e-8))
                 curves.append(Curve(f"{cut}, {ladder}", MIDDLES, sum_N.view(len(MIDDLES), -1).square().mean(-1).sqrt()))
         ratio = {ladder: leaked[ladder, "soft"] / leaked[ladder, "hard"] for ladder in LADDERS}
@@ -174,13 +168,13 @@ class SoftCut(Claim):
                 1.0,
             ),
         ]
-        told = "; ".join(
+        summary = "; ".join(
             f"{name}: {leaked[name, 'hard']:.4f} hard, {leaked[name, 'soft']:.4f} soft, ratio {ratio[name]:.2f}"
             for name in LADDERS
         )
         remark = (
-            f"Leakage as a share of K(0): {told}. A smooth edge was expected to leak less than half of a step's; 0.8 "
-            "to 1.25 stands for no difference that would matter. Not settled: whether training cares, and the "
+            f"Leakage as a share of K(0): {summary}. A smooth edge was expected to leak less than half of a step's; "
+            "0.8 to 1.25 stands for no difference that would matter. Not settled: whether training cares, and the "
             "transition that arXiv:2602.05258 uses."
         )
         label = "root mean square of K(r) / K(0) over half a turn"
@@ -195,11 +189,6 @@ def hard(head_dim: int) -> Tensor:
 def soft(head_dim: int) -> Tensor:
     """The raised cosine over the pairs."""
     return (1 + (math.pi * way(head_dim, P - WIDTH)).cos()) / 2
-
-
-def eased_in(head_dim: int) -> Tensor:
-    """0 for the fastest pairs, then a raised cosine up to 1."""
-    return (1 - (math.pi * way(head_dim, FASTEST)).cos()) / 2
 
 
 def way(head_dim: int, start: float) -> Tensor:

@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from numpy.typing import ArrayLike
 
 from roundround.papers import FIGURES
 from roundround.papers.claim import Comparison, Picture
-from roundround.runs.directories import all_runs, runs_of
-from roundround.runs.manifest import time_of
+from roundround.runs.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
 
 
@@ -202,20 +201,18 @@ def write_entries(entries: Sequence[Entry], directory: Path) -> None:
 
 def read_entries(directory: Path) -> list[Entry]:
     """The entries of a folder; none where there is no such file, or a damaged one."""
+    entries = []
     try:
-        return [entry_of(recorded) for recorded in parse_json(read_text(directory / ENTRIES, LARGEST))]
+        for recorded in parse_json(read_text(directory / ENTRIES, LARGEST)):
+            recorded["comparisons"] = [
+                Comparison(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
+                for c in recorded["comparisons"]
+            ]
+            recorded["runs"] = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]
+            entries.append(Entry(**recorded | {"ended": time_of(recorded["ended"]).isoformat()}))
+        return entries
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
-
-
-def entry_of(recorded: Mapping[str, Any]) -> Entry:
-    comparisons = [
-        Comparison(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
-        for c in recorded["comparisons"]
-    ]
-    runs = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]
-    ended = time_of(recorded["ended"]).isoformat()
-    return Entry(**{**recorded, "comparisons": comparisons, "runs": runs, "ended": ended})
 
 
 def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:

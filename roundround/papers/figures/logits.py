@@ -68,12 +68,14 @@ class Alignment(ModelFigure):
             ],
             shown("previous: mean share of the bound with the key of t - 1", float(np.nanmean(own_bound))),
         ]
-        told = f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        summary = (
+            f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        )
         remark = (
             f"{found.remark} The column of the token before fits better read as the logit of {nearest}. "
             "The paper divides it by the bound of a token with itself; its own bound stands beside that."
         ).lstrip()
-        return Outcome(told, comparisons, {found.title: self.picture(rows)}, remark)
+        return Outcome(summary, comparisons, {found.title: self.picture(rows)}, remark)
 
     def picture(self, rows: dict[str, Array]) -> Picture:
         """Ours as lines, the paper's as points."""

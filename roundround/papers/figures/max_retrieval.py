@@ -157,7 +157,27 @@ class Fit(Figure):
         ours = fit["coefficients"]
         grid = np.linspace(0.5, 3.5, 301)
         by_seed = fit["by_seed"]  # none where a seed had too few points
-        comparisons = compare_fit(ours, by_seed)
+
+        def error(numbers: list[float]) -> float:
+            """Half the interval of a number over the fits of all seeds."""
+            return float(half_width(np.array(numbers))) if by_seed else math.inf
+
+        comparisons = [
+            near("entropy from which it sharpens", begins(ours), START, 0.15, START, error([*map(begins, by_seed)])),
+            *[
+                near(f"beta at {h:g} nats", float(np.polyval(ours, h)), beta, 0.1 * beta, beta,
+                     error([float(np.polyval(other, h)) for other in by_seed]))
+                for h, beta in SHAPE_AT.items()
+            ],
+            *[
+                shown(f"the quartic at {h:g} nats", float(np.polyval(ours, h)), float(np.polyval(PUBLISHED, h)))
+                for h in BEYOND
+            ],
+            *[
+                shown(f"coefficient of H^{power}", own, published)
+                for power, (own, published) in enumerate(zip(ours[::-1], PUBLISHED[::-1], strict=True))
+            ],
+        ]  # fmt: skip
         over = f"the interval is over the fits to each of {len(by_seed)} seeds" if by_seed else "it has no interval"
         taken = " of {:.2f} to {:.2f} nats".format(*fit["entropy_range"]) if by_seed else ""
         curves = [
@@ -171,21 +191,6 @@ class Fit(Figure):
             remark=f"Fitted to {fit['inputs']:,} inputs{taken} in which the largest logit is a wrong one, as in the "
             f"paper, whose sizes and numbers of inputs are not known; {over}. {ABOUT_FIT}",
         )
-
-
-def compare_fit(ours: Sequence[float], by_seed: Sequence[Sequence[float]]) -> list[Comparison]:
-    """Where the quartic begins to sharpen and what it gives, the interval over other fits of the same kind."""
-
-    error = float(half_width(np.array([begins(other) for other in by_seed]))) if by_seed else math.inf
-    found = [near("entropy from which it sharpens", begins(ours), START, 0.15, START, error)]
-    for h, beta in SHAPE_AT.items():
-        error = float(half_width(np.array([np.polyval(other, h) for other in by_seed]))) if by_seed else math.inf
-        found.append(near(f"beta at {h:g} nats", float(np.polyval(ours, h)), beta, 0.1 * beta, beta, error))
-    for h in BEYOND:
-        found.append(shown(f"the quartic at {h:g} nats", float(np.polyval(ours, h)), float(np.polyval(PUBLISHED, h))))
-    for power, (own, published) in enumerate(zip(ours[::-1], PUBLISHED[::-1], strict=True)):
-        found.append(shown(f"coefficient of H^{power}", own, published))
-    return found
 
 
 def begins(coefficients: Sequence[float]) -> float:

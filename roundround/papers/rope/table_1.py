@@ -135,14 +135,12 @@ class Table1(Claim):
             what = f"{name}: least weight of a target within {TOKENS:,} tokens, another key at its best place"
             comparisons.append(judged(what, float(at_N.min()), 0.99 if semantic else 0.5, semantic))
             curves.append(Curve(name, torch.arange(0, TOKENS, EVERY)[::16], at_N[::16]))
-        return Finding(comparisons, Picture("distance of the target in tokens", "its weight", curves), REMARK)
-
-
-REMARK = (
-    "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE keeps its "
-    "target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the weight still "
-    "falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
-)
+        remark = (
+            "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE "
+            "keeps its target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys "
+            "the weight still falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
+        )
+        return Finding(comparisons, Picture("distance of the target in tokens", "its weight", curves), remark)
 
 
 def judged(what: str, ours: float, bound: float, yes: bool) -> Comparison:

@@ -16,8 +16,7 @@ from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
 from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.papers.constructions import random_vector, weights_at
-from roundround.papers.trained import FEWEST, ModelRows, rows_of_model
+from roundround.papers.constructions import FEWEST, ModelRows, random_vector, rows_of_model, weights_at
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
 ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys
@@ -95,7 +94,8 @@ class Lemma21(Claim):
         for rows in rows_of_model(trained.probed, trained.texts):
             seen = rows.many_R
             n_R, spread_HR, largest_HR = rows.n_R[seen], rows.spread_HR[:, seen], rows.largest_HR[:, seen]
-            least = min(least, float((rows.smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
+            smallest_HR = rows.alpha_HRK.masked_fill(~rows.visible_RK, torch.inf).amin(-1)
+            least = min(least, float((smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
             most = max(most, float((largest_HR * n_R * (-spread_HR).exp()).max()))
             sharp = max(sharp, float((largest_HR * (1 + (n_R - 1) * (-spread_HR).exp())).max()))
             shares.append(largest_HR.log().mean(0).exp())
