@@ -233,7 +233,6 @@ NOT_RUNS = {"checkpoints", "figures", "variants", "conf", "wandb", "tensorboard"
 
 OF_RUNS = ("verb", "status", "since")  # filters that ask for no setting
 STATUSES = ("done", "running", "interrupted", "failed", DIED)
-ALIASES = {"max-retrieval": "maxkey"}
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 

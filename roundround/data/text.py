@@ -162,15 +162,12 @@ def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int,
     csv.field_size_limit(LONGEST_FIELD)
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines(decoded(path)), delimiter=delimiter, quoting=quoting, strict=True)
-    while True:
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
-        if fields is None:
-            return
-        if fields:
-            yield reader.line_num, fields
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

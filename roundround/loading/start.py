@@ -259,12 +259,14 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
         raise UserError("resume= continues one run; leave out -m")
     manifest = read_manifest(directory)
-    recorded = manifest["config"].get("init")
-    if cfg.init is not None and not (str(cfg.init).startswith(RUN) or str(recorded).startswith(RUN)):
-        from roundround.loading.llama import checkpoint_folder
+    if (given := cfg.init) is not None:
+        recorded = manifest["config"].get("init")
+        if recorded is not None and not (str(given).startswith(RUN) or str(recorded).startswith(RUN)):
+            from roundround.loading.llama import checkpoint_folder
 
-        if recorded is not None and checkpoint_folder(cfg.init).resolve() == checkpoint_folder(recorded).resolve():
-            cfg.init = literal(recorded)  # the same folder by another name
+            if checkpoint_folder(given).resolve() == checkpoint_folder(recorded).resolve():
+                given = recorded  # the same folder by another name
+        cfg.init = literal(given)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
     init, began = cfg.get("init"), Start({})
     if init is not None and checkpoints.newest(directory / "checkpoints") is None:

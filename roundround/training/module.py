@@ -170,9 +170,6 @@ class LanguageModel(lightning.LightningModule):
         self.rate = float(optimizer.param_groups[0]["lr"])
         self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")
 
-    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad(set_to_none=True)
-
 
 def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
     """Clip gradients by the norm of all of them together, or each number; what that norm was before. None clips none.

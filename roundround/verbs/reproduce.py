@@ -19,7 +19,7 @@ from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed, start
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names, item_names
-from roundround.papers.figures.figure import (
+from roundround.papers.figures import (
     AGREES,
     DIFFERS,
     Entry,

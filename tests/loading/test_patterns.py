@@ -31,6 +31,7 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
     "speedrun": "L ...",
+    "speedrun_small": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
 
@@ -135,8 +136,8 @@ def test_a_kinds_base_and_sizes_are_its_own() -> None:
     ("shipped", "words", "pe"),
     [
         ("rnope_swa", ["pattern.local.window=4"], "nope"),
-        ("gemma4", ["pattern.local.window=4", "qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"]
-         + ["pattern.local.logit_scale=null", "pattern.global.logit_scale=null"], "p_rope_25"),
+        ("gemma4", ["pattern.local.window=4", "pattern.local.logit_scale=null", "pattern.global.logit_scale=null",
+                    "qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"], "p_rope_25"),
     ],
 )  # fmt: skip
 def test_at_four_layers_local_global_is_a_shipped_pattern(shipped: str, words: list[str], pe: str) -> None:

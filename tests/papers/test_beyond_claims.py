@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from roundround.papers import constructions
-from roundround.papers.beyond import dispersion, length, p_rope
 from roundround.papers.claim import claim_of
+from roundround.papers.rope import length, p_rope
+from roundround.papers.softmax import dispersion
 
 BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     "a band that does not turn": (

@@ -18,8 +18,7 @@ from scipy import stats
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
 from roundround.papers import figure_names
 from roundround.papers.claim import Comparison, at_least, at_most, near, shown
-from roundround.papers.figures import synthetic, table2
-from roundround.papers.figures.figure import (
+from roundround.papers.figures import (
     JUDGED,
     LEARNED,
     NOT_TESTED,
@@ -27,6 +26,8 @@ from roundround.papers.figures.figure import (
     Outcome,
     figures_of,
     read_entries,
+    synthetic,
+    table2,
     verdict_of,
     write_entries,
 )

@@ -19,7 +19,7 @@ from probe_directories import (
 )
 
 from roundround.papers import figure_names
-from roundround.papers.figures.figure import Outcome, Subject, figures_of
+from roundround.papers.figures import Outcome, Subject, figures_of
 from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.support.errors import UserError
 

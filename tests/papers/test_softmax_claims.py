@@ -15,10 +15,9 @@ from rounding import rounding
 
 from roundround.attention.keys import Keys
 from roundround.papers import constructions
-from roundround.papers.beyond import dispersion
 from roundround.papers.claim import Trained, claim_of
 from roundround.papers.constructions import inverse_temperature_of, rows_of_model, sampled
-from roundround.papers.softmax import bounds, temperature, thm_2_2
+from roundround.papers.softmax import bounds, dispersion, temperature, thm_2_2
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
 from roundround.softmax.softmax import Softmax

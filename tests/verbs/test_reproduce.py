@@ -27,7 +27,7 @@ from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
 from roundround.papers.claim import at_least
-from roundround.papers.figures.figure import Outcome, Subject, figures_of, newest_entries, read_entries
+from roundround.papers.figures import Outcome, Subject, figures_of, newest_entries, read_entries
 from roundround.papers.figures.probed import FOLDER, heat_map
 from roundround.report import reproduction as report
 from roundround.runs.run import Invocation
