@@ -107,7 +107,7 @@ def gemma3(model: DictConfig) -> dict[str, nn.Module]:
     """Gemma 3's pattern at this size, six layers at least, windows of a quarter of the context; and transformers'."""
     from transformers import AutoModelForCausalLM
 
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
     from roundround.loading.patterns import parts_of
     from roundround.loading.stock import fitting_config
 
