@@ -32,6 +32,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
+MANY_LETTERS = 36  # of the names below a panel: more would run into each other
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
 
@@ -230,9 +231,10 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
         )  # fmt: skip
         axis.figure.colorbar(image, ax=axis, fraction=0.05)
         axis.locator_params(integer=True)
+    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     for names, set_ticks, options in (
         (panel.y_names, axis.set_yticks, {}),
-        (panel.x_names, axis.set_xticks, {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}),
+        (panel.x_names, axis.set_xticks, slanted if sum(map(len, panel.x_names)) > MANY_LETTERS else {}),
     ):
         if names:
             words = [escaped(name) for name in names]

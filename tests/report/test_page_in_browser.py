@@ -136,8 +136,8 @@ def test_the_name_of_an_axis_lies_beside_its_numbers(tmp_path: Path, window: Tab
     window.open(write_page(run))
     gaps = window.ask(
         "Array.from(document.querySelectorAll('.chart svg[role=img]'), picture => {"
-        "const name = picture.querySelector('.names text[transform]').getBoundingClientRect();"
-        "const ticks = Array.from(picture.querySelectorAll('.ticks text[text-anchor=end]'));"
+        "const name = picture.querySelector('text[transform*=\"rotate(-90\"]').getBoundingClientRect();"
+        "const ticks = Array.from(picture.querySelectorAll('text[style*=\"text-anchor: end\"]'));"
         "return Math.min(...ticks.map(t => t.getBoundingClientRect().left)) - name.right; })"
     )
     assert len(gaps) == 2
