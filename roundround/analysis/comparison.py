@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from roundround.analysis.choosing import is_same
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import GROUPS, Replicate
-from roundround.analysis.past_run import PastRun
+from roundround.analysis.past_run import PastRun, is_same
 from roundround.runs.directories import METRICS
 from roundround.support.errors import UserError
 

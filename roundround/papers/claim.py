@@ -1,4 +1,7 @@
-"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie."""
+"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie.
+
+Tested by tests/papers/test_claims.py and tests/verbs/test_theory.py.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def at_most(what: str, ours: float, bound: float, error: float = 0.0) -> Compari
 
 
 def shown(what: str, ours: float, published: float | None = None) -> Comparison:
-    """A number that is told and not judged."""
+    """A number that is shown and not judged."""
     return Comparison(what, float(ours), -math.inf, math.inf, published)
 
 
@@ -136,7 +139,7 @@ class Claim(ABC):
 
     @abstractmethod
     def check(self) -> Finding:
-        """The statement on the paper's construction, in float64 where nothing else is said; seconds, no network."""
+        """The statement on the paper's construction, in float64 unless stated otherwise; seconds, no network."""
 
     def check_model(self, trained: Trained) -> Finding | None:
         """The statement asked of a trained model; None where it is about no model.

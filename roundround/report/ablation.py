@@ -9,10 +9,9 @@ from rich.table import Table
 from torch import Tensor
 
 from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import Band, context_bins
-from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
-from roundround.probing.places import PLACES
+from roundround.probing.ablation import FEW, FEWEST, Band, context_bins, mark, n_targets
 from roundround.probing.probe import Probe
+from roundround.probing.rows import PLACES
 from roundround.report.numbers import fixed
 from roundround.report.probe_tables import by_head
 from roundround.support.console import print_table

@@ -11,7 +11,7 @@ from rich.table import Table
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
-from roundround.probing.buckets import Range, merged, n_targets
+from roundround.probing.ablation import Range, merged, n_targets
 from roundround.report.numbers import fixed
 
 STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from roundround import __version__
 from roundround.config.options import conf_dir
-from roundround.papers.claim import Comparison
-from roundround.papers.figures.figure import (
+from roundround.papers.claim import (
+    Comparison,
+)
+from roundround.papers.figures import (
     DIFFERS,
     ENTRIES,
     NOT_RUN,
@@ -29,6 +30,7 @@ from roundround.papers.figures.figure import (
 )
 from roundround.report.figures import save_drawing
 from roundround.report.theory import interval, number
+from roundround.support import __version__
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import UserError
 from roundround.support.files import write_atomically

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from roundround.analysis.compare import compare as compared
 from roundround.analysis.comparison import Comparison, training_curves
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.verbs.compare import CompareConfig
 from roundround.report import comparison, comparison_tables
 from roundround.report.tables import Record

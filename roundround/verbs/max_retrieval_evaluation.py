@@ -1,4 +1,7 @@
-"""What trained models of max retrieval are asked: fit a temperature, measure every size, tabulate and draw."""
+"""What trained models of max retrieval are asked: fit a temperature, measure every size, tabulate and draw.
+
+Tested by tests/papers/test_max_retrieval_command.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero."""
+"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero.
+
+Tested by tests/loading/test_hf_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 from safetensors.torch import save_file
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import give_theta
 from roundround.config.verbs.probe import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
@@ -26,10 +29,10 @@ from roundround.loading.reading import (
 )
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
-from roundround.probing.buckets import FEWEST, n_targets
-from roundround.probing.maximum import N_LISTS, entropy_by_length
+from roundround.probing.ablation import FEWEST, n_targets
 from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
 from roundround.probing.probed_model import ProbedModel
+from roundround.probing.prompt import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures

@@ -2,6 +2,8 @@
 
 Tables 3 to 5 of arXiv:2410.06205: how near a head's logits come to the bound of Cauchy and Schwarz. Figure 3 and the
 deltas of arXiv:2410.01104: what Gemma 2B's heads do with longer lists, and with code.
+
+Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ from typing import final
 import numpy as np
 
 from roundround.analysis.intervals import welch_width
-from roundround.papers.claim import Comparison, as_printed, at_least, near, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.claim import (
+    Comparison,
+    as_printed,
+    at_least,
+    near,
+    shown,
+)
+from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
 from roundround.papers.figures.probed import Array, ModelFigure, numbers, probed
 from roundround.papers.figures.single_heads import DIAGONAL, LATE_DIAGONAL, PREVIOUS, NamedHead, find
 from roundround.support.panels import Curve, Panel
@@ -67,12 +75,14 @@ class Alignment(ModelFigure):
             ],
             shown("previous: mean share of the bound with the key of t - 1", float(np.nanmean(own_bound))),
         ]
-        told = f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        summary = (
+            f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        )
         remark = (
             f"{found.remark} The column of the token before fits better read as the logit of {nearest}. "
             "The paper divides it by the bound of a token with itself; its own bound stands beside that."
         ).lstrip()
-        return Outcome(told, comparisons, {found.title: self.picture(rows)}, remark)
+        return Outcome(summary, comparisons, {found.title: self.picture(rows)}, remark)
 
     def picture(self, rows: dict[str, Array]) -> Panel:
         """Ours as lines, the paper's as points."""

@@ -1,4 +1,7 @@
-"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder; Proposition 5.2: NoPE has no positions."""
+"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder; Proposition 5.2: NoPE has no positions.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,13 @@ from torch import Tensor
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.model.attention import Attention
-from roundround.papers.claim import Claim, Comparison, Finding, at_least, at_most
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    at_least,
+    at_most,
+)
 from roundround.papers.constructions import HEAD_DIM, THETA, causal_weights, on_pair, shape, weights
 from roundround.papers.rope.thm_5_3 import equal_norms
 from roundround.pe.base import PositionalEncoding
@@ -133,14 +142,12 @@ class Table1(Claim):
             what = f"{name}: least weight of a target within {TOKENS:,} tokens, another key at its best place"
             comparisons.append(judged(what, float(at_N.min()), 0.99 if semantic else 0.5, semantic))
             curves.append(Curve(name, torch.arange(0, TOKENS, EVERY)[::16], at_N[::16]))
-        return Finding(comparisons, Panel("distance of the target in tokens", "its weight", curves), REMARK)
-
-
-REMARK = (
-    "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE keeps its "
-    "target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the weight still "
-    "falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
-)
+        remark = (
+            "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE "
+            "keeps its target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys "
+            "the weight still falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
+        )
+        return Finding(comparisons, Panel("distance of the target in tokens", "its weight", curves), remark)
 
 
 def judged(what: str, ours: float, bound: float, yes: bool) -> Comparison:

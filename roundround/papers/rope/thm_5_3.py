@@ -1,12 +1,14 @@
 """Theorem 5.3: with RoPE one head can attend to any fixed distance, as sharply as its norms allow.
 
 Figure 6: how large the norms of a diagonal head have to be.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, final
 
 import numpy as np
@@ -171,7 +173,9 @@ def of_probe(probe: Probe) -> Finding:
     by_band = {band: probe.rows.places(band) for band in BANDS_TAKEN}
     comparisons, remarks, best = [], [], []
     for place, name in enumerate(PLACES_ASKED):
-        layer, head = strongest_head(by_band["none"], place)
+        largest = [float(shares_H7[:, place].max()) for shares_H7 in by_band["none"]]
+        layer = largest.index(max(largest))
+        head = int(by_band["none"][layer][:, place].argmax())
         share = {band: float(places[layer][head, place]) for band, places in by_band.items()}
         where = f"layer {layer}, head {head}"
         comparisons += [shown(f"weight on {name}, {where}, {BANDS_TAKEN[band]}", share[band]) for band in BANDS_TAKEN]
@@ -189,13 +193,6 @@ def of_probe(probe: Probe) -> Finding:
     picture = Panel("of the head with most weight there", "share of the weight", curves)
     remark = " ".join([*remarks, f"Of {len(labels)} heads {counts}"])
     return Finding(comparisons, picture, remark, can_fail=False)
-
-
-def strongest_head(places: Sequence[Tensor], place: int) -> tuple[int, int]:
-    """Layer and head with most weight on this place; `places` is [H, 7] for every layer."""
-    largest = [float(shares_H7[:, place].max()) for shares_H7 in places]
-    layer = largest.index(max(largest))
-    return layer, int(places[layer][:, place].argmax())
 
 
 def strongest_pairs(probe: Probe, layer: int, head: int) -> str:

@@ -1,4 +1,7 @@
-"""Lemma 2.1 and Proposition 3.1: bounded logits disperse, and what bounds them."""
+"""Lemma 2.1 and Proposition 3.1: bounded logits disperse, and what bounds them.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,16 @@ from torch import Tensor, nn
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
-from roundround.papers.claim import Claim, Comparison, Finding, Trained, at_least, at_most, near
-from roundround.papers.constructions import random_vector, weights_at
-from roundround.papers.trained import FEWEST, ModelRows, rows_of_model
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    Trained,
+    at_least,
+    at_most,
+    near,
+)
+from roundround.papers.constructions import FEWEST, ModelRows, random_vector, rows_of_model, weights_at
 from roundround.support.panels import Curve, Panel
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
@@ -93,7 +103,8 @@ class Lemma21(Claim):
         for rows in rows_of_model(trained.probed, trained.texts):
             seen = rows.many_R
             n_R, spread_HR, largest_HR = rows.n_R[seen], rows.spread_HR[:, seen], rows.largest_HR[:, seen]
-            least = min(least, float((rows.smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
+            smallest_HR = rows.alpha_HRK.masked_fill(~rows.visible_RK, torch.inf).amin(-1)
+            least = min(least, float((smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
             most = max(most, float((largest_HR * n_R * (-spread_HR).exp()).max()))
             sharp = max(sharp, float((largest_HR * (1 + (n_R - 1) * (-spread_HR).exp())).max()))
             shares.append(largest_HR.log().mean(0).exp())
