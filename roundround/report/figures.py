@@ -25,6 +25,15 @@ PANEL = (5.0, 3.5)  # inches
 BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#767f89", "#dfe8f3"
 INK, SOFT, LINE = "#1b1f24", "#57606a", "#d5d9de"
 PALETTE = (BLUE, RED, "#2e7d4f", "#8e44ad", "#a05a00", "#00798c", "#b0307c", "#55606b")  # of files and of the page
+PLACE_COLOURS = (
+    "#c0392b",
+    "#e08e45",
+    "#7d6608",
+    "#8e44ad",
+    "#1f5fa8",
+    "#2e8b57",
+    "#d5d8dc",
+)  # of the places that weight goes to
 MARKERS = "os^DvPX*"
 DASHES: tuple[tuple[float, ...], ...] = (
     (), (7, 3), (2, 2.5), (9, 3, 2, 3), (12, 4), (4, 4), (9, 3, 2, 3, 2, 3), (1, 4),
