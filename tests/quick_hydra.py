@@ -1,8 +1,8 @@
 """Hydra as it is, in less of its time: most of what a command costs here is the composition of its config.
 
 Hydra composes a config twice, first to look whether it says that this is a sweep. Where only the packages' yamls are
-read, and none of those that do, it is not asked: 60 to 80 of the 400 ms of a tiny training run. Each yaml of the packages
-is parsed once a session and copied from there on, 20 to 30 ms; those that tests write are read each time.
+read, and none of those that do, it is not asked: 60 to 80 of the 400 ms of a tiny training run. Each yaml of the
+packages is parsed once a session and copied from there on, 20 to 30 ms; those that tests write are read each time.
 Commands in processes of their own run without all this.
 """
 
