@@ -14,7 +14,7 @@ NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in so
 
 
 def test_every_experiment_is_run_here() -> None:
-    folders = {"rope", "max-retrieval", "softmax", "length", "encodings_by_normalisers"}
+    folders = {"rope", "max-retrieval", "softmax", "length", "recipe", "encodings_by_normalisers"}
     assert {name.split("/")[0] for name in NAMES} == folders
 
 
@@ -67,6 +67,16 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
     assert {run["status"] for run in runs} == {"done"}
     assert [tuple(run["choices"][group] for group in ("pattern", "pe", "qk_norm")) for run in runs] == JOBS[name]
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("recipe/")])
+def test_two_steps_of_every_recipe(train: Callable[..., Done], name: str) -> None:
+    small = ["trainer.max_steps=2", "compile=false", "model.head_dim=8", "data=text"]
+    small += ["tokenizer=bytes"] if name.endswith("full") else ["tokenizer=bpe", "tokenizer.vocab_size=300"]
+    done = train(f"experiment={name}", *small, "model.n_key_heads=2", "pe=p_rope", "softmax=input_sink", "gate=head")
+    assert done.code == 0, done.err
+    assert done.manifest["choices"]["optim"] == "muon_speedrun"
+    assert done.manifest["config"]["pattern"]["layer"]["logit_scale"] == (0.12 if name.endswith("full") else 0.24)
 
 
 def test_rope_is_not_dropped_from_a_run_that_nobody_named(roundround: Callable[..., Done]) -> None:

@@ -18,7 +18,7 @@ from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.compilation import outside_compilation
 from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
-from roundround.attention.kernel_choice import Kernel, fitted, kernel_for, varlen_kernel_for
+from roundround.attention.kernels import Kernel, fitted, kernel_for, varlen_kernel_for
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention

@@ -209,8 +209,8 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
     added = []
     for override in overrides:
         key = override.partition("=")[0]
-        group, at, place = key.rpartition("@")
-        below = [name for name in groups if place.startswith(f"{name}.") and name not in whole]
+        group, at, package = key.rpartition("@")
+        below = [name for name in groups if package.startswith(f"{name}.") and name not in whole]
         added.append((f"+{override}" if at else f"++{override}") if below and not group.startswith("+") else override)
     return added
 
@@ -351,13 +351,13 @@ def expand_loggers(overrides: list[str], config_dir: str | None) -> list[str]:
 
     So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that makes no sense.
     """
-    places = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
-    lists = {n: names for n in places if (names := list_of(overrides[n])) is not None}
+    given = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
+    lists = {n: names for n in given if (names := list_of(overrides[n])) is not None}
     rest = [override for n, override in enumerate(overrides) if n not in lists]
-    if not places or places[-1] not in lists:
+    if not given or given[-1] not in lists:
         return rest
-    names = lists[places[-1]]
-    check_names(overrides[places[-1]], names, config_dir)
+    names = lists[given[-1]]
+    check_names(overrides[given[-1]], names, config_dir)
     return [*rest, "logger=several", *(f"+logger@logger.{key_of(name)}={name}" for name in names)]
 
 

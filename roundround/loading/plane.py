@@ -1,4 +1,4 @@
-"""Where rotary encodings lie on the plane of all ladders: how many pairs rotate, and how slow the slowest of them is."""
+"""Where rotary encodings lie on the plane of all ladders: how many pairs rotate, and how slow the slowest is."""
 
 from __future__ import annotations
 

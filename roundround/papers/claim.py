@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from roundround.papers import CLAIMS
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.errors import UserError, nearest
+from roundround.support.panels import Panel
 
 
 @dataclass(frozen=True)
@@ -85,26 +85,6 @@ def shown(what: str, ours: float, published: float | None = None) -> Comparison:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One line of a picture, or separate points."""
-
-    name: str
-    x: ArrayLike
-    y: ArrayLike
-    points: bool = False
-
-
-@dataclass(frozen=True)
-class Picture:
-    """What the figure of a statement shows. An axis is logarithmic where its name stands in `log`, such as "xy"."""
-
-    x_label: str
-    y_label: str
-    curves: Sequence[Curve]
-    log: str = ""
-
-
-@dataclass(frozen=True)
 class Finding:
     """What a check found. remark: a sentence beside the numbers, where they need one.
 
@@ -113,7 +93,7 @@ class Finding:
     """
 
     comparisons: Sequence[Comparison]
-    picture: Picture | None = None
+    picture: Panel | None = None
     remark: str = ""
     can_fail: bool = True
 

@@ -114,7 +114,7 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
     number = (place if curve.style is None else curve.style) % len(PALETTE)
     if curve.reference:
         return {"color": GREY, "linewidth": 1.2, "zorder": 1}
-    if curve.points and np.size(curve.x) > MANY:
+    if curve.points and np.asarray(curve.x).size > MANY:
         return {"color": GREY, "linestyle": "none", "marker": ".", "markersize": 2, "alpha": 0.35, "rasterized": True}
     if curve.points:
         return {"color": INK, "linestyle": "none", "marker": MARKERS[number], "fillstyle": "none", "markersize": 5}

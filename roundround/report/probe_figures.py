@@ -5,6 +5,7 @@ Shapes: L layers, H heads, T tokens, P pairs, D distances.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.loading.patterns import runs_of
 from roundround.probing.layout import KINDS, Layout, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import (
+    GREY,
     number_columns,
     save,
     set_title,
@@ -38,7 +41,7 @@ TICKS = 6  # distances along an axis
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
     """Every picture of a probe; returns the paths."""
-    paths = draw_layers(seen, folder) + draw_heads(seen, folder)
+    paths = draw_layers(seen, folder) + draw_heads(seen, folder) + draw_plane(seen, folder)
     if seen.rows is not None:
         heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
         paths += draw_labels(seen, folder) + draw_split(seen, heads, folder)
@@ -113,12 +116,33 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
         norms = seen.norms.mean(kind, "norm")
         for axis, layer in zip(axes[row], layers, strict=True):
             heat_map(figure, axis, norms[layer].T, label="mean norm", vmin=0)
-            axis.set(title=f"layer {layer}, {kind} norms")
+            axis.set(title=f"{seen.layer_name(layer)}, {kind} norms")
             number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
             strongest = seen.strongest_pairs(kind)[layer][0]
             name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
     return save(figure, folder, "heads")
+
+
+def draw_plane(seen: Probe, folder: Path) -> list[Path]:
+    """Each kind of layer as a point: how many of its pairs rotate, and how slow the slowest of them is."""
+    layers_at: dict[tuple[float, float, str], list[int]] = {}
+    for layer, layout in enumerate(seen.layouts):
+        slowest = max((layout.wavelength(pair) for pair in range(layout.n_pairs)), key=lambda n: (n < math.inf, n))
+        kind = seen.kinds[layer] if seen.kinds else seen.name
+        layers_at.setdefault((layout.n_rotated / layout.n_pairs, slowest, kind), []).append(layer)
+    figure, axis = subplots(figsize=(6.4, 4.2))
+    for number, ((share, slowest, kind), layers) in enumerate(layers_at.items()):
+        place = (share, slowest if share else 2 * math.pi)
+        what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
+        axis.plot(*place, "os^Dvx"[number % 6], label=what, color=PLACE_COLOURS[number % 6])
+    axis.axhline(seen.train_length, color=GREY, linestyle="--", linewidth=1, label="the training context")
+    axis.set(
+        yscale="log", xlim=(-0.05, 1.05), xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)"
+    )
+    axis.legend(fontsize="small", frameon=False)
+    set_title(figure, f"{seen.name}: its kinds of layers on the plane of rotary ladders")
+    return save(figure, folder, "plane")
 
 
 def draw_labels(seen: Probe, folder: Path) -> list[Path]:
@@ -157,7 +181,7 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
         ticks = range(0, len(shown), -(-len(shown) // TICKS))
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
-        axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
+        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}", fontsize="medium")
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
         name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
@@ -177,7 +201,7 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
             axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), **drawn)
             below = below + shares_B7[:, number].float()
         axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
-        axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
+        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("share of weight")
     name_places(figure, hatched=True)
@@ -200,7 +224,7 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
         heat_map(figure, row[3], record.logits[head], label="logit", cmap=SIGNED, vmin=-most, vmax=most)
         for axis, what in zip(row, ("query norms", "key norms", "weights", "logits"), strict=True):
             axis.set_xticks(range(n), words, rotation=90, fontsize=7)
-            axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")
+            axis.set_title(f"{seen.layer_name(layer)}, head {head} ({label}): {what}", fontsize="medium", loc="left")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
             strongest = int(norms_TP.square().sum(0).argmax())
             name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), strongest)

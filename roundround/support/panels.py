@@ -73,8 +73,8 @@ class Panel:
 
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
         """x, y, low and high of a curve, [P]: NaN where a number cannot be drawn, bands cut to what is possible."""
-        x, y = (np.array(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
-        low, high = (np.array(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
+        x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
+        low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))
         with np.errstate(invalid="ignore"):
             there = drawable(x, "x" in self.log) & drawable(y, "y" in self.log)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -34,7 +35,7 @@ from roundround.report.eval_panels import drawing
 from roundround.report.figures import save_drawing
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
-from roundround.runs.run import Invocation
+from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
@@ -204,19 +205,33 @@ def score(
         )
         if run.writes:
             title = printable(f"{choices.get('model')}, {chosen_parts(choices)}")
-            write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
-            n = max(n_targets(loss) for loss in losses.values())
-            few = "" if n >= FEWEST else ", too few to tell"
-            sample = f"{title}; {n:,} targets, the same at each length{few}"
-            save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
-            shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
-            print_table(shown, on_output=config.table == "stdout")
+            show(run, config, losses, by_length, records, train_length=train_length, title=title)
             scope, *lines = evaluation.scope(losses, n_bytes, words, reader)
             for line in [f"{scope}; * is the training context length", *lines]:
                 print_status(line)
             if dispersions:
                 on_output = config.table == "stdout"
                 dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output)
+
+
+def show(
+    run: Run,
+    config: EvalConfig,
+    losses: dict[int, PositionLoss],
+    by_length: dict[int, dict[str, float]],
+    records: Sequence[dict[str, Any]],
+    *,
+    train_length: int,
+    title: str,
+) -> None:
+    """The losses by position, the figure and the table."""
+    write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
+    n = max(n_targets(loss) for loss in losses.values())
+    few = "" if n >= FEWEST else ", too few to tell"
+    sample = f"{title}; {n:,} targets, the same at each length{few}"
+    save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
+    table = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
+    print_table(table, on_output=config.table == "stdout")
 
 
 def measure(
@@ -234,3 +249,22 @@ def measure(
         if seen is not None:
             dispersions[length] = of_all(seen, reader.peers)
     return losses, dispersions
+
+
+def show(
+    run: Run,
+    config: EvalConfig,
+    losses: dict[int, PositionLoss],
+    by_length: dict[int, dict[str, float]],
+    records: list[dict[str, Any]],
+    *,
+    train_length: int,
+    title: str,
+) -> None:
+    """The losses by position, the figure and the table."""
+    write_json(run.directory / "loss_by_position.json", {length: loss.by_position for length, loss in losses.items()})
+    n = max(n_targets(loss) for loss in losses.values())
+    sample = f"{title}; {n:,} targets, the same at each length{'' if n >= FEWEST else ', too few to tell'}"
+    save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
+    shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
+    print_table(shown, on_output=config.table == "stdout")

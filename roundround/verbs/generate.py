@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.config.verbs.generate import GenerateConfig
 from roundround.distributed.device import describe_device, pick_device

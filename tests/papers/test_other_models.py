@@ -16,11 +16,15 @@ from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
 from roundround.papers import figure_names
-from roundround.papers.figures import HeatMap, Subject, figures_of
+from roundround.papers.figures import (
+    Subject,
+    figures_of,
+)
 from roundround.papers.figures.probed import probed
 from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 from roundround.verbs import probe as task
 
 STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)

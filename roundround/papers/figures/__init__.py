@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from numpy.typing import ArrayLike
-
 from roundround.papers import FIGURES
-from roundround.papers.claim import Comparison, Picture
+from roundround.papers.claim import (
+    Comparison,
+)
 from roundround.runs.directories import all_runs, runs_of, time_of
 from roundround.support.files import parse_json, read_text, write_json
+from roundround.support.panels import HeatMap, Panel
 
 
 class RunVerb(Protocol):
@@ -43,16 +44,6 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class HeatMap:
-    """A panel of coloured cells, rows downwards. most: the value of the darkest colour; None for the largest cell."""
-
-    values: ArrayLike
-    x_label: str
-    y_label: str
-    most: float | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """What came of making a figure again.
 
@@ -63,7 +54,7 @@ class Outcome:
 
     ours: str
     comparisons: Sequence[Comparison] = ()
-    panels: Mapping[str, HeatMap | Picture] = field(default_factory=dict)
+    panels: Mapping[str, HeatMap | Panel] = field(default_factory=dict)
     remark: str = ""
     untested: str = ""
     drawn: bool = False

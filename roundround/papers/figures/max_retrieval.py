@@ -19,10 +19,24 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from roundround.analysis.intervals import error_from_p, error_widths, half_width, p_of_mean, welch_width
-from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
-from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject, count_verdicts, verdict_of
+from roundround.papers.claim import (
+    Comparison,
+    at_least,
+    at_most,
+    near,
+    shown,
+)
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+    count_verdicts,
+    verdict_of,
+)
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SEEDS, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
+from roundround.support.panels import Curve, HeatMap, Panel
 
 MEASURE = ("max-retrieval", "evaluate=[softmax,adaptive_temperature]")
 COMMAND = "roundround maxkey --temp adaptive"
@@ -82,7 +96,7 @@ class Accuracy(Figure):
             ours=f"{plain[1024].mean():.1f} and {adaptive[1024].mean():.1f} % at 1,024; accuracies: {found[0]}; "
             f"gains: {found[1]}",
             comparisons=comparisons,
-            panels={"table 1": Picture("items", "accuracy (%)", curves, log="x")},
+            panels={"table 1": Panel("items", "accuracy (%)", curves, log="x")},
             remark=ABOUT_TABLE,
         )
 
@@ -187,7 +201,7 @@ class Fit(Figure):
         return Outcome(
             ours=f"from {begins(ours):.2f} nats, beta {np.polyval(ours, 2.0):.2f} at 2",
             comparisons=comparisons,
-            panels={"fit": Picture("entropy (nats)", "inverse temperature beta", curves)},
+            panels={"fit": Panel("entropy (nats)", "inverse temperature beta", curves)},
             remark=f"Fitted to {fit['inputs']:,} inputs{taken} in which the largest logit is a wrong one, as in the "
             f"paper, whose sizes and numbers of inputs are not known; {over}. {ABOUT_FIT}",
         )

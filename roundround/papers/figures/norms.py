@@ -15,7 +15,12 @@ from typing import final
 import numpy as np
 
 from roundround.papers.claim import Comparison, at_least, shown
-from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,
@@ -34,6 +39,7 @@ from roundround.papers.figures.probed import (
     side_by_side,
     slowest_share,
 )
+from roundround.support.panels import HeatMap
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values"}
 NEARLY_EVEN = 0.05  # from an even share, the mean over layers: values of Gemma 7B have 0.250 and of Llama 3.1 8B 0.265

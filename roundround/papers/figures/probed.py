@@ -25,10 +25,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roundround.papers.claim import Comparison, as_printed, near, shown
-from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.probing.prompt import LayerRecord, PromptRecord
 from roundround.probing.rows import PLACES
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 
 Array = NDArray[np.float64]
 FOLDER = Path(__file__).parent / "published"

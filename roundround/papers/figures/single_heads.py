@@ -18,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.papers.claim import Comparison, as_printed, at_least, at_most
-from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,
@@ -34,6 +39,7 @@ from roundround.papers.figures.probed import (
 )
 from roundround.probing.prompt import PromptRecord
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 
 MOST = 0.5  # of a row's weight: what "attends to" means at least; by Figure 12 the apostrophe head gives 0.92 to 0.99
 NO_PROMPT = "The paper does not print its prompt; ours is another one with three apostrophes."

@@ -21,10 +21,16 @@ import torch
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
+from roundround.papers.claim import Comparison, at_least, at_most, near, shown
 from roundround.papers.constructions import frequencies, logits, random_vector, rotated, turned, weights
-from roundround.papers.figures import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.pe.rope_random import drawn_positions
+from roundround.support.panels import Curve, HeatMap, Panel
 
 DISTANCES = torch.arange(5001, dtype=torch.float64)
 DRAWN = torch.arange(0, len(DISTANCES), 10)  # of the curves
@@ -153,8 +159,8 @@ class Decay(Figure):
             ours=f"{around(best, 1000):.3f} at 1,000, {around(best, 5000):.3f} at 5,000",
             comparisons=comparisons,
             panels={
-                "(a) all ones": Picture(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
-                "(b) Gaussian": Picture(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
+                "(a) all ones": Panel(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
+                "(b) Gaussian": Panel(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
             },
             remark="The paper does not state d, and its curve is known here by five values, so that (a) is compared by "
             f"its direction: the values, each averaged over {AROUND} distances to either side, do not decide d, and a "
@@ -185,8 +191,8 @@ class RandomPositions(Figure):
             ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
             comparisons=comparisons,
             panels={
-                "(a) all ones": Picture(X, Y, lines),
-                f"(b) Gaussian, L = {LONGEST[-1]:,}": Picture(X, "q . k / sqrt(d)", wandering),
+                "(a) all ones": Panel(X, Y, lines),
+                f"(b) Gaussian, L = {LONGEST[-1]:,}": Panel(X, "q . k / sqrt(d)", wandering),
             },
             remark=f"Compared by statement, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} of the "
             "vectors; the paper gives no d and no normalisation, so its curves are not compared number by number. The "
@@ -200,13 +206,13 @@ class OneQueryOneKey(Figure):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         comparisons: list[Comparison] = []
-        panels: dict[str, HeatMap | Picture] = {}
+        panels: dict[str, HeatMap | Panel] = {}
         spreads = []
         for name, theta in THETAS.items():
             ends_DN = one_pair(ENDS, theta, DRAWS)
             comparisons.append(without_decay(name, ends_DN))
             spreads.append(float(ends_DN.std()))
-            panels[name] = Picture(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
+            panels[name] = Panel(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
         return Outcome(
             ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
             comparisons=comparisons,
@@ -246,7 +252,7 @@ class Statements(Figure):
                 found[r["claim"]].append(Comparison(r["what"], value, low, high, r["published"]))
         pictures: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
         panels = {
-            name: Picture(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
+            name: Panel(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
             for name, p in pictures.items()
         }
         parts = [

@@ -19,8 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import Comparison, Curve, Picture, near, shown
+from roundround.papers.claim import (
+    Comparison,
+    near,
+    shown,
+)
 from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
+from roundround.support.panels import Curve, Panel
 
 BASELINE = "rope"
 SEEDS = (1, 2, 3, 4, 5)
@@ -153,7 +158,7 @@ class Perplexities(Figure):
         return Outcome(
             ours=", ".join(f"{PAPER[pe][0]} {means[pe]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
             comparisons=compare(sweep),
-            panels={"perplexity": Picture("context (tokens)", "held-out perplexity", curves, log="xy")},
+            panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
             remark=ABOUT,
         )
 

@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, as_printed, at_most, near
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    Trained,
+    as_printed,
+    at_most,
+    near,
+)
 from roundround.papers.constructions import (
     HEAD_DIM,
     THETA,
@@ -32,6 +40,7 @@ from roundround.papers.constructions import (
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.layout import Layout
 from roundround.probing.probed_model import run
+from roundround.support.panels import Curve, Panel
 
 SHIFT = 1000  # tokens; only the logits know of positions, and they of distances alone
 N_TOKENS = 24  # of a trained model's text: as many rows of as many tokens
@@ -85,11 +94,11 @@ def of_model(trained: Trained) -> Finding:
     return Finding(comparisons, picture)
 
 
-def of_one_query(ours_TT: Tensor, formula_TT: Tensor, i: int) -> Picture:
+def of_one_query(ours_TT: Tensor, formula_TT: Tensor, i: int) -> Panel:
     """The logits of one query with every key."""
     distance = torch.arange(len(ours_TT)) - i
     few = slice(None, None, max(1, len(ours_TT) // 32))
-    return Picture(
+    return Panel(
         "j - i in tokens",
         "q . k",
         [
@@ -186,7 +195,7 @@ class PRopeListing(Claim):
             Curve(f"p = {p:g}", pairs[: int(p * 128)], p_rope_frequencies(p)[: int(p * 128)]) for p in (1.0, 0.75, 0.25)
         ]
         curves.append(Curve("listing, p = 0.75", pairs[:96:8], 1 / timescales(256, 0.75)[:96:8], points=True))
-        return Finding(comparisons, Picture("pair k, of those that rotate", "radians per token", curves, "y"))
+        return Finding(comparisons, Panel("pair k, of those that rotate", "radians per token", curves, "y"))
 
     def largest_difference(self, head_dim: int, p: float) -> float:
         """Of a random query, and a key, as this program's encoding rotates them, against the listing."""
@@ -235,7 +244,7 @@ class SideComputations(Claim):
             near("radians of g_97 in 8,192 tokens", 8192 * gemma[96], 8.2, 0.05),
         ]
         pairs = [range(1, len(ladder) + 1) for ladder in (gemma, llama)]
-        picture = Picture(
+        picture = Panel(
             "pair k",
             "radians per token",
             [
@@ -291,7 +300,7 @@ class Apostrophe(Claim):
             curves.append(Curve(name, torch.arange(LONGEST)[::16], logits_N[::16]))
         zero = Curve("0", [0, LONGEST], [0.0, 0.0])
         context = Curve(f"Gemma's context, {CONTEXT:,} tokens", [CONTEXT, CONTEXT], [-120.0, 120.0])
-        return Finding(comparisons, Picture("distance in tokens", "q . k in the channel", [*curves, context, zero]))
+        return Finding(comparisons, Panel("distance in tokens", "q . k in the channel", [*curves, context, zero]))
 
 
 def channel(key: tuple[float, float]) -> Tensor:

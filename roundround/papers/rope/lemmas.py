@@ -11,7 +11,14 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    at_least,
+    at_most,
+    near,
+)
 from roundround.papers.constructions import (
     HEAD_DIM,
     frequencies,
@@ -23,6 +30,7 @@ from roundround.papers.constructions import (
     weights,
 )
 from roundround.pe.rotary import rotation
+from roundround.support.panels import Curve, Panel
 
 FOLLOWED = 8192
 ANGLE_ROUNDING = 1e-9  # of n g in float64, n up to 8192; what is nearer to 0 counts as 0
@@ -59,7 +67,7 @@ class LemmaA1(Claim):
                 near("tokens until a pair with g = 2 pi / 7 returns",
                      int((seventh[1:, 0] < ANGLE_ROUNDING).nonzero()[0]) + 1, 7, 0),
             ],
-            Picture(
+            Panel(
                 "tokens n",
                 "radians from the first angle",
                 [
@@ -116,7 +124,7 @@ class LemmaA2(Claim):
             curves.append(Curve(f"g = {g:g}", lengths, gaps))
         evenly = [2**k for k in range(2, 21)]
         curves.append(Curve("2 pi / n: spread evenly", evenly, [2 * math.pi / n for n in evenly]))
-        return Finding(comparisons, Picture("tokens n", "largest gap between angles, radians", curves, log="xy"))
+        return Finding(comparisons, Panel("tokens n", "largest gap between angles, radians", curves, log="xy"))
 
 
 def largest_gap(angles_N: Tensor) -> float:
@@ -167,7 +175,7 @@ class LemmaA3(Claim):
             rows[:, 1:] = -gap[:, None]
             curves.append(Curve(f"{n} keys", gap, weights(rows)[:, 1]))
         curves.append(Curve("one half", gap, torch.full_like(gap, 0.5)))
-        return Finding(comparisons, Picture("how far below the largest logit", "weight of the second", curves))
+        return Finding(comparisons, Panel("how far below the largest logit", "weight of the second", curves))
 
 
 CHOSEN, LOOKED_AT = (0, 1, 5, 100, 3000), 8192  # distances at which the maximum is asked for; distances looked at
@@ -202,7 +210,7 @@ class Prop31(Claim):
             if r in DRAWN:
                 largest = (logits_N / float(q @ q)).view(-1, BLOCK).amax(-1)
                 curves.append(Curve(f"r = {r:,}", distances[::BLOCK], largest))
-        picture = Picture("distance in tokens", f"logit over |q|^2, largest of {BLOCK} tokens", curves)
+        picture = Panel("distance in tokens", f"logit over |q|^2, largest of {BLOCK} tokens", curves)
         return Finding([*comparisons, *of_equal_norms()], picture)
 
 
@@ -261,7 +269,7 @@ class Prop32(Claim):
             Curve("expected mean", x, [0.0] * len(x)),
             Curve("expected standard deviation", x, [1.0] * len(x)),
         ]
-        return Finding(comparisons, Picture("distance in tokens", "logit over the square root of d", curves, log="x"))
+        return Finding(comparisons, Panel("distance in tokens", "logit over the square root of d", curves, log="x"))
 
 
 def gaussians() -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.papers.claim import Claim, Comparison, Finding, at_least, at_most, near
 from roundround.papers.constructions import (
     aligned,
     aligned_by_formula,
@@ -23,6 +23,7 @@ from roundround.papers.constructions import (
     rotated,
     weights,
 )
+from roundround.support.panels import Curve, Panel
 
 HEAD_DIM = 128  # that of Llama
 SHORT, LONG = 256, 2**24  # contexts in tokens: the longest is far beyond every wavelength
@@ -88,7 +89,7 @@ class Confusion(Claim):
             "at 1/2 at any length, by symmetry. Allowed about 1/2: four standard errors for places, 0.02 of "
             "correlation left for tokens."
         )
-        return Finding(comparisons, Picture("context in tokens", "probability of confusion", curves, log="x"), remark)
+        return Finding(comparisons, Panel("context in tokens", "probability of confusion", curves, log="x"), remark)
 
     def law(self) -> list[Comparison]:
         """Random queries and keys through this program's rotation, against the arcsine law."""
@@ -190,7 +191,7 @@ class Thm61Wide(Claim):
         )
         return Finding(
             comparisons,
-            Picture("context N in tokens", "share of positions where the target loses", curves, "x"),
+            Panel("context N in tokens", "share of positions where the target loses", curves, "x"),
             remark,
         )
 

@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most, near
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    at_least,
+    at_most,
+    near,
+)
 from roundround.papers.constructions import (
     HEAD_DIM,
     THETA,
@@ -25,6 +32,7 @@ from roundround.papers.constructions import (
     random_vector,
     weights,
 )
+from roundround.support.panels import Curve, Panel
 
 FRACTIONS = (0.25, 0.5, 0.75)
 PAIRS = HEAD_DIM // 2
@@ -73,7 +81,7 @@ class PRopeGuarantee(Claim):
             "falls as 1/n."
         )
         return Finding(
-            comparisons, Picture("distance in tokens", "logit of an aligned key over that at 0", curves), remark
+            comparisons, Panel("distance in tokens", "logit of an aligned key over that at 0", curves), remark
         )
 
     def of_the_rest(self, p: float) -> list[Comparison]:
@@ -178,7 +186,7 @@ class SoftCut(Claim):
             "transition that arXiv:2602.05258 uses."
         )
         label = "root mean square of K(r) / K(0) over half a turn"
-        return Finding(comparisons, Picture("distance in turns of the slowest pair kept", label, curves, "y"), remark)
+        return Finding(comparisons, Panel("distance in turns of the slowest pair kept", label, curves, "y"), remark)
 
 
 def hard(head_dim: int) -> Tensor:

@@ -14,11 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_least, near, shown
+from roundround.papers.claim import (
+    Claim,
+    Finding,
+    Trained,
+    at_least,
+    near,
+    shown,
+)
 from roundround.papers.constructions import calls, layouts, logits, weights
 from roundround.papers.constructions import rotated as rotated_keys
 from roundround.pe.rotary import apply_rotation, rotation
 from roundround.probing.layout import rotated
+from roundround.support.panels import Curve, Panel
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
@@ -73,7 +81,7 @@ class Thm61(Claim):
             "query where they stand. Then come the proof's swaps: the target to where its logit is negative, and if it "
             "still has more than half, the longest other key to where its own is largest."
         )
-        picture = Picture("N g in radians", "share of draws with a losing order", curves, log="x")
+        picture = Panel("N g in radians", "share of draws with a losing order", curves, log="x")
         return Finding(comparisons, picture, remark)
 
     def check_model(self, trained: Trained) -> Finding:
@@ -84,7 +92,7 @@ class Thm61(Claim):
         lengths = sorted({2**k for k in range(3, 18)} | {own})
         slowest = min((channel.frequency for channel in channels), default=1.0)
         turn = math.ceil(TURN / slowest)
-        picture = Picture(
+        picture = Panel(
             "context in tokens",
             "share of targets that lose somewhere",
             [

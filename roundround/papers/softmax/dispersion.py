@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from roundround.attention.keys import Keys
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    Trained,
+    at_least,
+    at_most,
+    near,
+)
 from roundround.papers.constructions import (
     SHAPE,
     first_length,
@@ -30,6 +38,7 @@ from roundround.softmax.log_n import LogN
 from roundround.softmax.row_scale import RowScale
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.ssmax import SSMax
+from roundround.support.panels import Curve, Panel
 
 DELTA = 5.69  # nats: the mean spread of Gemma 2B's heads
 TRAINED = 2048  # tokens: SSMax and log-n are the plain softmax there, beta = ln n / ln 2048
@@ -73,7 +82,7 @@ class LiftedConstant(Claim):
             "Where s delta exceeds 1, SSMax and log-n never disperse on such a row: their logits have no bound."
         )
         return Finding(
-            comparisons, Picture("keys n", f"weight of one key {DELTA} nats above the rest", curves, log="xy"), remark
+            comparisons, Panel("keys n", f"weight of one key {DELTA} nats above the rest", curves, log="xy"), remark
         )
 
     def temperature(self) -> list[Comparison]:
@@ -219,7 +228,7 @@ class DecisiveItem(Claim):
         )
         gone = Curve("outputs equal from here", [length_of_floats(d) for d in DTYPES.values()],
                      [torch.finfo(d).eps / 2 for d in DTYPES.values()], points=True)  # fmt: skip
-        return Finding(comparisons, Picture("items n", "difference", [*curves, gone], log="xy"), remark)
+        return Finding(comparisons, Panel("items n", "difference", [*curves, gone], log="xy"), remark)
 
     def gap_within_bound(self) -> Comparison:
         """Random rows and values: the outputs differ by at most exp(delta) / n of the items' difference."""
@@ -308,7 +317,7 @@ class GemmaDeltas(Claim):
             Curve(f"Gemma {name}: {delta:g}", lengths, [lone_weight(delta, n) for n in lengths])
             for name, delta in DELTAS.items()
         ]
-        return Finding(comparisons, Picture("keys n", "largest possible weight", curves, log="x"), ABOUT_DELTAS)
+        return Finding(comparisons, Panel("keys n", "largest possible weight", curves, log="x"), ABOUT_DELTAS)
 
     def in_full(self, delta: float, level: float, n: int) -> list[Comparison]:
         """The weight in rows of n keys and of one fewer, on either side of the level."""
@@ -344,7 +353,7 @@ class GemmaDeltas(Claim):
             f"to 14.78, 5.69 +- 2.05); at its mean the best weight at {longest:,} tokens is "
             f"{lone_weight(mean, longest):.3f}."
         )
-        picture = Picture("keys n", "largest possible weight", curves, log="x")
+        picture = Panel("keys n", "largest possible weight", curves, log="x")
         return Finding(comparisons, picture, remark, can_fail=False)
 
 

@@ -19,9 +19,7 @@ from roundround.attention.row_measures import entropy_of_logits, entropy_of_weig
 from roundround.papers.claim import (
     Claim,
     Comparison,
-    Curve,
     Finding,
-    Picture,
     Trained,
     as_printed,
     at_least,
@@ -30,6 +28,7 @@ from roundround.papers.claim import (
 )
 from roundround.papers.constructions import SHAPE, random_vector, rows_of_model, weights, weights_at
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
+from roundround.support.panels import Curve, Panel
 
 BETAS, STEP, KEYS = (0.3, 1.0, 2.5), 1e-4, 64
 GRID = np.linspace(0.05, 6, 120)  # of beta
@@ -85,7 +84,7 @@ class Prop32(Claim):
         points = np.array([entropy_at(b, logits_K) for b in BETAS])
         curves = [Curve("entropy", GRID, entropies), Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes))]
         curves.append(Curve("where differences were taken", BETAS, points, points=True))
-        return Finding(comparisons, Picture("inverse temperature beta", "nats, and nats per unit of beta", curves))
+        return Finding(comparisons, Panel("inverse temperature beta", "nats, and nats per unit of beta", curves))
 
     def rest(self, found: float, logits_K: Tensor) -> float:
         """What is left of the entropy at the first beta when ln n and the integral of the formula are taken away."""
@@ -157,7 +156,7 @@ class Polynomial(Claim):
         ]
         return Finding(
             comparisons,
-            Picture("entropy in nats", "inverse temperature beta", curves),
+            Panel("entropy in nats", "inverse temperature beta", curves),
             "The gate at 0.5 nats never decides: the polynomial is below 1 there anyway.",
         )
 
@@ -196,7 +195,7 @@ class Polynomial(Claim):
             f"above; mean beta {float(beta.mean()):.3f}."
         )
         return Finding(
-            comparisons, Picture("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
+            comparisons, Panel("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
         )
 
 
@@ -264,7 +263,7 @@ class SwappedIn(Claim):
                 for length, low in zip(LENGTHS, lows, strict=True)
             ]
             curves.append(Curve(encoding, LENGTHS, means))
-        picture = Picture("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
+        picture = Panel("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
         return Finding(comparisons, picture, ABOUT_STORED, can_fail=False)
 
 
@@ -325,7 +324,7 @@ class StreamingEntropy(Claim):
                      head.error_of_adaptive(), 0.0, 8 * of_weights),
             ]  # fmt: skip
         curves = [Curve(name, SPREADS, errors, points=True) for name, errors in found.items()]
-        return Finding(comparisons, Picture("deviation of the logits", "largest error in nats", curves, "x"))
+        return Finding(comparisons, Panel("deviation of the logits", "largest error in nats", curves, "x"))
 
 
 class Head(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from roundround.report.page.sources import Record, RunFiles
-from roundround.report.page.tables import Table, tables_of
 from roundround.report.page.view import Section, View
+from roundround.report.tables import Table, tables_of
 
 TEXTS = "texts.json"
 
