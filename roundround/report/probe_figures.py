@@ -143,7 +143,7 @@ def draw_plane(seen: Probe, folder: Path) -> list[Path]:
         axis.plot(*place, "os^Dvx"[number % 6], label=what, color=PLACE_COLOURS[number % 6])
     axis.axhline(seen.train_length, color=GREY, linestyle="--", linewidth=1, label="the training context")
     shown = [seen.train_length, *(slowest if share else 2 * math.pi for share, slowest, _ in layers_at)]
-    decades = range(math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown))) + 1)
+    decades = range(math.floor(math.log10(min(shown))), math.floor(math.log10(max(shown))) + 2)
     axis.set(xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)", xlim=(-0.05, 1.05))
     axis.set(yscale="log", xticks=[0, 0.25, 0.5, 0.75, 1], ylim=(10.0 ** decades[0], 10.0 ** decades[-1]))
     axis.set_yticks([10.0**power for power in decades])
