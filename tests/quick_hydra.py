@@ -29,35 +29,28 @@ MAY_BE_A_SWEEP = ("experiment", "hydra")  # groups and keys that can set hydra.m
 @pytest.fixture(scope="session", autouse=True)
 def quick_hydra() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OmegaConf, "load", staticmethod(parsed_once(OmegaConf.load)))
-        patch.setattr(Hydra, "get_mode", asked_where_it_matters(Hydra.get_mode))
-        patch.setattr(
-            ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False
-        )  # there is one, and it copies
+        kept: dict[str, Any] = {}
+        load, get_mode = OmegaConf.load, Hydra.get_mode
+
+        def loaded(file: Any) -> Any:
+            name = str(getattr(file, "name", file))
+            if not name.startswith(PACKAGES):
+                return load(file)
+            if name not in kept:
+                kept[name] = load(file)
+            return copy.deepcopy(kept[name])
+
+        patch.setattr(OmegaConf, "load", staticmethod(loaded))
+
+        def mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+            providers = {path.provider for path in self.config_loader.get_search_path().get_path()}
+            plain = providers <= set(PACKAGED) and not any(may_be_a_sweep(override) for override in overrides)
+            return None if plain else get_mode(self, config_name, overrides)
+
+        patch.setattr(Hydra, "get_mode", mode)
+        # there is one, and it copies
+        patch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
         yield
-
-
-def parsed_once(load: Any) -> Any:
-    kept: dict[str, Any] = {}
-
-    def loaded(file: Any) -> Any:
-        name = str(getattr(file, "name", file))
-        if not name.startswith(PACKAGES):
-            return load(file)
-        if name not in kept:
-            kept[name] = load(file)
-        return copy.deepcopy(kept[name])
-
-    return loaded
-
-
-def asked_where_it_matters(get_mode: Any) -> Any:
-    def mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-        providers = {path.provider for path in self.config_loader.get_search_path().get_path()}
-        plain = providers <= set(PACKAGED) and not any(may_be_a_sweep(override) for override in overrides)
-        return None if plain else get_mode(self, config_name, overrides)
-
-    return mode
 
 
 def may_be_a_sweep(override: str) -> bool:

@@ -19,10 +19,10 @@ from roundround.config.build import build, checked_values, maker
 from roundround.config.options import load_option, options_of
 from roundround.config.recorded import THETA, flat, give_theta, own_config
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.patterns import kinds_of, parts_of, refuse_unread_part, replaced_in_pattern
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
@@ -175,6 +175,12 @@ class TrainedRun:
         saved = saved_tokenizer(self.directory, self.manifest).build([])
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
         return replace(saved, first=BOS) if own else saved
+
+    def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
+        """The options that results name: the run's own, or what the command gave in their place."""
+        own = ("pe", "softmax", "data", "pattern")
+        replaced = {group: choice for group, choice in given.items() if group in own or "@pattern." in group}
+        return {**self.manifest.get("choices", {}), **replaced}
 
     @property
     def learns_a_task(self) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import maker
-from roundround.config.checked import checked
+from roundround.config.build import checked, maker
 from roundround.config.recorded import overridden
 from roundround.model.attention import Attention
 from roundround.model.decoder import Decoder, check_sizes
@@ -76,7 +75,10 @@ def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig |
 
     parts: the nodes of FAMILIES, for what a kind leaves open. Raises UserError where the pattern is wrong.
     """
-    check_sizes(n_layers=n_layers)
+    try:
+        check_sizes(n_layers=n_layers)
+    except ValueError as error:
+        raise UserError(f"model: {one_line(error)}") from error
     makers = {name: maker_of(name, node) for name, node in parts.items()}
     if not pattern:
         return [kind_of("layer", KindConfig(), makers)]

@@ -1,4 +1,7 @@
-"""A kind of layer: what its attention is made of, and in which order kinds follow each other."""
+"""A kind of layer: what its attention is made of, and in which order kinds follow each other.
+
+Tested by tests/loading/test_patterns.py.
+"""
 
 from __future__ import annotations
 

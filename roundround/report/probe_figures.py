@@ -15,17 +15,12 @@ import torch
 from torch import Tensor
 
 from roundround.loading.patterns import runs_of
-from roundround.probing.layout import Layout
-from roundround.probing.maximum import N_LISTS
-from roundround.probing.norms import KINDS, stacked
-from roundround.probing.places import PLACES
+from roundround.probing.layout import KINDS, Layout, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import BANDS
+from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import (
-    BLUE,
     GREY,
-    SHADE,
     number_columns,
     save,
     set_title,
@@ -240,21 +235,3 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
             axis.set(xlabel="key", ylabel="query")
     set_title(figure, f"{seen.name}: one prompt, token by token; {context_note(seen)}")
     return save(figure, folder, "prompt")
-
-
-def draw_maximum(entropies: Mapping[int, Sequence[Tensor]], name: str, folder: Path) -> list[Path]:
-    """Figure 3 of arXiv:2410.01104: entropy of the first layer's heads against the number of listed elements."""
-    n = list(entropies)
-    n_layers = len(entropies[n[0]])
-    layers = sorted({0, n_layers - 1})
-    figure, axes = subplots(1, len(layers), figsize=(4.6 * len(layers), 3.6), squeeze=False, sharey=True)
-    for axis, layer in zip(axes[0], layers, strict=True):
-        values_NH = torch.stack([entropies[size][layer] for size in n])
-        axis.fill_between(n, values_NH.amin(1).numpy(), values_NH.amax(1).numpy(), color=SHADE)
-        axis.plot(n, values_NH.numpy(), color=BLUE, linewidth=1)
-        axis.set(xscale="log", xlabel="listed numbers", title=f"layer {layer}")
-        axis.set_xscale("log", base=2)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("entropy of the last row (nats)")
-    set_title(figure, f"{name}: asked for the maximum, a line a head, mean of {N_LISTS} lists")
-    return save(figure, folder, "maximum")

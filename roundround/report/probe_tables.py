@@ -13,11 +13,10 @@ from rich import box
 from rich.table import Table
 from torch import Tensor
 
-from roundround.probing.layout import Layout
-from roundround.probing.norms import KINDS
-from roundround.probing.places import PLACES
+from roundround.probing.layout import KINDS, Layout
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
+from roundround.probing.rows import PLACES
 from roundround.support.console import print_table
 from roundround.support.files import write_json
 

@@ -144,9 +144,18 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         return fields | of_models(manifest, Path(manifest["run"]))
     if trains:
         return fields | of_manifest(manifest)
-    if source is None:
-        return fields | (of_pretrained(manifest) if "model" in manifest["config"] else {})
-    return fields | of_trained(manifest, Path(source))
+    if source is not None:
+        return fields | of_trained(manifest, Path(source))
+    config = manifest["config"]
+    if "model" not in config:
+        return fields
+    choices = manifest.get("choices", {})  # a pretrained model
+    own = {"pe": "its own", "softmax": "its own", **choices}
+    own["model"] = manifest["facts"].get("model", choices.get("model"))
+    fields |= of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
+    if "texts" in config and config.get("data") is None:
+        fields["texts"] = "shakespeare"
+    return fields | of_texts(config)
 
 
 def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -184,17 +193,6 @@ def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
         | source_is(source, trained, kept)
         | typed(manifest)
     )
-
-
-def of_pretrained(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a look at a pretrained model."""
-    config, choices = manifest["config"], manifest.get("choices", {})
-    name = manifest["facts"].get("model", choices.get("model"))
-    own = {"pe": "its own", "softmax": "its own", **choices, "model": name}
-    fields = of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
-    if "texts" in config and config.get("data") is None:
-        fields["texts"] = "shakespeare"
-    return fields | of_texts(config)
 
 
 def of_texts(config: dict[str, Any]) -> dict[str, Any]:

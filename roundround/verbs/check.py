@@ -12,10 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from roundround import __version__
 from roundround.attention.keys import AttentionShape
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.check import CheckConfig
 from roundround.distributed.device import describe_device, pick_device
@@ -28,6 +26,7 @@ from roundround.report import check as report
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
+from roundround.support import __version__
 from roundround.support.console import print_status
 from roundround.support.errors import Refuted, UserError, one_line
 from roundround.support.files import home_expanded, write_atomically

@@ -277,21 +277,6 @@ def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
     assert [path.name for path in paths] == ["03-04-05", "03-04-05-2", "03-04-05-3"]
 
 
-def complete(line: str, env: dict[str, str]) -> list[str]:
-    """The completions of a command line in bash, its last word being the one under the cursor."""
-    words = line.split(" ")
-    done = subprocess.run(
-        [sys.executable, "-m", "roundround"],
-        env=os.environ
-        | {"_ROUNDROUND_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-        | env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.split()
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -307,4 +292,13 @@ def complete(line: str, env: dict[str, str]) -> list[str]:
     ],
 )
 def test_the_shell_completes_groups_options_and_keys(line: str, expected: str) -> None:
-    assert expected in complete(line, {})
+    """Of a command line in bash the last word is the one under the cursor."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "roundround"],
+        env=os.environ | {"_ROUNDROUND_COMPLETE": "complete_bash"} | words,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert expected in done.stdout.split()

@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import Done, assert_refused, saved_weights, typed
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
 
 from roundround.command_line.catalogue import entries
 from roundround.config.options import conf_dir, load_option
@@ -24,25 +23,25 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "gemma3": "LLLLLG ...",
     "gemma4": "LLLLLG ... G",
     "gpt_oss": "LG ...",
-    "lfm3": "LG ...",
+    "lfm3": "GL ...",
     "llama4": "LLLG ...",
+    "local_global": "LLLG ... G",
     "olmo3": "LLLG ... G",
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
+    "speedrun": "L ...",
+    "speedrun_small": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
-
-
-def config_of(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("train", list(overrides))
 
 
 def decoder_of(*overrides: str, n_layers: int = 6, **sizes: Any) -> Decoder:
     torch.manual_seed(0)
     model = load_option("model", "tiny", **(SMALL | sizes), n_layers=n_layers)
-    return build_decoder(model, n_vocab=29, **parts_of(config_of(*overrides))).eval()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("train", list(overrides))
+    return build_decoder(model, n_vocab=29, **parts_of(config)).eval()
 
 
 def logits(decoder: Decoder, tokens_BT: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -131,6 +130,19 @@ def test_a_kinds_base_and_sizes_are_its_own() -> None:
     assert [layer.self_attn.shape.head_dim for layer in decoder.layers] == [8, 8, 8, 8, 8, 16]
     assert {layer.self_attn.shape.scale for layer in decoder.layers} == {1.0}
     assert layer_lines(decoder)[1].startswith("global: layer 5: PRoPE (rotated pairs 2, pairs 8, ")
+
+
+BARE = ["qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"]
+BARE += ["pattern.local.logit_scale=null", "pattern.global.logit_scale=null"]
+
+
+@pytest.mark.parametrize(("shipped", "words", "pe"), [("rnope_swa", [], "nope"), ("gemma4", BARE, "p_rope_25")])
+def test_at_four_layers_local_global_is_a_shipped_pattern(shipped: str, words: list[str], pe: str) -> None:
+    theirs = decoder_of(f"pattern={shipped}", "pattern.local.window=4", *words, n_layers=4)
+    ours = decoder_of("pattern=local_global", f"pe={pe}", "pattern.local.window=4", n_layers=4)
+    assert torch.equal(logits(ours, TOKENS), logits(theirs, TOKENS))
+    other = decoder_of("pattern=local_global", "pe=rope", "pattern.local.window=4", n_layers=4)
+    assert not torch.allclose(logits(other, TOKENS), logits(theirs, TOKENS))
 
 
 WRONG = [

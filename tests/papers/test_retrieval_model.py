@@ -11,7 +11,6 @@ import pytest
 import torch
 from rounding import rounding
 from scipy import stats
-from torch import Tensor
 
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, joined, seeds_of, share_of, train
 from roundround.papers.max_retrieval.sets import Sets, TrainingSets
@@ -93,11 +92,6 @@ def test_the_definition_is_the_papers_equations(scaled_logits: bool, tanh_gelu: 
             torch.testing.assert_close(found[s, b], expected, rtol=1e-10, atol=1e-10)
 
 
-def outputs_and_gradients(model: MaxRetrieval, out_SBK: Tensor) -> list[Tensor]:
-    cotangent = torch.randn(out_SBK.shape, generator=torch.Generator().manual_seed(0), dtype=out_SBK.dtype)
-    return [out_SBK, *torch.autograd.grad((out_SBK * cotangent).sum(), list(model.parameters()))]
-
-
 @pytest.mark.parametrize("softmax", [Softmax, Sigmoid])
 @pytest.mark.parametrize("size_of_each_set", [False, True])
 @pytest.mark.parametrize("tanh_gelu", [False, True])
@@ -107,7 +101,9 @@ def test_the_fast_form_is_the_definition_with_its_gradients(
     """Also for weights that do not sum to one."""
     model, sets = sharp(model_of(tanh_gelu=tanh_gelu)), batch(size_of_each_set=size_of_each_set)
     normaliser = softmax(head_shape(12, 9))
-    fast, slow = (outputs_and_gradients(model, form(sets, normaliser)) for form in (model.forward, model.definition))
+    outs, parameters = [form(sets, normaliser) for form in (model.forward, model.definition)], list(model.parameters())
+    cotangent = torch.randn(outs[0].shape, generator=torch.Generator().manual_seed(0), dtype=outs[0].dtype)
+    fast, slow = ([out, *torch.autograd.grad((out * cotangent).sum(), parameters)] for out in outs)
     for a, b in zip(fast, slow, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * float(b.detach().abs().max().clamp(min=1)))
 

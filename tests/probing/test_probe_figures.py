@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_hf import some_tokens, tiny
+from helpers_hf import Words, some_tokens, tiny
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
@@ -21,18 +21,13 @@ from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
 from roundround.report import ablation as ablation_report
-from roundround.report import figures, perplexity, probe_figures
+from roundround.report import evaluation, figures, probe_figures
+from roundround.report.eval_panels import drawing
+from roundround.report.figures import save, subplots
+from roundround.report.probe_panels import kept_panels
+from roundround.support.panels import Drawing
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
-
-
-class Words:
-    """A tokenizer as far as a prompt needs one."""
-
-    bos_token_id = None
-
-    def decode(self, tokens: list[int]) -> str:
-        return f"w{tokens[0]}"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +52,7 @@ def kept() -> Iterator[dict[str, Any]]:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (probe_figures, ablation_report, perplexity):
+        for module in (probe_figures, figures):
             patch.setattr(module, "save", keep)
         yield found
 
@@ -177,14 +172,21 @@ def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -
         assert [t.get_text() for t in axis.get_yticklabels()] == seen.prompt.words
 
 
+def draw_curve(before: PositionLoss, bands: list[ablation.Band], losses: list[PositionLoss]) -> None:
+    """Perplexity along the fraction of frequencies kept."""
+    panels = kept_panels(ablation_report.records_of_curve(before, bands, losses, {}))
+    figures.save_drawing(Drawing("ablation", "tiny", panels), Path(), alike=True)
+
+
 def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
     found = {}
     for number, n in enumerate((128, 256, 512)):
         found[n] = PositionLoss(n)
         found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
     with kept() as drawn:
-        perplexity.draw(found, train_length=256, title="tiny", folder=Path())
-        ablation_report.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
+        records = evaluation.records(found, dict.fromkeys(found, 1), {})
+        figures.save_drawing(drawing(records, (256, 256), "tiny"), Path())
+        draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]])
         for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
             low, high = axis.get_ylim()
             assert high - low >= 0.099 * (low + high) / 2
@@ -198,7 +200,7 @@ def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
     before, flat, steep = found
     bands = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
     with kept() as drawn:
-        ablation_report.draw_curve(before, bands, [flat, steep], "tiny", Path())
+        draw_curve(before, bands, [flat, steep])
         for axis in drawn["ablation"].axes:
             low, high = axis.get_ylim()
             assert low < before.perplexity()
@@ -207,8 +209,8 @@ def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
 
 @pytest.mark.pictures
 def test_a_figure_is_laid_out_the_same_in_every_format(tmp_path: Path) -> None:
-    figure, axis = figures.subplots(figsize=(4, 3))
+    figure, axis = subplots(figsize=(4, 3))
     axis.set_ylabel("a label that needs room")
-    first, second = figures.save(figure, tmp_path, "once", ("png", "svg"))
+    first, second = save(figure, tmp_path, "once", ("png", "svg"))
     assert first.stat().st_size > 1000
     assert "a label that needs room" in second.read_text()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_checkpoint, check_seed
-from roundround.config.verbs import HOW, REPLICATE, WHERE, Verb, key
+from roundround.config.verbs import HOW, REPLICATE, WHERE, Verb, at_least_one, check_checkpoint, check_seed, key
 from roundround.support.errors import UserError
 
 FARTHEST = 2**24  # float32 knows no position beyond by itself

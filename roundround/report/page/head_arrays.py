@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roundround.report.numbers import rounded, scaled
 from roundround.report.page.heads import BEFORE, Head
-from roundround.report.page.numbers import rounded, scaled
 from roundround.report.page.sources import RunFiles
 from roundround.support.errors import escaped
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from roundround.report.page.sources import Record, number
+from roundround.report.numbers import number
+from roundround.report.page.sources import Record
 
 SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")

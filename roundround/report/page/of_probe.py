@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from roundround.report.page.charts import Chart, Series
+from roundround.report.numbers import number, short
 from roundround.report.page.head_arrays import arrays_for_script
 from roundround.report.page.heads import LETTERS, MEANINGS, MEASURES, Head, heads_of, places_of, standing_out
-from roundround.report.page.numbers import short
-from roundround.report.page.of_eval import Points, line_of
-from roundround.report.page.sources import Record, RunFiles, number
-from roundround.report.page.tables import Table, tables_of
+from roundround.report.page.sources import Record, RunFiles
 from roundround.report.page.view import Section, View
+from roundround.report.probe_panels import ablated_panel, kept_panels, maximum_panels
+from roundround.report.tables import Table, tables_of
 
 MOST_CELLS = 10_000  # of the map
 NARROW = 6  # heads in a row, up to which what is shown of a head has room beside the map
@@ -119,75 +117,19 @@ def note_of(heads: Sequence[Head], changed: bool) -> str:
 def ablation(records: Sequence[Record]) -> Section:
     """Perplexity with frequencies set to zero: by the tokens before a target, or along the fraction that is kept."""
     found = [r for r in records if r["metric"] == "perplexity" and "ablate" in r]
+    title = "Frequencies set to zero"
     if not found:
-        return Section("Frequencies set to zero")
-    if any("kept" in record for record in found):
-        charts = [curve(found, "lowest", "fastest"), curve(found, "highest", "slowest")]
-    else:
-        charts = [by_place(found)]
+        return Section(title)
+    swept = any("kept" in record for record in found)
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
     note = "" if n_targets is None else f"{n_targets:,.0f} targets in all; a range of fewer than 100 says little."
-    return Section("Frequencies set to zero", charts=charts, note=note)
-
-
-def curve(records: Sequence[Record], end: str, other: str) -> Chart:
-    """Perplexity against the fraction of frequencies kept, a line for each range of tokens before the target."""
-    lines: dict[str, Points] = {}
-    for record in records:
-        kept = number(record.get("kept"))
-        if kept is not None and record.get("end", end) == end:
-            lines.setdefault(range_of(record), []).append((kept, number(record["value"])))
-    series = [Series(name, sorted(points), style=style) for style, (name, points) in enumerate(lines.items())]
-    labels = (f"fraction kept, from the {other}", "perplexity")
-    return Chart(f"The {end} frequencies set to zero", series, *labels, log_y=True, reverse_x=True)
-
-
-def range_of(record: Record) -> str:
-    first, last = (number(record.get(key)) for key in ("first_position", "last_position"))
-    return "all" if first is None or last is None else f"{first:,.0f}-{last:,.0f} tokens before"
-
-
-def by_place(records: Sequence[Record]) -> Chart:
-    """Perplexity against the tokens before the target, with all frequencies and without some."""
-    lines: dict[str, Points] = {}
-    for record in records:
-        first, last = (number(record.get(key)) for key in ("first_position", "last_position"))
-        if first is not None and last is not None:
-            middle = math.sqrt((first + 1) * (last + 1))
-            lines.setdefault(str(record["ablate"]), []).append((middle, number(record["value"])))
-    names = {"none": "all frequencies"}
-    series = [
-        Series(names.get(ablate, f"without {ablate}"), points, style=style)
-        for style, (ablate, points) in enumerate(lines.items())
-    ]
-    labels = ("tokens before the target, plus 1", "perplexity")
-    return Chart("Perplexity by the tokens before the target", series, *labels, log_x=True, log_y=True)
+    return Section(title, panels=kept_panels(found) if swept else [ablated_panel(found)], note=note)
 
 
 def maximum(records: Sequence[Record]) -> Section:
     """Entropy of the last row of a question about the maximum, against the length of the list, by layer."""
-    found: dict[int, dict[float, list[float]]] = {}
-    for record in records:
-        n, value = number(record.get("n")), number(record["value"])
-        if record["metric"] == "entropy" and isinstance(record.get("layer"), int) and n and value is not None:
-            found.setdefault(record["layer"], {}).setdefault(n, []).append(value)
-    sizes = sorted({n for by_n in found.values() for n in by_n})
-    charts = []
-    for layer, by_n in sorted(found.items()):
-        uniform = Series("ln n", [(n, math.log(n)) for n in sizes], reference=True)
-        charts.append(
-            Chart(
-                f"Layer {layer}",
-                [line_of("mean over heads", by_n, 0), uniform],
-                "listed numbers",
-                "entropy (nats)",
-                log_x=True,
-                limits=(0.0, None),
-                x_ticks=sizes,
-            )
-        )
     note = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
-    return Section("Asked for the maximum", charts=charts, note=note)
+    return Section("Asked for the maximum", panels=maximum_panels(records), note=note)
 
 
 def scope(files: RunFiles, heads: Sequence[Head]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundround.analysis.past_run import DIED, PastRun, is_number, past_run
+from roundround.analysis.past_run import DIED, PastRun, past_run
 from roundround.runs.directories import METRICS, RESULTS
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import check_is_file, parse_json, read_text
@@ -105,8 +105,3 @@ def opened_run(directory: Path) -> RunFiles:
     elif run.status != "done":
         files.remarks.append(f"the run did not finish: {run.status}")
     return files
-
-
-def number(value: Any) -> float | None:
-    """A finite number; None for anything else, the names of numbers that are not finite included."""
-    return float(value) if is_number(value) else None
