@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import Done, assert_refused, saved_weights, typed
 from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
 from roundround.command_line.catalogue import entries
 from roundround.config.options import conf_dir, load_option
@@ -36,12 +37,15 @@ PATTERNS = {  # as `roundround list pattern` draws them
 }
 
 
+def config_of(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
 def decoder_of(*overrides: str, n_layers: int = 6, **sizes: Any) -> Decoder:
     torch.manual_seed(0)
     model = load_option("model", "tiny", **(SMALL | sizes), n_layers=n_layers)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("train", list(overrides))
-    return build_decoder(model, n_vocab=29, **parts_of(config)).eval()
+    return build_decoder(model, n_vocab=29, **parts_of(config_of(*overrides))).eval()
 
 
 def logits(decoder: Decoder, tokens_BT: torch.Tensor, **options: Any) -> torch.Tensor:
