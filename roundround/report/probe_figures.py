@@ -138,9 +138,11 @@ def draw_plane(seen: Probe, folder: Path) -> list[Path]:
         what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
         axis.plot(*place, "os^Dvx"[number % 6], label=what, color=PLACE_COLOURS[number % 6])
     axis.axhline(seen.train_length, color=GREY, linestyle="--", linewidth=1, label="the training context")
-    axis.set(
-        yscale="log", xlim=(-0.05, 1.05), xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)"
-    )
+    shown = [seen.train_length, *(slowest if share else 2 * math.pi for share, slowest, _ in layers_at)]
+    decades = range(math.floor(math.log10(min(shown))), math.floor(math.log10(max(shown))) + 2)
+    axis.set(xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)", xlim=(-0.05, 1.05))
+    axis.set(yscale="log", xticks=[0, 0.25, 0.5, 0.75, 1], ylim=(10.0 ** decades[0], 10.0 ** decades[-1]))
+    axis.set_yticks([10.0**power for power in decades])
     axis.legend(fontsize="small", frameon=False)
     set_title(figure, f"{seen.name}: its kinds of layers on the plane of rotary ladders")
     return save(figure, folder, "plane")

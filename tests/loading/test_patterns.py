@@ -212,6 +212,25 @@ def test_parts_of_a_runs_kinds_are_replaced_at_inference(
         assert_refused_beside(roundround("eval", "run=last", "length=32", "logger=none", *words.split()), message)
 
 
+def test_rope_is_dropped_from_the_kinds_of_a_run(
+    train: Callable[..., Done], roundround: Callable[..., Done], fast: list[str]
+) -> None:
+    first = train("pattern=rnope_swa", "model.n_layers=4", "pattern.local.window=4", "trainer.max_steps=1")
+    same = [word for word in fast if not word.startswith(("model.", "tokenizer"))]
+    begin = ["train", *same, "init=run:last", "trainer.max_steps=1"]
+    assert_refused_beside(roundround(*begin, "pe=nope"), "pe= is read by no layer")
+    assert_refused_beside(roundround(*begin, "pattern=gemma4"), "leave out pattern")
+    assert_refused_beside(roundround(*begin, "pattern.local.head_dim=4"), "is what the run was trained with")
+    dropped = roundround(*begin, "pe@pattern.local.pe=nope", "pattern.local.window=8")
+    assert dropped.code == 0, dropped.err
+    own, pattern = first.manifest["config"]["pattern"], dropped.manifest["config"]["pattern"]
+    local = {**own["local"], "pe": {"_target_": "roundround.pe.nope.NoPE"}, "window": 8}
+    assert pattern == {**own, "local": local}
+    assert "local: layers 0-2: NoPE" in dropped.err
+    resumed = roundround("train", f"resume={dropped.directory}", "logger=none")
+    assert resumed.code == 0, resumed.err
+
+
 UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for
     (
         "pe=yarn pe.factor=4",
