@@ -135,7 +135,56 @@ def apart(name: str, *lengths: int) -> list[tuple[float, float, float]]:
     return [interval(of(one, length), of(other, length)) for length in lengths or LENGTHS]
 
 
-@pytest.mark.parametrize("table", [table_of_means, table_of_differences, table_of_contrasts])
+def rated() -> dict[Setting, float]:
+    """The rate of each setting that has all three on the first seed, chosen by its loss at the trained length there."""
+    lengths = {
+        one: {rate: PATTERNS.get((*one, str(rate), "nats_per_token", LENGTHS[0])) for rate in RATES}
+        for one in settings()
+    }
+    return {
+        one: min(RATES, key=lambda rate: by[rate][0])
+        for one, by in lengths.items()
+        if all(v is not None for v in by.values())
+    }
+
+
+def table_of_rates() -> list[str]:
+    rows = []
+    for one, chosen in rated().items():
+        losses = [f"{of(one, LENGTHS[0], rate)[0]:.3f}" for rate in RATES]
+        marked = [f"**{loss}**" if rate == chosen else loss for rate, loss in zip(RATES, losses, strict=True)]
+        rows.append(f"| {name_of(one)} | {' | '.join(marked)} |")
+    return rows
+
+
+METHODS = {
+    "rope": "RoPE, as trained",
+    "yarn": "the same with YaRN",
+    "rope_continued": "60 more steps with RoPE",
+    "dropped": "60 more steps without position (DroPE)",
+}
+
+
+def dropped(method: str, length: int, norm: str = "none") -> Array:
+    """Of a method by length; YaRN's factor is the length over the trained one, at which it is RoPE itself."""
+    method = "rope" if (method, length) == ("yarn", LENGTHS[0]) else method
+    return DROPE[norm, method, "nats_per_token", length]
+
+
+def table_of_drope() -> list[str]:
+    means = [
+        f"| {name}, nats | {' | '.join(f'{dropped(method, n).mean():.3f}' for n in LENGTHS)} |"
+        for method, name in METHODS.items()
+    ]
+    return means + [
+        f"| DroPE - {METHODS[other]} | {' | '.join(cell(dropped('dropped', n), dropped(other, n)) for n in LENGTHS)} |"
+        for other in ("yarn", "rope", "rope_continued")
+    ]
+
+
+@pytest.mark.parametrize(
+    "table", [table_of_means, table_of_differences, table_of_contrasts, table_of_rates, table_of_drope]
+)
 def test_tables_of_patterns(table: Callable[[], list[str]]) -> None:
     rows = table()
     assert rows

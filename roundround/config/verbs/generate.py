@@ -64,5 +64,5 @@ VERB = Verb(
     help="What a model writes, token by token.",
     config=GenerateConfig,
     title="Generated text",
-    page="roundround.report.page.of_generate:view",
+    page="roundround.report.page.view:texts_view",
 )
