@@ -80,6 +80,11 @@ def variants(group: str) -> dict[str, Path]:
     return options_of(group, OWN[0] if OWN else None)
 
 
+def variants_alone(group: str) -> list[str]:
+    """Their names, but for those in a folder of the group: pe/ladder has points of `rope_ladder`."""
+    return sorted(name for name in variants(group) if "/" not in name)
+
+
 def tunables(group: str, name: str) -> dict[str, Any]:
     """The yaml of a variant as a plain dict, `_target_` included; where it leaves a scaling open, by four."""
     node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))

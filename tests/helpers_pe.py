@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import class_of, tunables, variants
+from conftest import class_of, tunables, variants_alone
 from torch import Tensor
 
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.pe.base import PositionalEncoding
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = sorted(variants("pe"))
+NAMES = variants_alone("pe")
 
 
 def golden(name: str) -> Any:

@@ -63,7 +63,10 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
         small += ["seed=1", "optim.lr=1e-3", "model.n_layers=4", "model.head_dim=32"]
     done = roundround("train", f"experiment={name}", *small)
     assert done.code == 0, done.err
-    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"), key=job_number)]
+    runs = [
+        json.loads(path.read_text())
+        for path in sorted(done.directory.glob("*/run.json"), key=lambda manifest: int(manifest.parent.name))
+    ]
     assert {run["status"] for run in runs} == {"done"}
     assert [tuple(run["choices"][group] for group in ("pattern", "pe", "qk_norm")) for run in runs] == JOBS[name]
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
@@ -81,10 +84,6 @@ def test_two_steps_of_every_recipe(train: Callable[..., Done], name: str) -> Non
 
 def test_rope_is_not_dropped_from_a_run_that_nobody_named(roundround: Callable[..., Done]) -> None:
     assert_refused(roundround("train", "experiment=rope/drope", "pe=nope", "hydra.mode=RUN"), "DIR")
-
-
-def job_number(manifest: Path) -> int:
-    return int(manifest.parent.name)
 
 
 def test_two_steps_of_every_normaliser(train: Callable[..., Done]) -> None:

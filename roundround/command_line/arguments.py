@@ -69,7 +69,8 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
-    overrides = add_below(overrides, verb.partly)
+    if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
+        overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -209,8 +210,8 @@ def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
     added = []
     for override in overrides:
         key = override.partition("=")[0]
-        group, at, place = key.rpartition("@")
-        below = [name for name in groups if place.startswith(f"{name}.") and name not in whole]
+        group, at, package = key.rpartition("@")
+        below = [name for name in groups if package.startswith(f"{name}.") and name not in whole]
         added.append((f"+{override}" if at else f"++{override}") if below and not group.startswith("+") else override)
     return added
 
@@ -351,13 +352,13 @@ def expand_loggers(overrides: list[str], config_dir: str | None) -> list[str]:
 
     So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that makes no sense.
     """
-    places = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
-    lists = {n: names for n in places if (names := list_of(overrides[n])) is not None}
+    given = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
+    lists = {n: names for n in given if (names := list_of(overrides[n])) is not None}
     rest = [override for n, override in enumerate(overrides) if n not in lists]
-    if not places or places[-1] not in lists:
+    if not given or given[-1] not in lists:
         return rest
-    names = lists[places[-1]]
-    check_names(overrides[places[-1]], names, config_dir)
+    names = lists[given[-1]]
+    check_names(overrides[given[-1]], names, config_dir)
     return [*rest, "logger=several", *(f"+logger@logger.{key_of(name)}={name}" for name in names)]
 
 

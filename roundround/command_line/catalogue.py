@@ -69,7 +69,7 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
     if "order" in values:  # a pattern of layers
         return Entry(name, own_idea, paper, letters(values))
-    numbers = "\n".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
+    numbers = "\n".join(f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN)
     return Entry(name, own_idea or idea, paper, numbers)
 
 
@@ -99,7 +99,7 @@ def letters(pattern: dict[str, Any]) -> str:
 NOT_SHOWN = {"_target_", "kind", "defaults", "hydra"}
 
 
-def shown(value: Any) -> str:
+def as_typed(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -95,8 +95,8 @@ def names_of_flag(verb: Verb, flag: Flag, incomplete: str) -> list[str]:
 
 def under_cursor() -> str:
     """The word under the cursor as bash has it: Typer passes a lone `=` on as nothing."""
-    words, place = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
-    return words[int(place)] if place.isdigit() and int(place) < len(words) else ""
+    words, number = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
+    return words[int(number)] if number.isdigit() and int(number) < len(words) else ""
 
 
 def joined(words: list[str]) -> tuple[list[str], str]:

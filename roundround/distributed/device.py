@@ -86,8 +86,8 @@ def limits_of_control_groups() -> list[int]:
     except (OSError, ValueError):
         own = ""
     folder = CGROUPS / own
-    places = [place for place in (folder, *folder.parents) if place.is_relative_to(CGROUPS)]
-    files = [*(place / "memory.max" for place in places), CGROUPS / "memory" / "memory.limit_in_bytes"]
+    groups = [group for group in (folder, *folder.parents) if group.is_relative_to(CGROUPS)]
+    files = [*(group / "memory.max" for group in groups), CGROUPS / "memory" / "memory.limit_in_bytes"]
     found = [file.read_text(encoding="ascii").strip() for file in files if file.is_file()]
     return [int(limit) for limit in found if limit.isdigit()]
 

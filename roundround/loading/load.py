@@ -275,6 +275,14 @@ class ProbedHuggingFaceModel(ProbedModel):
         both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
         return [min(windows, default=None) for windows in both]
 
+    def kinds(self) -> list[str]:
+        config = self.pretrained.config.get_text_config()
+        n, types = len(self.normalisers), getattr(config, "layer_types", None) or []
+        rotates = getattr(config, "no_rope_layers", None) or [1] * n  # 1 where RoPE is used
+        names = [kind.removesuffix("_attention") for kind in types[:n]] or ["full"] * n
+        names = [name if rotate else f"{name} nope" for name, rotate in zip(names, rotates, strict=False)]
+        return names if len(set(names)) > 1 else []
+
     def text_tokens(self, text: str) -> list[int]:
         plain = not self.reads_special_tokens
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids)

@@ -141,10 +141,9 @@ def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str,
     for part in FAMILIES:
         closed = all(getattr(kind, part) is not None for kind in kinds.values())
         if closed and part in {key.partition(".")[0] for key in overridden(overrides)}:
-            name = next(iter(kinds))
             raise UserError(
-                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; "
-                f"give {part}@pattern.{name}.{part}=..."
+                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; give "
+                + " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
             )
         if closed and part in cfg:
             with open_dict(cfg):

@@ -1,6 +1,8 @@
 """What each attention layer of a loaded model performs, and what its config declares, beside each other.
 
 A Hugging Face model is compared with config.json, a run with the config in its run.json.
+
+Tested by tests/loading/test_check.py.
 """
 
 from __future__ import annotations

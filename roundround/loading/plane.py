@@ -1,4 +1,7 @@
-"""Where rotary encodings lie on the plane of all ladders: how many pairs rotate, and how slow the slowest is."""
+"""Where rotary encodings lie on the plane of all ladders: how many pairs rotate, and how slow the slowest is.
+
+Tested by tests/command_line/test_command_line.py.
+"""
 
 from __future__ import annotations
 

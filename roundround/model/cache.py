@@ -5,6 +5,7 @@ Shapes: B batch, T new tokens, N all tokens so far, K keys of a layer, G key hea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 
@@ -32,6 +34,9 @@ class LayerCache:
         self.carried: Tensor | None = None
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
         self.start = 0  # where the first kept key lies in them
+        self.k_norm: float | None = (
+            0.0  # no less than that of all keys as one vector; None on a device that must be asked
+        )
 
     def first_kept(self) -> int:
         """The first token that the next query may see; where there are chunks, the first of one."""
@@ -39,15 +44,15 @@ class LayerCache:
             return self.n_read // self.chunk * self.chunk
         return 0 if self.window is None else max(0, self.n_read - self.window + 1)
 
-    def narrowed(self, keys: Keys) -> Keys:
-        """Of the keys of all tokens, new ones included, those that are kept for these queries."""
-        return keys.since(self.first_kept())
-
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
+        of_new = None  # so that on a CPU a token costs no look at all keys before it: `fused.all_logits_finite`
+        if k_BGTC.device.type == "cpu":
+            of_new = float(torch.linalg.vector_norm(k_BGTC.detach(), dtype=wide_dtype(k_BGTC.dtype)))
+        self.k_norm = None if of_new is None or self.k_norm is None else math.hypot(self.k_norm, of_new)
         if self.buffers and end + n_new <= self.buffers[0].shape[2] and not torch.is_grad_enabled():
             for buffer, x_BGTC in zip(self.buffers, new, strict=True):
                 buffer[:, :, end : end + n_new] = x_BGTC
@@ -63,14 +68,20 @@ class LayerCache:
         k_BGKC, v_BGKC = (buffer[:, :, start : end + n_new] for buffer in self.buffers)
         return k_BGKC, v_BGKC
 
+    def narrowed(self, keys: Keys) -> Keys:
+        """Of the keys of all tokens, new ones included, those that `extend` has given."""
+        return replace(keys.since(self.first).within(self.window, self.chunk), k_norm=self.k_norm)
+
     def select(self, texts: Tensor) -> None:
         """Keep these texts of the batch, in this order; one may stand several times."""
         self.buffers = [buffer.index_select(0, texts.to(buffer.device)) for buffer in self.buffers]
+        self.k_norm = None if self.k_norm is None else self.k_norm * len(texts) ** 0.5  # each may be the longest one
         self.carried = None if self.carried is None else self.carried.index_select(0, texts.to(self.carried.device))
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.n_read = self.first = self.start = 0
+        self.k_norm = 0.0
         self.carried, self.buffers = None, []
 
 

@@ -217,7 +217,7 @@ class Decoder(nn.Module):
             keys, of_layers = [whole[id(new)] for new in keys], cache.layers
         each = zip(self.layers, self.kinds, self.encoding_of_layer, of_layers, strict=True)
         for layer, kind, own, kept in each:
-            seen = (keys[own] if kept is None else kept.narrowed(keys[own])).within(kind.window, kind.chunk)
+            seen = keys[own].within(kind.window, kind.chunk) if kept is None else keys[own]
             inputs = (x_BTD, encodings[own], prepared[own], seen)
             again = self.activation_checkpointing and torch.is_grad_enabled() and kept is None
             x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs, kept)

@@ -1,6 +1,8 @@
 """Vectors of conformance: what an encoding makes of known queries and keys, to hold other implementations against.
 
 Shapes: N positions, H heads, G key heads, C head channels, P pairs.
+
+Tested by tests/loading/test_check.py.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Probe:
     layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
     goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
-    give it. prompt: a prompt token by token.
+    give it. prompt: a prompt token by token. kinds: the kind of each layer; empty where all are alike.
     """
 
     name: str
@@ -49,6 +49,11 @@ class Probe:
     rows: RowStatistics | None
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
+    kinds: Sequence[str] = ()
+
+    def layer_name(self, layer: int) -> str:
+        """A layer with its kind, where there are several: `layer 3, global`."""
+        return ", ".join([f"layer {layer}", *self.kinds[layer : layer + 1]])
 
     def contexts(self) -> list[int]:
         """Tokens that each layer sees of the training context."""
@@ -136,6 +141,7 @@ def observe(
         name=probed.name,
         train_length=probed.longest,
         windows=probed.windows(),
+        kinds=probed.kinds(),
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=layouts,

@@ -58,6 +58,10 @@ class ProbedModel(ABC):
         """Tokens that a query of each layer sees at most, itself included, however long the text; None for all."""
 
     @abstractmethod
+    def kinds(self) -> list[str]:
+        """The name of each layer's kind, such as local; empty where all layers are alike."""
+
+    @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
         """Token ids of a text, without any special token."""
 
@@ -138,6 +142,10 @@ class ProbedDecoder(ProbedModel):
             for softmax, kind in zip(self.normalisers, self.decoder.kinds, strict=True)
         ]
         return [min(reaches, default=None) for reaches in both]
+
+    def kinds(self) -> list[str]:
+        names = [kind.name for kind in self.decoder.kinds]
+        return names if len(set(names)) > 1 else []
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)

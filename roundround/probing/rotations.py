@@ -5,6 +5,8 @@ is the rotation itself. Angles at the positions 1, 2, 4, ... give each frequency
 tells the next one to less than half a turn.
 
 Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
+
+Tested by tests/loading/test_check.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The name of a ladder of frequencies, and its numbers: which scheme of RoPE gives these radians per token.
 
 Shapes: P channel pairs, fastest first.
+
+Tested by tests/loading/test_check.py.
 """
 
 from __future__ import annotations

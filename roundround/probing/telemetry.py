@@ -1,6 +1,8 @@
 """What attention does while a model trains: a few rows of one text, by layer.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads.
+
+Tested by tests/training/test_telemetry.py.
 """
 
 from __future__ import annotations

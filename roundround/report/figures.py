@@ -25,6 +25,15 @@ PANEL = (5.0, 3.5)  # inches
 BLUE, RED, GREY, SHADE = "#1f5fa8", "#c0392b", "#767f89", "#dfe8f3"
 INK, SOFT, LINE = "#1b1f24", "#57606a", "#d5d9de"
 PALETTE = (BLUE, RED, "#2e7d4f", "#8e44ad", "#a05a00", "#00798c", "#b0307c", "#55606b")  # of files and of the page
+PLACE_COLOURS = (
+    "#c0392b",
+    "#e08e45",
+    "#7d6608",
+    "#8e44ad",
+    "#1f5fa8",
+    "#2e8b57",
+    "#d5d8dc",
+)  # of the places that weight goes to
 MARKERS = "os^DvPX*"
 DASHES: tuple[tuple[float, ...], ...] = (
     (), (7, 3), (2, 2.5), (9, 3, 2, 3), (12, 4), (4, 4), (9, 3, 2, 3, 2, 3), (1, 4),
@@ -32,6 +41,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
+MANY_LETTERS = 36  # of the names below a panel: more would run into each other
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
 
@@ -230,9 +240,10 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
         )  # fmt: skip
         axis.figure.colorbar(image, ax=axis, fraction=0.05)
         axis.locator_params(integer=True)
+    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     for names, set_ticks, options in (
         (panel.y_names, axis.set_yticks, {}),
-        (panel.x_names, axis.set_xticks, {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}),
+        (panel.x_names, axis.set_xticks, slanted if sum(map(len, panel.x_names)) > MANY_LETTERS else {}),
     ):
         if names:
             words = [escaped(name) for name in names]

@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
+from roundround.config.build import build, target_class, where
 from roundround.config.recorded import as_dict
 from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
@@ -34,7 +35,7 @@ from roundround.runs.directories import (
     read_manifest,
 )
 from roundround.runs.loggers.base import Logger
-from roundround.runs.loggers.several import build_logger
+from roundround.runs.loggers.several import Several
 from roundround.runs.provenance import (
     VARIANTS,
     config_hash,
@@ -110,6 +111,25 @@ def opened_run(
 ) -> AbstractContextManager[Run]:
     """`opened` with the composed config of a verb, and the logger that this config names."""
     return opened(invocation, config=as_dict(cfg), logger=build_logger(cfg.logger), known=known, tell=tell)
+
+
+def build_logger(node: DictConfig) -> Logger:
+    """The logger that a node describes, or those that `logger=[wandb,csv]` names, whose nodes lie in it by name.
+
+    Raises UserError where a node is wrong, and where a logger cannot work on this machine.
+    """
+    if target_class(node, Logger) is not Several:
+        return build(node, Logger)
+    nodes = {str(name): node[name] for name in node if name != "_target_"}
+    if not nodes:
+        raise UserError("logger=several stands for a list; give the list itself, such as logger=[wandb,tensorboard]")
+    for name, inner in nodes.items():
+        if not isinstance(inner, DictConfig):
+            raise UserError(f"{where(node)} has no logger '{name}' (it has {', '.join(nodes)})")
+    try:
+        return Several([build(inner, Logger) for inner in nodes.values()])
+    except ValueError as error:
+        raise UserError(f"{where(node)}: {error}") from error
 
 
 @contextmanager

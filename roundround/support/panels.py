@@ -1,6 +1,8 @@
 """What a figure shows, as numbers and words: panels of curves or of coloured cells. Nothing here draws.
 
 `report/drawing.py` draws panels, into the files of a run and into its page.
+
+Tested by tests/report/test_pictures.py.
 """
 
 from __future__ import annotations
@@ -78,8 +80,9 @@ class Panel:
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))
         with np.errstate(invalid="ignore"):
             there = drawable(x, "x" in self.log) & drawable(y, "y" in self.log)
-            lowest, highest = (math.nan if end is None else end for end in self.possible)
-            low, high = np.fmax(low, lowest), np.fmin(high, highest)
+            lowest, highest = self.possible
+            low = low if lowest is None else np.maximum(low, lowest)
+            high = high if highest is None else np.minimum(high, highest)
             within = there & drawable(low, "y" in self.log) & drawable(high, "y" in self.log)
         y, low, high = (
             np.where(mask, values, math.nan) for mask, values in ((there, y), (within, low), (within, high))

@@ -1,4 +1,7 @@
-"""`roundround check`: the rotations that a loaded model performs, and vectors of conformance of an encoding."""
+"""`roundround check`: the rotations that a loaded model performs, and vectors of conformance of an encoding.
+
+Tested by tests/loading/test_check.py.
+"""
 
 from __future__ import annotations
 

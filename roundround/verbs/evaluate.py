@@ -214,6 +214,26 @@ def score(
                 dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output)
 
 
+def show(
+    run: Run,
+    config: EvalConfig,
+    losses: dict[int, PositionLoss],
+    by_length: dict[int, dict[str, float]],
+    records: Sequence[dict[str, Any]],
+    *,
+    train_length: int,
+    title: str,
+) -> None:
+    """The losses by position, the figure and the table."""
+    write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
+    n = max(n_targets(loss) for loss in losses.values())
+    few = "" if n >= FEWEST else ", too few to tell"
+    sample = f"{title}; {n:,} targets, the same at each length{few}"
+    save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
+    table = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
+    print_table(table, on_output=config.table == "stdout")
+
+
 def measure(
     config: EvalConfig, reader: Reader, first_tokens: dict[int, int | None]
 ) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
@@ -229,22 +249,3 @@ def measure(
         if seen is not None:
             dispersions[length] = of_all(seen, reader.peers)
     return losses, dispersions
-
-
-def show(
-    run: Run,
-    config: EvalConfig,
-    losses: dict[int, PositionLoss],
-    by_length: dict[int, dict[str, float]],
-    records: list[dict[str, Any]],
-    *,
-    train_length: int,
-    title: str,
-) -> None:
-    """The losses by position, the figure and the table."""
-    write_json(run.directory / "loss_by_position.json", {length: loss.by_position for length, loss in losses.items()})
-    n = max(n_targets(loss) for loss in losses.values())
-    sample = f"{title}; {n:,} targets, the same at each length{'' if n >= FEWEST else ', too few to tell'}"
-    save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
-    shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
-    print_table(shown, on_output=config.table == "stdout")

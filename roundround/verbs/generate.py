@@ -1,4 +1,7 @@
-"""`roundround generate`: texts that a model writes, token by token, from a prompt."""
+"""`roundround generate`: texts that a model writes, token by token, from a prompt.
+
+Tested by tests/loading/test_generate.py.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def corpus_of(config: PrepareConfig) -> Corpus:
 
 
 def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
-    """The corpus at its place; of a mixture each source that is not prepared, in a folder of its own name."""
+    """The corpus in its store; of a mixture each source that is not prepared, in a folder of its own name."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]

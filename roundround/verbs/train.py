@@ -22,8 +22,7 @@ from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import build_logger, opened
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines

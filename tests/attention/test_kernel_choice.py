@@ -18,7 +18,7 @@ from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import LinearBias
-from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
+from roundround.attention.kernels import Kernel, fitted, kernel_for
 from roundround.pe.alibi import ALiBi
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks

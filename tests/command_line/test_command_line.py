@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -54,6 +55,18 @@ def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Do
         assert name in done.out
     assert "arXiv:2410.06205" in done.out
     assert "p=0.75" in done.out
+
+
+def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
+    lines = roundround("list", "pe").out.splitlines()
+
+    def numbers(name: str) -> list[str]:
+        [at] = [i for i, line in enumerate(lines) if line.split()[:1] == [name]]
+        return [lines[at].split("  ")[-2].strip(), *lines[at + 1].split()[-1:]]
+
+    assert numbers("rope") == ["32 of 32", f"{round(2 * math.pi * 1e4 ** (31 / 32)):,}"]
+    assert numbers("p_rope_25") == ["8 of 32", f"{round(2 * math.pi * 1e4 ** (7 / 32)):,}"]
+    assert "of 32" not in lines[next(i for i, line in enumerate(lines) if line.split()[:1] == ["alibi"])]
 
 
 @pytest.mark.parametrize("group", [path.name for path in (ROOT / "conf").iterdir() if path.is_dir()])

@@ -51,7 +51,7 @@ FUNCTION = """
 from roundround.config.build import checked
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.count import CountConfig
-from roundround.runs.loggers.several import build_logger
+from roundround.runs.opening import build_logger
 from roundround.runs.opening import opened
 
 

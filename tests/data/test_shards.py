@@ -19,7 +19,7 @@ import pytest
 import torch
 from helpers_corpora import Listed
 
-from roundround.data import sampling, tokenising
+from roundround.data import batches, tokenising
 from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
 from roundround.data.encoding import Encoder
 from roundround.data.entry import write_sealed
@@ -306,7 +306,7 @@ def test_a_shard_that_is_damaged_at_its_address_is_one_line(tmp_path: Path, chan
 def test_the_next_group_of_shards_is_fetched_before_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "GROUP", 2)
+    monkeypatch.setattr(batches, "GROUP", 2)
     there, _ = at_an_address(tmp_path)
     windows = TrainingWindows(there.train, Shares(batch_size=1, n_steps=2), seed=0, length=16)
     sampler = windows.windows.samplers[0]
@@ -325,7 +325,7 @@ SIZES = [700, 90, 1300, 17, 512, 640, 333]
 
 @pytest.mark.parametrize("group", [1, 2, 3, 99])
 def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
-    monkeypatch.setattr(sampling, "GROUP", group)
+    monkeypatch.setattr(batches, "GROUP", group)
     sampler = WindowSampler(SIZES, seed=4, length=16)
     orders = []
     for epoch in range(3):
@@ -349,7 +349,7 @@ def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_over_groups_is_each_items_own_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "GROUP", 3)
+    monkeypatch.setattr(batches, "GROUP", 3)
     train = prepare(Listed(TEXTS), Bytes(), tmp_path).train
     assert isinstance(train, TokenStream)
     sampler = WindowSampler(train.sizes(), seed=2, length=16)

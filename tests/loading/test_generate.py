@@ -60,7 +60,8 @@ def test_greedy_text_is_the_golden_one(here: Path) -> None:
     assert "90 tokens in " in done.err
     assert [done.value("prompt_tokens"), done.value("tokens", text=1)] == [5, 90]
     assert done.value("tokens_per_second") > 0
-    assert (done.directory / "report.html").exists()
+    assert typed("report", str(done.directory)).code == 0
+    assert "She loved to play outside in the park." in (done.directory / "report.html").read_text()
 
 
 def test_greedy_text_is_transformers(here: Path) -> None:
@@ -146,7 +147,7 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         (["prompt=\udcff"], "prompt= is no UTF-8 text"),
         (["length=0"], "length=0 must be at least 1"),
         (["n=0"], "n=0 must be at least 1"),
-        (["n=2", "interactive=true"], "interactive=true goes on with one text"),
+        (["n=2", "interactive=true"], "interactive=true continues one text"),
         (["run=last", "model=stories260k"], "not both"),
         (["run=last"], "no finished train run"),
         (["model=tiny"], "which has no weights of its own"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import Done, assert_refused, saved_weights, typed
 from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
 from roundround.command_line.catalogue import entries
 from roundround.config.options import conf_dir, load_option
@@ -36,12 +37,15 @@ PATTERNS = {  # as `roundround list pattern` draws them
 }
 
 
+def config_of(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
 def decoder_of(*overrides: str, n_layers: int = 6, **sizes: Any) -> Decoder:
     torch.manual_seed(0)
     model = load_option("model", "tiny", **(SMALL | sizes), n_layers=n_layers)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("train", list(overrides))
-    return build_decoder(model, n_vocab=29, **parts_of(config)).eval()
+    return build_decoder(model, n_vocab=29, **parts_of(config_of(*overrides))).eval()
 
 
 def logits(decoder: Decoder, tokens_BT: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -132,16 +136,13 @@ def test_a_kinds_base_and_sizes_are_its_own() -> None:
     assert layer_lines(decoder)[1].startswith("global: layer 5: PRoPE (rotated pairs 2, pairs 8, ")
 
 
-@pytest.mark.parametrize(
-    ("shipped", "words", "pe"),
-    [
-        ("rnope_swa", ["pattern.local.window=4"], "nope"),
-        ("gemma4", ["pattern.local.window=4", "pattern.local.logit_scale=null", "pattern.global.logit_scale=null",
-                    "qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"], "p_rope_25"),
-    ],
-)  # fmt: skip
+BARE = ["qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"]
+BARE += ["pattern.local.logit_scale=null", "pattern.global.logit_scale=null"]
+
+
+@pytest.mark.parametrize(("shipped", "words", "pe"), [("rnope_swa", [], "nope"), ("gemma4", BARE, "p_rope_25")])
 def test_at_four_layers_local_global_is_a_shipped_pattern(shipped: str, words: list[str], pe: str) -> None:
-    theirs = decoder_of(f"pattern={shipped}", *words, n_layers=4)
+    theirs = decoder_of(f"pattern={shipped}", "pattern.local.window=4", *words, n_layers=4)
     ours = decoder_of("pattern=local_global", f"pe={pe}", "pattern.local.window=4", n_layers=4)
     assert torch.equal(logits(ours, TOKENS), logits(theirs, TOKENS))
     other = decoder_of("pattern=local_global", "pe=rope", "pattern.local.window=4", n_layers=4)
@@ -209,6 +210,25 @@ def test_parts_of_a_runs_kinds_are_replaced_at_inference(
     assert whole == pytest.approx(own, rel=1e-6)
     for words, message in UNREPLACED:
         assert_refused_beside(roundround("eval", "run=last", "length=32", "logger=none", *words.split()), message)
+
+
+def test_rope_is_dropped_from_the_kinds_of_a_run(
+    train: Callable[..., Done], roundround: Callable[..., Done], fast: list[str]
+) -> None:
+    first = train("pattern=rnope_swa", "model.n_layers=4", "pattern.local.window=4", "trainer.max_steps=1")
+    same = [word for word in fast if not word.startswith(("model.", "tokenizer"))]
+    begin = ["train", *same, "init=run:last", "trainer.max_steps=1"]
+    assert_refused_beside(roundround(*begin, "pe=nope"), "pe= is read by no layer")
+    assert_refused_beside(roundround(*begin, "pattern=gemma4"), "leave out pattern")
+    assert_refused_beside(roundround(*begin, "pattern.local.head_dim=4"), "is what the run was trained with")
+    dropped = roundround(*begin, "pe@pattern.local.pe=nope", "pattern.local.window=8")
+    assert dropped.code == 0, dropped.err
+    own, pattern = first.manifest["config"]["pattern"], dropped.manifest["config"]["pattern"]
+    local = {**own["local"], "pe": {"_target_": "roundround.pe.nope.NoPE"}, "window": 8}
+    assert pattern == {**own, "local": local}
+    assert "local: layers 0-2: NoPE" in dropped.err
+    resumed = roundround("train", f"resume={dropped.directory}", "logger=none")
+    assert resumed.code == 0, resumed.err
 
 
 UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for

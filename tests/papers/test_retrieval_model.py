@@ -35,10 +35,6 @@ def batch(seeds: list[int] = SEEDS, *, size_of_each_set: bool = False, step: int
     return Sets(sets.priorities_SBN.double(), sets.classes_SBN, sets.queries_SB.double(), sets.present_SBN)
 
 
-def plain() -> AttentionSoftmax:
-    return Softmax(head_shape(12, 9))
-
-
 def gelu(x: float, tanh: bool) -> float:
     if tanh:
         return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -84,7 +80,7 @@ def test_the_definition_is_the_papers_equations(scaled_logits: bool, tanh_gelu: 
         sharp(model_of(scaled_logits=scaled_logits, tanh_gelu=tanh_gelu)),
         batch(size_of_each_set=size_of_each_set),
     )
-    found = model.definition(sets, plain())
+    found = model.definition(sets, Softmax(head_shape(12, 9)))
     scale = 12**-0.5 if scaled_logits else 1.0
     for s in range(3):
         for b in range(3):
@@ -114,7 +110,8 @@ def trained(seeds: list[int], n_steps: int) -> MaxRetrieval:
     # and an eps above the rounding of a gradient, which Adam would blow up to whole steps
     adam = Adam(lr=1e-3, betas=[0.9, 0.999], eps=1e-3, weight_decay=0.3, decay_biases=True).create(model)
     sets = TrainingSets(seeds, batch_size=16, n_min=5, n_max=16, n_classes=4)
-    assert [step for step, _ in train(model, plain(), adam, sets, first_step=0, n_steps=n_steps)][-1] == n_steps
+    steps = [step for step, _ in train(model, Softmax(head_shape(12, 9)), adam, sets, first_step=0, n_steps=n_steps)]
+    assert steps[-1] == n_steps
     return model
 
 

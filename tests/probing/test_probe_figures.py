@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations, pairwise
@@ -73,7 +74,7 @@ def texts_of(figure: Any) -> list[Any]:
 
 
 def test_no_title_is_cut_and_no_ticks_run_together(drawn: dict[str, Any]) -> None:
-    assert set(drawn) == {"norms", "heads", "labels", "logits_by_frequency", "without_a_band", "prompt"}
+    assert set(drawn) == {"norms", "heads", "labels", "logits_by_frequency", "without_a_band", "prompt", "plane"}
     for name, figure in drawn.items():
         for text in texts_of(figure):
             box = text.get_window_extent()
@@ -82,6 +83,23 @@ def test_no_title_is_cut_and_no_ticks_run_together(drawn: dict[str, Any]) -> Non
         for axis in figure.axes:
             boxes = [t.get_window_extent() for t in axis.get_xticklabels() if t.get_text() and not t.get_rotation()]
             assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), (name, axis)
+
+
+def test_kinds_of_layers_are_points_of_the_plane_and_named_in_titles() -> None:
+    model = tiny("gemma4_text")
+    with installed(model):
+        probed = ProbedHuggingFaceModel(NAME, model, Words())
+        seen = observe(probed, [some_tokens(40).tolist()], rows=False, entropy=False)
+    with kept() as found:
+        probe_figures.draw_plane(seen, Path())
+        probe_figures.draw_heads(seen, Path())
+    axis = found["plane"].axes[0]
+    points = [line.get_xydata()[0].tolist() for line in axis.lines[:2]]
+    slowest = [2 * math.pi * 1e4 ** (7 / 8), 2 * math.pi * 1e6 ** (3 / 16)]
+    assert points == [[1.0, pytest.approx(slowest[0], rel=1e-5)], [0.25, pytest.approx(slowest[1], rel=1e-5)]]
+    names = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert names == ["sliding: layers 0, 2, 19,869 tokens", "full: layers 1, 3, 84 tokens", "the training context"]
+    assert found["heads"].axes[2].get_title().startswith("layer 3, full")
 
 
 def test_heads_and_layers_are_whole_numbers(drawn: dict[str, Any]) -> None:

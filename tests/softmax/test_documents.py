@@ -17,7 +17,7 @@ from torch import Tensor
 
 from roundround.attention import fused
 from roundround.attention.documents import documents_of, grouped
-from roundround.attention.kernel_choice import Kernel
+from roundround.attention.kernels import Kernel
 from roundround.attention.keys import Keys
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind

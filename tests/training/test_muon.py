@@ -50,15 +50,6 @@ def steps(decoder: Decoder, optimizer: torch.optim.Optimizer, n: int) -> list[di
     return found
 
 
-def newton_schulz(matrix: Tensor) -> Tensor:
-    """Five steps of X <- a X + b (X X^T) X + c (X X^T)^2 X, from a matrix of Frobenius norm 1, in float64."""
-    x = matrix / matrix.norm()
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x - 4.775 * gram @ x + 2.0315 * gram @ gram @ x
-    return x
-
-
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_matrices_take_the_steps_of_a_loop(nesterov: bool) -> None:
     decoder, name = decoder_of(), "layers.1.mlp.up_proj.weight"
@@ -70,7 +61,12 @@ def test_matrices_take_the_steps_of_a_loop(nesterov: bool) -> None:
         momentum = MU * momentum + (1 - MU) * g
         direction = (1 - MU) * g + MU * momentum if nesterov else momentum
         size = LR * 0.2 * math.sqrt(24)  # of 24 x 16 numbers
-        w = (1 - LR * DECAY) * w - size * newton_schulz(direction)
+        # five steps of X <- a X + b (X X^T) X + c (X X^T)^2 X, from a matrix of Frobenius norm 1
+        x = direction / direction.norm()
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x - 4.775 * gram @ x + 2.0315 * gram @ gram @ x
+        w = (1 - LR * DECAY) * w - size * x
     # bfloat16 in each of fifteen products of entries of about 1/4, in three steps
     torch.testing.assert_close(found[2][name].double(), w, rtol=0, atol=3 * size * rounding(15, 0.25, torch.bfloat16))
 

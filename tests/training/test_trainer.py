@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -211,7 +210,7 @@ def test_many_cores_ask_for_no_more_workers(train: Callable[..., Done], monkeypa
 def test_a_gpu_that_the_run_leaves_alone_is_no_warning(
     train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = SimpleNamespace(is_available=lambda: True)
+    installed = type("Installed", (), {"is_available": staticmethod(lambda: True)})
     monkeypatch.setattr("lightning.pytorch.trainer.setup.MPSAccelerator", installed)
     log = said(train("trainer.accelerator=cpu"))
     assert "GPU available: True (mps), used: False" in log  # a fact, which stays

@@ -141,10 +141,10 @@ def check_checkpoint(name: str) -> None:
         raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
 
 
-def at_least_one(**values: int) -> None:
-    """Raises UserError for the first value below 1."""
+def at_least_one(**values: int | None) -> None:
+    """Raises UserError for the first value below 1; None is no value."""
     for name, value in values.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise UserError(f"{name}={value} must be at least 1")
 
 

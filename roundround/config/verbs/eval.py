@@ -46,15 +46,13 @@ class EvalConfig:
     def check(self) -> None:
         if self.table not in ("stderr", "stdout"):
             raise UserError(f"table={self.table} must be stderr or stdout")
-        at_least_one(batch_tokens=self.batch_tokens, examples=self.examples)
+        at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
         at_most_inputs(examples=self.examples)
         check_checkpoint(self.checkpoint)
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
         for length in self.length:
             at_least_one(length=length)
-        if self.max_tokens is not None:
-            at_least_one(max_tokens=self.max_tokens)
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
         self.bos = checked_bos(self.bos)

@@ -41,10 +41,7 @@ class SubjectConfig:
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
-        for name in ("max_tokens", "max_documents"):
-            value = getattr(self, name)
-            if value is not None:
-                at_least_one(**{name: value})
+        at_least_one(max_tokens=self.max_tokens, max_documents=self.max_documents)
         if self.length is not None and self.length < 2:
             raise UserError(f"length={self.length} must be at least 2 tokens")
         self.bos = checked_bos(self.bos)
@@ -88,5 +85,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Probe",
-    page="roundround.report.page.of_probe:view",
+    page="roundround.report.probe_panels:view",
 )

@@ -52,9 +52,8 @@ class TrainConfig:
             validate_every=self.validate_every,
             validation_tokens=self.validation_tokens,
             checkpoint_every=self.checkpoint_every,
+            attention_stats_every=self.attention_stats_every,
         )
-        if self.attention_stats_every is not None:
-            at_least_one(attention_stats_every=self.attention_stats_every)
         check_seed(seed=self.seed)
 
 
@@ -64,6 +63,7 @@ VERB = Verb(
     place=2,
     help="Train a small language model.",
     config=TrainConfig,
+    partly=("pattern",),
     parallel=True,
     measures=True,
     repeats=True,

@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from numpy.typing import ArrayLike
-
 from roundround.papers import FIGURES
 from roundround.papers.claim import (
     Comparison,
