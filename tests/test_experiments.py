@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Done, variants
+from conftest import ROOT, Done, assert_refused, variants
 
 EXPERIMENTS = ROOT / "conf" / "experiment"
 NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in sorted(EXPERIMENTS.rglob("*.yaml"))]
 
 
 def test_every_experiment_is_run_here() -> None:
-    folders = {"rope", "max-retrieval", "softmax", "length", "encodings_by_normalisers"}
+    folders = {"rope", "max-retrieval", "softmax", "length", "recipe", "encodings_by_normalisers"}
     assert {name.split("/")[0] for name in NAMES} == folders
 
 
@@ -26,25 +26,64 @@ def test_two_steps_of_every_preset(roundround: Callable[..., Done], name: str) -
     assert done.manifest["config"]["fit_inputs"] == 100
 
 
+TABLE2 = ["nope", "rope", "rope_500k", "p_rope_reversed", "partial_rope", "p_rope_25", "p_rope"]
+LADDERS = [
+    "llama_2",
+    "llama_3",
+    "p_rope_paper",
+    "gemma_4_global",
+    "clipped_llama_3",
+    "lfm3_global",
+    "speedrun",
+    "pythia",
+    "qwen3_next",
+]
+PATTERNS = [(pattern, pe) for pattern in ("uniform", "local_global") for pe in ("rope", "nope", "p_rope_25")]
+JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pattern, pe, qk_norm
+    "rope/table2": [("uniform", pe, "none") for pe in TABLE2],
+    "rope/table2_paper": [("uniform", pe, "none") for pe in TABLE2],
+    "rope/patterns": [(pattern, pe, norm) for pattern, pe in PATTERNS for norm in ("none", "rms")],
+    "rope/plane": [("uniform", pe, "none") for pe in ("nope", *(f"ladder/{name}" for name in LADDERS))],
+    "rope/drope": [("uniform", pe, "none") for pe in ("nope", "rope")],
+}
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("rope/")])
-def test_two_steps_of_every_job(train: Callable[..., Done], name: str) -> None:
-    small = ["trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "compile=false", "model.head_dim=8"]
-    at_full_size = name.endswith("paper")
-    small += ["tokenizer=bytes"] if at_full_size else ["tokenizer=bpe", "tokenizer.vocab_size=300", "seed=1"]
-    done = train(f"experiment={name}", "data=text", *small)
+def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str], name: str) -> None:
+    small = [*fast, "trainer.max_steps=2", "trainer.accumulate_grad_batches=1", "compile=false"]
+    if name == "rope/drope":  # the model comes from a run
+        begun = roundround("train", *fast, "trainer.max_steps=1", "validate_every=1")
+        small = [word for word in small if not word.startswith(("model.", "tokenizer="))]
+        small += [f"init=run:{begun.directory.absolute()}"]
+    elif name.endswith("paper"):  # at full size
+        small += ["model.head_dim=8"]
+    elif name == "rope/table2":
+        small += ["tokenizer=bpe", "tokenizer.vocab_size=300", "seed=1", "model.head_dim=8"]
+    else:
+        small += ["seed=1", "optim.lr=1e-3", "model.n_layers=4", "model.head_dim=32"]
+    done = roundround("train", f"experiment={name}", *small)
     assert done.code == 0, done.err
-    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
-    assert {run["status"] for run in runs} == {"done"}
-    assert [run["choices"]["pe"] for run in runs] == [
-        "nope",
-        "rope",
-        "rope_500k",
-        "p_rope_reversed",
-        "partial_rope",
-        "p_rope_25",
-        "p_rope",
+    runs = [
+        json.loads(path.read_text())
+        for path in sorted(done.directory.glob("*/run.json"), key=lambda manifest: int(manifest.parent.name))
     ]
+    assert {run["status"] for run in runs} == {"done"}
+    assert [tuple(run["choices"][group] for group in ("pattern", "pe", "qk_norm")) for run in runs] == JOBS[name]
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("recipe/")])
+def test_two_steps_of_every_recipe(train: Callable[..., Done], name: str) -> None:
+    small = ["trainer.max_steps=2", "compile=false", "model.head_dim=8", "data=text"]
+    small += ["tokenizer=bytes"] if name.endswith("full") else ["tokenizer=bpe", "tokenizer.vocab_size=300"]
+    done = train(f"experiment={name}", *small, "model.n_key_heads=2", "pe=p_rope", "softmax=input_sink", "gate=head")
+    assert done.code == 0, done.err
+    assert done.manifest["choices"]["optim"] == "muon_speedrun"
+    assert done.manifest["config"]["pattern"]["layer"]["logit_scale"] == (0.12 if name.endswith("full") else 0.24)
+
+
+def test_rope_is_not_dropped_from_a_run_that_nobody_named(roundround: Callable[..., Done]) -> None:
+    assert_refused(roundround("train", "experiment=rope/drope", "pe=nope", "hydra.mode=RUN"), "DIR")
 
 
 def test_two_steps_of_every_normaliser(train: Callable[..., Done]) -> None:
@@ -72,7 +111,7 @@ def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(n
     """One that a sweep over encodings trains, where it has such a sweep."""
     from omegaconf import OmegaConf
 
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
 
     defaults = OmegaConf.to_container(OmegaConf.load(EXPERIMENTS / f"{name}.yaml").defaults)
     (named,) = [entry["override /pe"] for entry in defaults if isinstance(entry, dict) and "override /pe" in entry]
@@ -82,7 +121,7 @@ def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(n
 
 
 def test_the_default_encoding_is_the_one_of_a_llama() -> None:
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
 
     assert compose("train", [], None).hydra.runtime.choices.pe == "rope"
 

@@ -1,6 +1,8 @@
 """The model and the texts that a verb looks at, and how the one reads the others: one protocol for all verbs.
 
 docs/evaluation.md has it in words. Shapes: T targets of a window.
+
+Tested by tests/loading/test_eval_pretrained.py and tests/loading/test_hf_commands.py.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from roundround.config.verbs.probe import SubjectConfig
 from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.encoding import Encoder
+from roundround.data.prepared import TokenData
 from roundround.data.stream import Mix
 from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary, content_hash
-from roundround.data.tokens import TokenData
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.model.decoder import Decoder
@@ -322,7 +324,14 @@ def windows_for(
         if trained is not None and trained.separate_documents:
             raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
         separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
-        data = joined(documents_of(config), vocabulary_of_model(probed, trained), most)
+        if trained is not None:
+            vocabulary = trained.vocabulary()
+        else:
+            from roundround.loading.load import ProbedHuggingFaceModel  # transformers takes a second to import
+
+            assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
+            vocabulary = probed.vocabulary()
+        data = joined(documents_of(config), vocabulary, most)
     reader = Reader(
         model=probed.decoder if isinstance(probed, ProbedDecoder) else probed,
         data=data,
@@ -334,16 +343,6 @@ def windows_for(
         peers=peers,
     )
     return Windowed(reader, length, reader.first_token(length))
-
-
-def vocabulary_of_model(probed: ProbedModel, trained: TrainedRun | None) -> Vocabulary:
-    """The model's tokenizer, with the token that stands between documents. UserError where there is none."""
-    if trained is not None:
-        return trained.vocabulary()
-    from roundround.loading.load import ProbedHuggingFaceModel  # transformers takes a second to import
-
-    assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
-    return probed.vocabulary()
 
 
 def texts_for(

@@ -1,6 +1,8 @@
 """Self-attention: projections, the encoding's rotation, the normaliser; it never asks which variant it has.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
+
+Tested by tests/model/test_decoder.py.
 """
 
 from __future__ import annotations

@@ -23,12 +23,21 @@ class RoPELadder(RotaryEncoding):
     of this plane (docs/rope_plane.md).
 
     `slowest_wavelength` is in tokens: how long the slowest pair that rotates takes to turn once, at least 2 pi.
+    `of_length` is the trained length that it was chosen for, null for this model's. Another one moves it along: on a
+    scale of logarithms its place between 2 pi and the trained length stays, and so does the share of the rotating pairs
+    that do not turn once within the trained length.
     """
 
-    def __init__(self, shape: AttentionShape, *, p: float, slowest_wavelength: float) -> None:
+    def __init__(self, shape: AttentionShape, *, p: float, slowest_wavelength: float, of_length: int | None) -> None:
         super().__init__(shape, theta=None)
-        if not 2 * math.pi <= slowest_wavelength < math.inf:
+        fastest = 2 * math.pi
+        if not fastest <= slowest_wavelength < math.inf:
             raise ValueError(f"slowest_wavelength={slowest_wavelength} must be a number of tokens, 2 pi or above")
+        if of_length is not None:
+            if min(of_length, shape.train_length) <= fastest:
+                raise ValueError(f"of_length={of_length} needs trained lengths above 2 pi, here {shape.train_length}")
+            place = math.log(slowest_wavelength / fastest) / math.log(of_length / fastest)
+            slowest_wavelength = fastest * (shape.train_length / fastest) ** place
         self.n_kept, self.slowest_wavelength = kept_pairs(p, shape.head_dim), slowest_wavelength
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:

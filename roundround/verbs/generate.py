@@ -1,4 +1,7 @@
-"""`roundround generate`: texts that a model writes, token by token, from a prompt."""
+"""`roundround generate`: texts that a model writes, token by token, from a prompt.
+
+Tested by tests/loading/test_generate.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.config.verbs.generate import GenerateConfig
 from roundround.distributed.device import describe_device, pick_device

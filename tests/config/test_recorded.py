@@ -9,10 +9,8 @@ import pytest
 from helpers_manifest import CONFIG, a_manifest
 from omegaconf import OmegaConf
 
-from roundround.config.build import build, literal
-from roundround.config.checked import checked
-from roundround.config.recorded import as_dict, foreign_targets, own_config
-from roundround.config.starting import config_from_checkpoint, config_of_run
+from roundround.config.build import build, checked, literal
+from roundround.config.recorded import as_dict, config_from_checkpoint, config_of_run, foreign_targets, own_config
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.corpora import Corpus
 from roundround.support.errors import UserError

@@ -12,42 +12,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import pytest
+from helpers_corpora import Listed
 
 from roundround.data import entry as data_entry
 from roundround.data import tokenising
-from roundround.data.corpora import Corpus, fingerprint, is_held_out
+from roundround.data.corpora import fingerprint, is_held_out
 from roundround.data.encoding import bytes_of_tokens
 from roundround.data.entry import write_sealed
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.store import Folder
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
-
-
-@final
-class Listed(Corpus):
-    """Given texts; counts how often it was read and may fail at the end."""
-
-    def __init__(self, texts: list[str], *, held_out: float = 0.1, error: Exception | None = None) -> None:
-        super().__init__(held_out=held_out)
-        self.listed, self.error, self.n_reads = texts, error, 0
-
-    def identity(self) -> str:
-        return fingerprint(texts=self.listed, held_out=self.held_out)
-
-    def texts(self) -> Iterator[str]:
-        self.n_reads += 1
-        yield from self.listed
-        if self.error is not None:
-            raise self.error
 
 
 @final
@@ -168,15 +151,6 @@ def change_first_byte(path: Path) -> None:
         file.write(b"X")
 
 
-def edited(**changes: object) -> Callable[[Path], object]:
-    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def replaced_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -185,8 +159,8 @@ def replaced_by_pipe(path: Path) -> None:
         ("held_out-00000.bin", Path.unlink),
         ("tokenizer.json", lambda path: path.write_text("{}")),
         ("meta.json", lambda path: path.write_text("[" * 100_000)),
-        ("meta.json", edited(n_vocab=255)),
-        ("meta.json", replaced_by_pipe),
+        ("meta.json", lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | {"n_vocab": 255}))),
+        ("meta.json", lambda path: (path.unlink(), os.mkfifo(path))),
         (".", lambda path: (shutil.rmtree(path), path.write_text("a file where the folder was"))),
     ],
 )
@@ -389,7 +363,7 @@ SLOW = """
 import pathlib, sys, time
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.tokenizers import Bytes
-from roundround.data.tokens import prepare
+from roundround.data.prepared import prepare
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case import Case, of_values, of_words
+from case import Case, of_words
 from originals import TRAIN
 
 MODEL = {
@@ -234,24 +234,24 @@ EITHER = [
 WITHOUT_DATA = [word for word in TRAIN if not word.startswith("data")]
 
 CASES = [
-    *of_values("values of the model", TRAIN, MODEL),
-    *of_values("values of the optimiser", TRAIN, OPTIMISER),
+    *of_words("values of the model", TRAIN, MODEL),
+    *of_words("values of the optimiser", TRAIN, OPTIMISER),
     *of_words(
         "values of the optimiser", [*TRAIN, "schedule=wsd"], ["schedule.decay_fraction=2", "schedule.decay_fraction=x"]
     ),
-    *of_values("values of the training", TRAIN, TRAINING),
-    *of_values("values of the trainer", TRAIN, TRAINER | NOT_HONOURED),
+    *of_words("values of the training", TRAIN, TRAINING),
+    *of_words("values of the trainer", TRAIN, TRAINER | NOT_HONOURED),
     *of_words(
         "values of the trainer", TRAIN, [("trainer.gradient_clip_val=null", "+trainer.gradient_clip_algorithm=norm")]
     ),
-    *of_values("values of the encoding", TRAIN, ENCODING),
+    *of_words("values of the encoding", TRAIN, ENCODING),
     *of_words("values of the encoding", TRAIN, ENCODING_WORDS),
-    *of_values("values of the normaliser", TRAIN, NORMALISER),
+    *of_words("values of the normaliser", TRAIN, NORMALISER),
     *of_words("values of the normaliser", TRAIN, NORMALISER_WORDS),
     *of_words("values of the tokenizer", TRAIN, TOKENIZER_WORDS),
-    *of_values("values of the data", TRAIN, DATA),
+    *of_words("values of the data", TRAIN, DATA),
     *of_words("values of the data", WITHOUT_DATA, HUB_WORDS),
-    *of_values("values of the data", WITHOUT_DATA, {"data": CORPORA}),
+    *of_words("values of the data", WITHOUT_DATA, {"data": CORPORA}),
     *of_words("good values", TRAIN, GOOD, codes=(0,)),
     *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
     *of_words("good values", TRAIN, INFERENCE_ONLY, codes=(0,), notes=["acts at inference only"]),

@@ -147,7 +147,7 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         (["prompt=\udcff"], "prompt= is no UTF-8 text"),
         (["length=0"], "length=0 must be at least 1"),
         (["n=0"], "n=0 must be at least 1"),
-        (["n=2", "interactive=true"], "interactive=true goes on with one text"),
+        (["n=2", "interactive=true"], "interactive=true continues one text"),
         (["run=last", "model=stories260k"], "not both"),
         (["run=last"], "no finished train run"),
         (["model=tiny"], "which has no weights of its own"),

@@ -24,12 +24,15 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "gemma3": "LLLLLG ...",
     "gemma4": "LLLLLG ... G",
     "gpt_oss": "LG ...",
-    "lfm3": "LG ...",
+    "lfm3": "GL ...",
     "llama4": "LLLG ...",
+    "local_global": "LLLG ... G",
     "olmo3": "LLLG ... G",
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
+    "speedrun": "L ...",
+    "speedrun_small": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
 
@@ -133,6 +136,19 @@ def test_a_kinds_base_and_sizes_are_its_own() -> None:
     assert layer_lines(decoder)[1].startswith("global: layer 5: PRoPE (rotated pairs 2, pairs 8, ")
 
 
+BARE = ["qk_norm@pattern.local.qk_norm=none", "qk_norm@pattern.global.qk_norm=none"]
+BARE += ["pattern.local.logit_scale=null", "pattern.global.logit_scale=null"]
+
+
+@pytest.mark.parametrize(("shipped", "words", "pe"), [("rnope_swa", [], "nope"), ("gemma4", BARE, "p_rope_25")])
+def test_at_four_layers_local_global_is_a_shipped_pattern(shipped: str, words: list[str], pe: str) -> None:
+    theirs = decoder_of(f"pattern={shipped}", "pattern.local.window=4", *words, n_layers=4)
+    ours = decoder_of("pattern=local_global", f"pe={pe}", "pattern.local.window=4", n_layers=4)
+    assert torch.equal(logits(ours, TOKENS), logits(theirs, TOKENS))
+    other = decoder_of("pattern=local_global", "pe=rope", "pattern.local.window=4", n_layers=4)
+    assert not torch.allclose(logits(other, TOKENS), logits(theirs, TOKENS))
+
+
 WRONG = [
     ("pattern=gemma4 pattern.local.window=0", "pattern: local: window=0 must be at least 1"),
     ("pattern=gemma4 pattern.local.windw=3", "no config key 'pattern.local.windw'; did you mean 'window'?"),
@@ -164,6 +180,94 @@ def test_a_run_with_a_pattern_is_trained_and_evaluated(train: Callable[..., Done
     assert first.manifest["config"]["pattern"]["rope"]["pe"]["theta"] == 5e6
     measured = typed("eval", f"run={first.directory}", "length=8,16", "logger=none")
     assert measured.code == 0, measured.err
+
+
+def test_parts_of_a_runs_kinds_are_replaced_at_inference(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    first = train("pattern=rnope_swa", "model.n_layers=4", "pattern.local.window=4", "trainer.max_steps=2")
+    assert first.code == 0, first.err
+
+    def loss(*words: str) -> tuple[float, Done]:
+        done = roundround("eval", "run=last", "length=32", "logger=none", *words)
+        assert done.code == 0, done.err
+        return done.manifest["headline"]["perplexity_32"], done
+
+    own, _ = loss()
+    same, _ = loss("pattern.local.window=4")
+    wider, done = loss("pattern.local.window=32")
+    assert own == same != wider
+    assert "local: layers 0-2: RoPE" in done.err
+    assert {r["pattern.local.window"] for r in done.results} == {32}
+    turned, done = loss("pe@pattern.global.pe=rope", "pattern.local.pe.theta=100")
+    assert turned not in (own, wider)
+    assert {r["pe@pattern.global.pe"] for r in done.results} == {"rope"}
+    assert done.manifest["config"]["pattern"]["global"]["pe"]["theta"] == 10_000.0
+    assert done.manifest["config"]["pattern"]["local"]["pe"]["theta"] == 100
+    cold, _ = loss("softmax@pattern.global.softmax=temperature", "pattern.global.softmax.temperature=0.5")
+    assert cold not in (own, wider, turned)
+    whole, _ = loss("pattern=smollm3", "pattern.rope.window=4", "pattern.rope.theta=10000")
+    assert whole == pytest.approx(own, rel=1e-6)
+    for words, message in UNREPLACED:
+        assert_refused_beside(roundround("eval", "run=last", "length=32", "logger=none", *words.split()), message)
+
+
+def test_rope_is_dropped_from_the_kinds_of_a_run(
+    train: Callable[..., Done], roundround: Callable[..., Done], fast: list[str]
+) -> None:
+    first = train("pattern=rnope_swa", "model.n_layers=4", "pattern.local.window=4", "trainer.max_steps=1")
+    same = [word for word in fast if not word.startswith(("model.", "tokenizer"))]
+    begin = ["train", *same, "init=run:last", "trainer.max_steps=1"]
+    assert_refused_beside(roundround(*begin, "pe=nope"), "pe= is read by no layer")
+    assert_refused_beside(roundround(*begin, "pattern=gemma4"), "leave out pattern")
+    assert_refused_beside(roundround(*begin, "pattern.local.head_dim=4"), "is what the run was trained with")
+    dropped = roundround(*begin, "pe@pattern.local.pe=nope", "pattern.local.window=8")
+    assert dropped.code == 0, dropped.err
+    own, pattern = first.manifest["config"]["pattern"], dropped.manifest["config"]["pattern"]
+    local = {**own["local"], "pe": {"_target_": "roundround.pe.nope.NoPE"}, "window": 8}
+    assert pattern == {**own, "local": local}
+    assert "local: layers 0-2: NoPE" in dropped.err
+    resumed = roundround("train", f"resume={dropped.directory}", "logger=none")
+    assert resumed.code == 0, resumed.err
+
+
+UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for
+    (
+        "pe=yarn pe.factor=4",
+        "pe= is read by no layer: every kind of the run's pattern names its own; give pe@",
+    ),
+    ("pattern.locl.window=3", "pattern.locl: the run has no such kind of layer; did you mean 'local'?"),
+    ("pattern.local.windw=3", "pattern.local.windw is no part of a kind of layer; did you mean 'window'?"),
+    ("pattern.local.window=0", "local: window=0 must be at least 1"),
+    ("pattern.local.head_dim=4", "pattern.local.head_dim is what the run was trained with"),
+    ("pattern.local.theta=4", "pattern.local.theta is read where a run begins; give pattern.local.pe.theta="),
+    ("pattern.local.pe.thta=4", "did you mean 'theta'?"),
+    ("pattern.local.softmax.temperature=4", "pattern.local.softmax is left open by the run's pattern"),
+    ("pattern.order=[local]", "pattern.order is what the run was trained with"),
+    ("pattern.local=3", "pattern.local must give parts of a kind of layer"),
+    ("qk_norm@pattern.local.qk_norm=rms", "pattern.local.qk_norm is what the run was trained with"),
+    ("pe@pattern.global.pe=kerple", "pe has parameters that the checkpoint lacks"),
+    ("pe@pattern.global.pe=yrn", "did you mean 'yarn'?"),
+    ("pattern=beam pattern.order=[local,local,local,global]", "its qk_norm is another than the run was trained with"),
+    ("pattern=bem", "did you mean 'beam'?"),
+    ("pattern=gemma3", "no layer of n_layers=4 is of the kind global"),
+]
+
+
+def assert_refused_beside(done: Done, message: str) -> None:
+    """One line and exit code 2, where other runs lie in outputs."""
+    assert (done.code, done.out) == (2, ""), done
+    assert message in done.err.splitlines()[-1]
+
+
+def test_a_run_without_a_pattern_has_no_kinds_to_replace(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    train("trainer.max_steps=1")
+    refused = roundround("eval", "run=last", "length=32", "logger=none", "pattern.local.window=3")
+    assert_refused_beside(refused, "the run has no pattern, its layers are alike; give pe= and softmax=")
+    refused = roundround("eval", "model=stories260k", "logger=none", "pattern.local.window=3")
+    assert_refused_beside(refused, "pattern= is for a run")
 
 
 def test_rope_is_dropped_from_a_run_of_ones_own(

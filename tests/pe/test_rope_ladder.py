@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from conftest import ROOT
 from helpers_pe import attention_shape, build, noise, positions, rotated
 from torch import Tensor
 
@@ -77,3 +78,46 @@ def test_learned_frequencies_begin_as_ropes_and_have_a_gradient() -> None:
 def test_a_wavelength_below_the_fastest_pairs_is_refused(wavelength: float) -> None:
     with pytest.raises(ValueError, match="slowest_wavelength="):
         build("rope_ladder", SHAPE, slowest_wavelength=wavelength)
+
+
+# name -> channels, base, channels that its ladder spans, pairs that rotate, trained length
+SHIPPED = {
+    "llama_2": (128, 1e4, 128, 64, 4096),
+    "llama_3": (128, 5e5, 128, 64, 8192),
+    "p_rope_paper": (256, 1e4, 256, 96, 8192),
+    "gemma_4_global": (512, 1e6, 512, 64, 32768),
+    "clipped_llama_3": (128, 5e5, 128, 44, 8192),
+    "lfm3_global": (128, 1e6, 128, 32, 32768),
+    "speedrun": (128, 1024 ** (64 / 31), 128, 32, 2048),
+    "pythia": (64, 1e4, 16, 8, 2048),
+    "qwen3_next": (256, 1e7, 64, 32, 262144),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_ladder_is_its_models_own_at_its_own_length(name: str) -> None:
+    head_dim, base, spans, n_pairs, length = SHIPPED[name]
+    own = rotating(build(f"ladder/{name}", attention_shape(head_dim=head_dim, train_length=length)))
+    assert len(own) == n_pairs
+    expected = base ** (-2 * torch.arange(n_pairs, dtype=torch.float64) / spans)
+    torch.testing.assert_close(own, expected, rtol=2e-4, atol=0)  # of wavelengths rounded to four digits
+
+
+def test_every_shipped_ladder_is_checked_here() -> None:
+    assert [path.stem for path in sorted((ROOT / "conf" / "pe" / "ladder").glob("*.yaml"))] == sorted(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_another_length_keeps_the_share_of_pairs_that_turn_within_it(name: str) -> None:
+    """In a ladder without end it is ln(T / 2 pi) / ln(w / 2 pi), of T tokens and the slowest wavelength w."""
+    shares = []
+    for length in (SHIPPED[name][-1], 128):
+        slowest = 2 * math.pi / rotating(build(f"ladder/{name}", attention_shape(head_dim=32, train_length=length)))[-1]
+        shares.append(math.log(length / 2 / math.pi) / math.log(slowest / 2 / math.pi))
+    assert shares[1] == pytest.approx(shares[0], rel=1e-12)
+
+
+def test_a_length_too_short_for_the_fastest_pair_is_refused() -> None:
+    for of_length, train_length in ((6, 128), (128, 6)):
+        with pytest.raises(ValueError, match=f"of_length={of_length} needs"):
+            build("rope_ladder", attention_shape(head_dim=32, train_length=train_length), of_length=of_length)

@@ -6,8 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_checkpoint, check_seed, is_utf8
-from roundround.config.verbs import HOW, REPLICATE, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    REPLICATE,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    check_seed,
+    is_utf8,
+    key,
+)
 from roundround.support.errors import UserError
 
 
@@ -34,16 +43,14 @@ class GenerateConfig:
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
-        at_least_one(length=self.length, n=self.n)
+        at_least_one(length=self.length, n=self.n, top_k=self.top_k)
         check_seed(seed=self.seed)
         if not 0 <= self.temperature < math.inf:
             raise UserError(f"temperature={self.temperature:g} must be a finite number, 0 or above")
-        if self.top_k is not None:
-            at_least_one(top_k=self.top_k)
         if not is_utf8(self.prompt):
             raise UserError("prompt= is no UTF-8 text")
         if self.interactive and self.n > 1:
-            raise UserError(f"interactive=true goes on with one text; leave out n={self.n}")
+            raise UserError(f"interactive=true continues one text; leave out n={self.n}")
         if self.run is None and self.model is None:
             raise UserError("give run= for a model trained here or model= for a pretrained one")
         if self.run is not None and self.model is not None:
@@ -57,5 +64,5 @@ VERB = Verb(
     help="What a model writes, token by token.",
     config=GenerateConfig,
     title="Generated text",
-    page="roundround.report.page.of_generate:view",
+    page="roundround.report.page.view:texts_view",
 )

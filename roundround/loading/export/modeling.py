@@ -5,6 +5,8 @@ An export copies this file and the source files that it imports into one folder 
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations
@@ -48,8 +50,7 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
     scaled_embeddings: bool = False
     encoding: dict[str, Any] = field(default_factory=dict)
     normaliser: dict[str, Any] = field(default_factory=dict)
-    norms: str = "before"
-    attention_bias: bool = False
+    options: dict[str, Any] = field(default_factory=dict)  # of the decoder, by its names
     kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
     order: list[int] = field(default_factory=list)  # the kind of each layer
     use_cache: bool = True
@@ -142,10 +143,10 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             scaled_embeddings=config.scaled_embeddings,
             norm_eps=config.rms_norm_eps,
             initializer_range=config.initializer_range,
-            norms=config.norms,
-            attention_bias=config.attention_bias,
+            **config.options,
         )
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -188,7 +189,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         valid_BT = valid_tokens(attention_mask, input_ids.shape[1], 0 if cache is None else cache.n_read)
         x_BTD = self.model.hidden(input_ids, pos_BT=position_ids, valid_BT=valid_BT, cache=cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BTV = self.lm_head(x_BTD[:, kept])
+        logits_BTV = self.model.capped(self.lm_head(x_BTD[:, kept]))
         loss = None
         if labels is not None:
             more = {name: value for name, value in options.items() if name == "num_items_in_batch"}
