@@ -219,6 +219,7 @@ def test_models_are_better_than_unigrams() -> None:
 
 
 def test_windows_take_away_the_rise() -> None:
+    plainly = rise("uniform", "rope", "none")
     windowed = [rise(*one)[0] for one in settings() if one[0] == "local_global"]
     plain, normalised = (apart(f"windows - uniform, RoPE{name}", 1024)[0] for name in NORM_NAMES.values())
     assert len(windowed) == 6
@@ -228,7 +229,7 @@ def test_windows_take_away_the_rise() -> None:
         "patterns",
         "Windows take away",
         [
-            f"loses {rise('uniform', 'rope', 'none')[0]:.3f} nats ({size(rise('uniform', 'rope', 'none')).partition('(')[2]}",
+            "loses {:.3f} nats ({}".format(plainly[0], size(plainly).partition("(")[2]),
             f"and {size(rise('uniform', 'rope', 'rms'))} with normalised",
             f"by {min(windowed):+.3f} to {max(windowed):+.3f} nats",
             f"without by {-plain[0]:.3f} nats, and by {-normalised[0]:.3f}",
