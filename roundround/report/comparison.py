@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from roundround.analysis.comparison import format_setting, format_settings, order
 from roundround.analysis.past_run import direction, is_share
 from roundround.report.comparison_tables import by_metric, place_of, sheet
+from roundround.report.eval_panels import marks_of
 from roundround.report.figures import save_drawing
 from roundround.report.numbers import decimals_of, fixed, number, text_of
 from roundround.report.page.sources import RunFiles
@@ -119,7 +120,7 @@ def by_length(
     options: dict[str, Any] = {
         "log": ("x" if ticks[-1] > NARROW * ticks[0] > 0 else "") + ("y" if wide and not share else ""),
         "note": note,
-        "marks": marks_of(about) if key == "length" else [],
+        "marks": trained_marks(about) if key == "length" else [],
         "possible": (-1.0 if differences else 0.0, 1.0) if share else (None, None) if differences else (0.0, None),
         "whole": share and not differences,
         "x_ticks": ticks,
@@ -128,12 +129,12 @@ def by_length(
     return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
 
 
-def marks_of(about: Mapping[str, Any]) -> list[Mark]:
+def trained_marks(about: Mapping[str, Any]) -> list[Mark]:
     """The lengths of training, where all models share them."""
     ends = about.get("train_lengths")
     if not isinstance(ends, list | tuple) or len(ends) != 2 or None in map(number, ends):
         return []
-    return [Mark("training context length" if ends[0] == ends[1] else "lengths in training", *ends)]
+    return marks_of((ends[0], ends[1]))
 
 
 def panels_of(

@@ -145,9 +145,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
     each = [logged(lines, name, "each seed", reference=True)[0] for name in names]
     loss = [*each, logged(lines, "loss", "mean over seeds", style=0)[0]]
     training = Panel("step", "loss (nats)", loss, title="Training loss", possible=(0.0, None), whole=True)
-    every = tables_of(records)
-    for table in every:
-        table.folded = len(table.rows) > 20
+    every = tables_of(records, folded=True)
     maps = maps_of(files)
     data = maps.values.pop("data", None)
     sections = [

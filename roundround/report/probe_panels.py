@@ -103,9 +103,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         sections.append(explorer(heads, places, first))
     sections += [ablation(records), maximum(records)]
     rest = [record for record in records if "head" not in record or not heads]
-    tables = tables_of(rest)
-    for table in tables:
-        table.folded = len(table.rows) > 20
+    tables = tables_of(rest, folded=True)
     note = "What is measured of each head stands in the table of heads above and in results.json." if heads else ""
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope(files, heads), data, scripts_for(data))
 

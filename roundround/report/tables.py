@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rich import box
@@ -15,6 +15,7 @@ from roundround.support.errors import escaped
 from roundround.support.markdown import markdown_table
 
 Record = dict[str, Any]
+LONG = 20  # rows of a table
 TEX = {"\\": r"\textbackslash{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "~": r"\textasciitilde{}"}
 TEX |= {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 
@@ -116,13 +117,14 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
     return {name: first[name] for name in names if all(name in r and r[name] == first[name] for r in records)}
 
 
-def tables_of(records: list[Record]) -> list[Table]:
-    """A table for each set of fields that records have beside those that all share."""
+def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
+    """A table for each set of fields that records have beside those that all share. folded: long ones are."""
     common = common_fields(records)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         groups.setdefault(tuple(n for n in record if n not in (*common, "metric", "value")), []).append(record)
-    return [pivoted(list(fields), group) for fields, group in groups.items()]
+    tables = [pivoted(list(fields), group) for fields, group in groups.items()]
+    return [replace(table, folded=folded and len(table.rows) > LONG) for table in tables]
 
 
 def pivoted(fields: list[str], records: list[Record]) -> Table:
