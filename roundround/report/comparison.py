@@ -33,7 +33,6 @@ from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numb
 AXES = {"length": "context length (tokens)", "n": "items"}
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
-ON_A_PAGE = 30  # panels of a section
 CELLS = 8  # of a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
 NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
@@ -261,10 +260,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         section.tables.append(sheet(title, rows, folded=bool(section.tables), note=note_of(rows)))
     for drawing in drawings(records, about):
         section = sections.setdefault(drawing.section, Section(drawing.section))
-        section.panels = [*section.panels, *drawing.panels[:ON_A_PAGE]]
-        n_more = len(drawing.panels) - ON_A_PAGE
-        if n_more > 0:
-            files.remarks.append(f"{drawing.title}: {n_more:,} more panels are not drawn")
+        section.panels = [*section.panels, *drawing.panels]
         if drawing.section == "Two settings crossed":
             section.note = drawing.title
     return View([*sections.values(), which_runs(about)], scope(about))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,7 @@ from roundround.config.verbs import verb_named
 from roundround.report.figures import PLACE_COLOURS
 from roundround.report.page import facts
 from roundround.report.page.figures import figures_of
-from roundround.report.page.pictures import VARIABLES, picture_of
+from roundround.report.page.pictures import VARIABLES, Picture, picture_of
 from roundround.report.page.sources import RunFiles, opened_run
 from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, common_fields, exact, tables_of, text
@@ -35,6 +35,7 @@ HERE = Path(__file__).parent
 COMMON = "page.js"  # the script of every page
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 LARGEST = 2_000_000  # bytes of a page
+DRAWN_IN_A_SECTION = 600_000  # characters of its panels
 MOST_CELLS = 40_000  # of fifty bytes each: what fits into a page
 MOST_ROWS = (1000, 200, 40)  # of a table: as many of them as keep the page below that
 
@@ -79,7 +80,7 @@ def page_of(directory: Path) -> str:
         "remarks": files.remarks,
         "headline": facts.headline_of(run),
         "scope": view.scope,
-        "sections": [(section, [picture_of(panel, next(number)) for panel in section.drawn]) for section in sections],
+        "sections": [(section, pictures_of(section, files, number)) for section in sections],
         "data": view.data,
         "facts": facts.facts_of(run),
         "commands": facts.commands_of(run),
@@ -97,6 +98,21 @@ def page_of(directory: Path) -> str:
         if len(page.encode()) <= LARGEST:
             return page
     raise UserError(f"{directory}: its page would have {len(page.encode()):,} bytes, and a page has up to {LARGEST:,}")
+
+
+def pictures_of(section: Section, files: RunFiles, number: Iterator[int]) -> list[Picture]:
+    """The panels of a section as they are drawn, as many as have room in a page; what is left out becomes a remark."""
+    found: list[Picture] = []
+    room = DRAWN_IN_A_SECTION
+    for panel in section.drawn:
+        picture = picture_of(panel, next(number))
+        room -= len(picture.svg)
+        if room < 0:
+            left = f"{len(section.drawn) - len(found):,} of {len(section.drawn):,} panels are left out"
+            files.remarks.append(f"{section.title}: {left}, because a page has up to 2 MB")
+            break
+        found.append(picture)
+    return found
 
 
 @cache
