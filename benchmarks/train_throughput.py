@@ -105,9 +105,9 @@ def x_transformers(model: DictConfig) -> nn.Module:
 
 def gemma3(model: DictConfig) -> dict[str, nn.Module]:
     """Gemma 3's pattern at this size, six layers at least, windows of a quarter of the context; and transformers'."""
-    from roundround.config.composition import compose
     from transformers import AutoModelForCausalLM
 
+    from roundround.config.options import compose
     from roundround.loading.patterns import parts_of
     from roundround.loading.stock import fitting_config
 

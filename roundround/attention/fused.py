@@ -8,6 +8,7 @@ Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -160,7 +161,11 @@ def without_broken_rows(
     A row is broken where a visible logit of it is not finite. The kernels hide that: on a CPU a row of NaN logits
     comes out as zeros, a key of -inf as if it were hidden, and a hidden key of NaN spoils its neighbours.
     """
-    if q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling() and all_logits_finite(q_BHQC, k_BGKC, scale):
+    if (
+        q_BHQC.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and all_logits_finite(q_BHQC, k_BGKC, scale, keys)
+    ):
         return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
     with torch.no_grad():
         wide = wide_dtype(q_BHQC.dtype)
@@ -175,8 +180,10 @@ def without_broken_rows(
 
 
 @torch.no_grad()
-def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float) -> bool:
+def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> bool:
     """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
     wide = wide_dtype(q_BHQC.dtype)
-    q_norm, k_norm = (torch.linalg.vector_norm(x, dtype=wide) for x in (q_BHQC, k_BGKC))
-    return bool((q_norm * k_norm * scale).isfinite())
+    q_norm = torch.linalg.vector_norm(q_BHQC, dtype=wide)
+    if keys.k_norm is not None:
+        return float(q_norm) * keys.k_norm * scale < torch.finfo(wide).max  # not where one of them is NaN
+    return math.isfinite(float(q_norm * torch.linalg.vector_norm(k_BGKC, dtype=wide) * scale))

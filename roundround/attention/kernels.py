@@ -208,6 +208,9 @@ def gradients_on_cuda(
 def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
     """PyTorch's function of this name, called so that no device makes the matrix of logits for want of grouped keys."""
     grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
+    if grouped and not causal:  # every row sees all keys: those of a key head's query heads are rows of one matrix
+        rows_BGNC = q_BHQC.reshape(*k_BGKC.shape[:2], -1, q_BHQC.shape[-1])
+        return F.scaled_dot_product_attention(rows_BGNC, k_BGKC, v_BGKC, scale=scale).reshape(q_BHQC.shape)
     if grouped and not takes_groups(q_BHQC, k_BGKC):
         k_BGKC, v_BGKC, grouped = repeated(k_BGKC, q_BHQC), repeated(v_BGKC, q_BHQC), False
     return F.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, is_causal=causal, scale=scale, enable_gqa=grouped)

@@ -50,6 +50,7 @@ class Keys:
     chunk: a query sees the tokens of its own chunk of this many, counted from the first key; None for all.
     documents: those that do not see each other, in causal attention without padding or cache; None for one.
     n_forgotten: tokens before the first key that a cache has dropped, padding aside: a number, or [B, 1, 1, 1].
+    k_norm: no less than the length of all keys as one vector, where a cache knows it.
     """
 
     q_pos_BQ: Tensor
@@ -60,6 +61,7 @@ class Keys:
     chunk: int | None = None
     documents: Documents | None = None
     n_forgotten: Tensor | int = 0
+    k_norm: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("window", self.window), ("chunk", self.chunk)):
@@ -100,6 +102,8 @@ class Keys:
 
         What hides no key of so many is left out, so that the kernels' own causal flag still says everything.
         """
+        if window is None and chunk is None and not self.is_local:
+            return self
         if self.chunk is not None and chunk is not None and chunk != self.chunk:
             raise ValueError(f"chunks of {chunk} within chunks of {self.chunk} tokens")
         windows = [w for w in (self.window, window) if w is not None and w < self.n_keys]
@@ -186,6 +190,8 @@ class Keys:
 
         With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
         """
+        if marked is None and self.is_unmasked:  # as of one token after its cache: one operation in place of ten
+            return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)
         rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
         row_Q, first_Q = rows_Q + self.n_keys - self.n_queries, self.first_visible(rows_Q)
         end_Q = torch.full_like(row_Q, self.n_keys)

@@ -69,7 +69,8 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
-    overrides = add_below(overrides, verb.partly)
+    if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
+        overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
-from roundround.model.decoder import MOST_LAYERS
+from roundround.model.kinds import MOST_LAYERS
 from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, parse_json, read_text
 

@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from roundround.config.build import checked, maker
 from roundround.config.recorded import overridden
 from roundround.model.attention import Attention
-from roundround.model.decoder import Decoder, check_sizes
+from roundround.model.decoder import Decoder
 from roundround.model.gate import OutputGate
-from roundround.model.kinds import LayerKind, order_of_layers
+from roundround.model.kinds import LayerKind, check_sizes, order_of_layers
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -100,11 +100,22 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         if not isinstance(node, DictConfig):
             raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
         try:
+            refuse_names(node, f"pattern.{name}")
             kinds[name] = checked(KindConfig, node)
         except UserError as error:
             raise UserError(f"pattern.{name}: {error}") from error
     order = OmegaConf.masked_copy(pattern, [key for key in OF_THE_PATTERN if key in pattern])
-    return kinds, checked(OrderConfig, order)
+    try:
+        return kinds, checked(OrderConfig, order)
+    except UserError as error:
+        raise UserError(f"pattern.{error}") from error
+
+
+def refuse_names(kind: DictConfig, where: str) -> None:
+    """UserError for an option's name where its node belongs, as in pattern.local.pe=rope."""
+    for part in FAMILIES:
+        if isinstance(value := kind.get(part), str):
+            raise UserError(f"{part}={value} is the name of an option; give {part}@{where}.{part}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
@@ -141,10 +152,9 @@ def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str,
     for part in FAMILIES:
         closed = all(getattr(kind, part) is not None for kind in kinds.values())
         if closed and part in {key.partition(".")[0] for key in overridden(overrides)}:
-            name = next(iter(kinds))
             raise UserError(
-                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; "
-                f"give {part}@pattern.{name}.{part}=..."
+                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; give "
+                + " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
             )
         if closed and part in cfg:
             with open_dict(cfg):
@@ -172,6 +182,8 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
             if part not in REPLACEABLE:
                 trained = f" is what the run was trained with; {', '.join(REPLACEABLE)} can be replaced"
                 raise UserError(place + (trained if part in KINDS_PARTS else nearest_part(str(part))))
+            if isinstance(value, str) and part in FAMILIES:
+                raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
             if not isinstance(value, DictConfig) or "_target_" in value:
                 merged[kind][part] = value
             elif merged[kind][part] is None:

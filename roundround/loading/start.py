@@ -7,6 +7,7 @@ Tested by tests/loading/test_initial.py and tests/training/test_train.py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -27,7 +28,7 @@ from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
 from roundround.distributed.device import check_fits
 from roundround.loading.models import TrainedRun, decoder_of_config, planned, saved_tokenizer
-from roundround.loading.patterns import PARTS, close_unread_parts
+from roundround.loading.patterns import PARTS, close_unread_parts, replaced_in_pattern
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.model.shards import fill, is_sharded
 from roundround.runs import checkpoints
@@ -114,6 +115,9 @@ class FromLlama(FromElsewhere):
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         self.checkpoint.load_into(decoder)
+
+
+PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override
 
 
 @final
@@ -206,7 +210,8 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
         task = build(cfg.data, Task)  # type: ignore[type-abstract]
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
-    close_unread_parts(cfg, invocation.overrides, choices)
+    if not str(cfg.init).startswith(RUN):  # else it is the run's pattern that leaves parts open
+        close_unread_parts(cfg, invocation.overrides, choices)
     cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
     give_theta(cfg)
     start.task = task
@@ -241,9 +246,12 @@ def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, str | N
     """`starting_point` of a new run that begins with the weights of a finished one, perhaps with another encoding."""
     directory = find_run(str(cfg.init).removeprefix(RUN), cfg.outputs, "train", done=True)
     start = FromRun(directory, trust=cfg.trust, choices=choices)
-    refuse_own_model(invocation.overrides)
+    of_kinds = {override for override in invocation.overrides if PART_OF_KIND.search(override.partition("=")[0])}
+    refuse_own_model([override for override in invocation.overrides if override not in of_kinds])
     own, parts = start.trained.config, ("model", "tokenizer", *PARTS)
     brought = {part: plain(own.get(part)) for part in parts} | {"init": f"{RUN}{directory}"}
+    if of_kinds:
+        brought["pattern"] = plain(replaced_in_pattern(own.get("pattern"), cfg.pattern))
     then = start.trained.manifest["choices"]
     cfg, start.choices = config_from_checkpoint(
         cfg, invocation.overrides, choices, brought, {part: then.get(part) for part in parts}

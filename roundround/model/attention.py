@@ -53,7 +53,10 @@ class Attention(nn.Module):
         keys: Keys,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """The layer's attention, [B, T, D]; `cache` has the keys before these tokens, and keeps theirs."""
+        """The layer's attention, [B, T, D]; `cache` has the keys before these tokens, and keeps theirs.
+
+        With it `keys` are of all tokens so far, windows aside.
+        """
         prepared = encoding.prepare_layer(x_BTD, prepared, keys)
         q_BHTC, k_BGTC, v_BGTC = (self.heads(proj(x_BTD)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         norm = self.qk_norm
@@ -66,6 +69,7 @@ class Attention(nn.Module):
         k_BGKC, v_BGKC = k_BGTC, v_BGTC
         if cache is not None:
             k_BGKC, v_BGKC = cache.extend(k_BGTC, v_BGTC)
+            keys = cache.narrowed(keys)
             prepared, cache.carried = encoding.continued(prepared, cache.carried)
         bias, rows = encoding.bias(q_BHTC, k_BGKC, prepared), self.softmax.row_parameters(x_BTD)
         out_BHTC = self.softmax(q_BHTC, k_BGKC, v_BGKC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)

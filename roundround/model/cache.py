@@ -5,6 +5,7 @@ Shapes: B batch, T new tokens, N all tokens so far, K keys of a layer, G key hea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
 from roundround.pe.base import PositionalEncoding
 
 
@@ -32,6 +34,7 @@ class LayerCache:
         self.carried: Tensor | None = None
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
         self.start = 0  # where the first kept key lies in them
+        self.k_norm: float | None = 0.0  # at least that of all keys as one vector; None: it must be asked for
 
     def first_kept(self) -> int:
         """The first token that the next query may see; where there are chunks, the first of one."""
@@ -39,15 +42,13 @@ class LayerCache:
             return self.n_read // self.chunk * self.chunk
         return 0 if self.window is None else max(0, self.n_read - self.window + 1)
 
-    def narrowed(self, keys: Keys) -> Keys:
-        """Of the keys of all tokens, new ones included, those that are kept for these queries."""
-        return keys.since(self.first_kept())
-
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
+        of_new = norm_on_cpu(k_BGTC)  # so that a token costs no look at all keys before it: `fused.all_logits_finite`
+        self.k_norm = None if of_new is None or self.k_norm is None else math.hypot(self.k_norm, of_new)
         if self.buffers and end + n_new <= self.buffers[0].shape[2] and not torch.is_grad_enabled():
             for buffer, x_BGTC in zip(self.buffers, new, strict=True):
                 buffer[:, :, end : end + n_new] = x_BGTC
@@ -63,15 +64,29 @@ class LayerCache:
         k_BGKC, v_BGKC = (buffer[:, :, start : end + n_new] for buffer in self.buffers)
         return k_BGKC, v_BGKC
 
+    def narrowed(self, keys: Keys) -> Keys:
+        """Of the keys of all tokens, new ones included, those that `extend` has given."""
+        return replace(keys.since(self.first).within(self.window, self.chunk), k_norm=self.k_norm)
+
     def select(self, texts: Tensor) -> None:
         """Keep these texts of the batch, in this order; one may stand several times."""
         self.buffers = [buffer.index_select(0, texts.to(buffer.device)) for buffer in self.buffers]
+        for k_BGKC in self.buffers[:1]:
+            self.k_norm = norm_on_cpu(k_BGKC[:, :, self.start : self.start + self.n_read - self.first])
         self.carried = None if self.carried is None else self.carried.index_select(0, texts.to(self.carried.device))
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.n_read = self.first = self.start = 0
+        self.k_norm = 0.0
         self.carried, self.buffers = None, []
+
+
+def norm_on_cpu(k_BGKC: Tensor) -> float | None:
+    """The length of all keys as one vector; None on a device that would have to be waited for."""
+    if k_BGKC.device.type != "cpu":
+        return None
+    return float(torch.linalg.vector_norm(k_BGKC.detach(), dtype=wide_dtype(k_BGKC.dtype)))
 
 
 @final

@@ -19,15 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from roundround.attention.documents import documents_of
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
-from roundround.model.attention import Attention
 from roundround.model.block import Block, mlp_of
 from roundround.model.cache import Cache, LayerCache, check_can_be_cached
-from roundround.model.kinds import LayerKind
+from roundround.model.kinds import LayerKind, attention_of, check_sizes, shape_of
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
-MOST_LAYERS = 10_000  # each takes milliseconds to construct: a typo or a foreign file would take hours
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32: a long window times a large vocabulary would not fit
 LOGITS_AT_ONCE_ON_CPU = 2**21  # 8 MiB stay in the cache and in the allocator's reach: 1.1 times as fast a training step
 
@@ -219,7 +217,7 @@ class Decoder(nn.Module):
             keys, of_layers = [whole[id(new)] for new in keys], cache.layers
         each = zip(self.layers, self.kinds, self.encoding_of_layer, of_layers, strict=True)
         for layer, kind, own, kept in each:
-            seen = (keys[own] if kept is None else kept.narrowed(keys[own])).within(kind.window, kind.chunk)
+            seen = keys[own].within(kind.window, kind.chunk) if kept is None else keys[own]
             inputs = (x_BTD, encodings[own], prepared[own], seen)
             again = self.activation_checkpointing and torch.is_grad_enabled() and kept is None
             x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs, kept)
@@ -296,35 +294,6 @@ class Decoder(nn.Module):
                     fill(module.bias, torch.zeros(module.bias.shape, dtype=module.bias.dtype))
 
 
-def shape_of(
-    kind: LayerKind, layer: int, d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None, train_length: int
-) -> AttentionShape:
-    """The sizes of a layer's attention. Raises ValueError where they do not fit each other."""
-    n_key_heads = n_key_heads if kind.n_key_heads is None else kind.n_key_heads
-    head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim if kind.head_dim is None else kind.head_dim)
-    return AttentionShape(
-        n_heads=n_heads,
-        n_key_heads=n_key_heads,
-        head_dim=head_dim,
-        d_model=d_model,
-        layer=layer,
-        train_length=train_length,
-        logit_scale=kind.logit_scale,
-        **({} if kind.theta is None else {"theta": kind.theta}),
-    )
-
-
-def attention_of(kind: LayerKind, shape: AttentionShape, *, bias: bool) -> Attention:
-    """A layer's attention, freshly initialised."""
-    return Attention(
-        shape,
-        kind.make_softmax(shape),
-        qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
-        gate=None if kind.make_gate is None else kind.make_gate(shape),
-        bias=bias,
-    )
-
-
 def encodings_of(
     kinds: Sequence[LayerKind], shapes: Sequence[AttentionShape]
 ) -> tuple[list[PositionalEncoding], list[int], list[int]]:
@@ -370,15 +339,6 @@ def keys_of(
     return Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
 
 
-def check_sizes(**sizes: int) -> None:
-    """Raises ValueError for the first size below 1, and for layers that would take hours to construct."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-        if name == "n_layers" and value > MOST_LAYERS:
-            raise ValueError(f"n_layers={value} must be at most {MOST_LAYERS}")
-
-
 def check_numbers(d_mlp: int, logit_cap: float | None, **numbers: float) -> None:
     """Raises ValueError for the first that is out of its range."""
     if d_mlp < 0:
@@ -388,19 +348,6 @@ def check_numbers(d_mlp: int, logit_cap: float | None, **numbers: float) -> None
     for name, value in numbers.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name}={value} must be a finite number, 0 or above")
-
-
-def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None) -> int:
-    """Channels of a head. Raises ValueError unless the heads divide the width and the key heads divide the heads."""
-    check_sizes(n_heads=n_heads, n_key_heads=n_key_heads)
-    if n_heads % n_key_heads:
-        raise ValueError(f"n_heads={n_heads} must be a multiple of n_key_heads={n_key_heads}")
-    if head_dim is None:
-        if d_model % n_heads:
-            raise ValueError(f"d_model={d_model} must be a multiple of n_heads={n_heads} (or set head_dim)")
-        return d_model // n_heads
-    check_sizes(head_dim=head_dim)
-    return head_dim
 
 
 def belongs_to_a_variant(name: str) -> bool:

@@ -56,9 +56,7 @@ class Comparison:
             half = (self.high - self.low) / 2
             return room / half if half else float(room == 0)
         end = self.low if math.isfinite(self.low) else self.high
-        if math.isinf(end):
-            return math.inf
-        return room / (abs(end) or 1.0)
+        return math.inf if math.isinf(end) else room / (abs(end) or 1.0)
 
 
 def near(

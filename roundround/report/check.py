@@ -37,7 +37,7 @@ def row(report: LayerReport) -> tuple[str, ...]:
         "; ".join([named(scheme), *remarks]),
         turning.pairing or "",
         f"{turning.n_rotated} of {turning.n_pairs}",
-        f"{slowest(report):,.6g}" if rotates else "",
+        f"{slowest(report):,.0f}" if rotates else "",
         "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
         "" if report.window is None else f"{report.window:,}",
         "" if report.chunk is None else f"{report.chunk:,}",
@@ -87,7 +87,18 @@ def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
 
 def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
     """The table, and the differences. where: what declares, such as config.json."""
-    columns = ("layers", "performs", "pairing", "pairs", "wavelength", "factor", "window", "chunk", "norm", "scale")
+    columns = (
+        "layers",
+        "performs",
+        "pairing",
+        "pairs",
+        "wavelength",
+        "attention factor",
+        "window",
+        "chunk",
+        "norm",
+        "scale",
+    )
     groups = alike(reports)
     rows = [(runs_of([r.number for r in group]).partition(" ")[2], *row(group[0])) for group in groups]
     used = [i for i in range(len(columns)) if any(cells[i] for cells in rows)]

@@ -135,6 +135,4 @@ def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
             curves.append(Curve("Lemma 2.1, widest head", n, widest[name], points=True))
         log = "xy" if name == "largest_weight" else "x"
         panels.append(Panel("visible keys n", label, curves, log, marks=acts if name == "entropy" else []))
-    return Drawing(
-        "dispersion", f"{title}, context {context:,}: every head, rows by the number of keys they see", panels
-    )
+    return Drawing("dispersion", title, panels)

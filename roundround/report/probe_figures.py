@@ -15,28 +15,29 @@ import torch
 from torch import Tensor
 
 from roundround.loading.patterns import runs_of
-from roundround.probing.layout import KINDS, Layout, stacked
+from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import (
     GREY,
+    PLACE_COLOURS,
     number_columns,
     save,
     set_title,
     subplots,
 )
-from roundround.report.pair_axis import name_pairs
-from roundround.report.probe_tables import ROTATED, standing_out
+from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
 
 HEAT = "YlGnBu"
 SIGNED = "cividis_r"  # light below 0 and dark above, in grey too
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
-PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
 FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
 TICKS = 6  # distances along an axis
+KINDS_NAMED = 2  # layouts whose wavelengths fit side by side
+LAYERS_NAMED = 4
 
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
@@ -137,9 +138,11 @@ def draw_plane(seen: Probe, folder: Path) -> list[Path]:
         what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
         axis.plot(*place, "os^Dvx"[number % 6], label=what, color=PLACE_COLOURS[number % 6])
     axis.axhline(seen.train_length, color=GREY, linestyle="--", linewidth=1, label="the training context")
-    axis.set(
-        yscale="log", xlim=(-0.05, 1.05), xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)"
-    )
+    shown = [seen.train_length, *(slowest if share else 2 * math.pi for share, slowest, _ in layers_at)]
+    decades = range(math.floor(math.log10(min(shown))), math.floor(math.log10(max(shown))) + 2)
+    axis.set(xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)", xlim=(-0.05, 1.05))
+    axis.set(yscale="log", xticks=[0, 0.25, 0.5, 0.75, 1], ylim=(10.0 ** decades[0], 10.0 ** decades[-1]))
+    axis.set_yticks([10.0**power for power in decades])
     axis.legend(fontsize="small", frameon=False)
     set_title(figure, f"{seen.name}: its kinds of layers on the plane of rotary ladders")
     return save(figure, folder, "plane")
@@ -233,3 +236,66 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
             axis.set(xlabel="key", ylabel="query")
     set_title(figure, f"{seen.name}: one prompt, token by token; {context_note(seen)}")
     return save(figure, folder, "prompt")
+
+
+# -- the axis of channel pairs
+
+
+def name_pairs(
+    axis: Any, n_pairs: int, layouts: Sequence[Layout], contexts: Sequence[int], strongest: int | None = None
+) -> None:
+    """Pairs down the axis with their wavelengths, the strongest among them; dashed where the context ends.
+
+    layouts, contexts: the pairs of each column and the tokens that it sees, or one of both for all; none for vectors to
+    which RoPE is not applied. Where columns differ, the wavelengths of both kinds stand side by side.
+    """
+    ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
+    if strongest is not None:
+        ticks = {tick for tick in ticks if abs(tick - strongest) >= n_pairs / 16} | {strongest}
+    kinds = kinds_of(layouts)
+    if not 1 <= len(kinds) <= KINDS_NAMED:
+        axis.set(yticks=sorted(ticks), ylabel="pair")
+    else:
+        names = [
+            f"{tick}: " + " | ".join(wavelength_if_any(layouts[columns[0]], tick) for columns in kinds)
+            for tick in sorted(ticks)
+        ]
+        axis.set_yticks(sorted(ticks), names, fontsize="small")
+        others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
+        axis.set_ylabel(f"pair: wavelength (tokens){others}")
+    draw_context(axis, layouts, contexts)
+
+
+def wavelength_if_any(layout: Layout, pair: int) -> str:
+    """Tokens; `-` where the heads of this layout are too small to have the pair."""
+    return shown_wavelength(layout, pair) if pair < layout.n_pairs else "-"
+
+
+def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
+    """The columns whose pairs rotate alike, those of the most frequent layout first; without those that do not."""
+    kinds: list[list[int]] = []
+    for column, layout in enumerate(layouts):
+        alike = [columns for columns in kinds if same(layouts[columns[0]], layout)]
+        if alike:
+            alike[0].append(column)
+        elif layout.n_rotated:
+            kinds.append([column])
+    return sorted(kinds, key=len, reverse=True)
+
+
+def in_layers(columns: Sequence[int]) -> str:
+    """`layers 5, 11, 17`, the first few of them."""
+    more = ", ..." if len(columns) > LAYERS_NAMED else ""
+    return f"layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
+
+
+def draw_context(axis: Any, layouts: Sequence[Layout], contexts: Sequence[int]) -> None:
+    """A dashed line below the slowest pair that turns at least once within the context, in every column."""
+    left, right = axis.get_xlim()
+    for column, (layout, context) in enumerate(zip(layouts, contexts, strict=True)):
+        ends = (left, right) if len(layouts) == 1 else (column - 0.5, column + 0.5)
+        longer = [layout.wavelength(pair) > context for pair in range(layout.n_pairs)]
+        for pair in range(1, layout.n_pairs):
+            if longer[pair] != longer[pair - 1]:
+                axis.plot(ends, (pair - 0.5,) * 2, color="black", linestyle="--", linewidth=0.8)
+    axis.set_xlim(left, right)

@@ -9,9 +9,9 @@ import numpy as np
 
 from roundround.analysis.past_run import PastRun
 from roundround.report.numbers import number
-from roundround.report.page.sources import Record, RunFiles
+from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
-from roundround.report.tables import in_words, tables_of
+from roundround.report.tables import Record, in_words, tables_of
 from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a line; more logged steps are averaged

@@ -80,8 +80,9 @@ class Panel:
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))
         with np.errstate(invalid="ignore"):
             there = drawable(x, "x" in self.log) & drawable(y, "y" in self.log)
-            lowest, highest = (math.nan if end is None else end for end in self.possible)
-            low, high = np.fmax(low, lowest), np.fmin(high, highest)
+            lowest, highest = self.possible
+            low = low if lowest is None else np.maximum(low, lowest)
+            high = high if highest is None else np.minimum(high, highest)
             within = there & drawable(low, "y" in self.log) & drawable(high, "y" in self.log)
         y, low, high = (
             np.where(mask, values, math.nan) for mask, values in ((there, y), (within, low), (within, high))

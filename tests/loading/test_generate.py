@@ -60,7 +60,8 @@ def test_greedy_text_is_the_golden_one(here: Path) -> None:
     assert "90 tokens in " in done.err
     assert [done.value("prompt_tokens"), done.value("tokens", text=1)] == [5, 90]
     assert done.value("tokens_per_second") > 0
-    assert (done.directory / "report.html").exists()
+    assert typed("report", str(done.directory)).code == 0
+    assert "She loved to play outside in the park." in (done.directory / "report.html").read_text()
 
 
 def test_greedy_text_is_transformers(here: Path) -> None:

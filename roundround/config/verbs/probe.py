@@ -85,5 +85,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Probe",
-    page="roundround.report.page.of_probe:view",
+    page="roundround.report.probe_panels:view",
 )

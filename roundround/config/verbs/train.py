@@ -63,6 +63,7 @@ VERB = Verb(
     place=2,
     help="Train a small language model.",
     config=TrainConfig,
+    partly=("pattern",),
     parallel=True,
     measures=True,
     repeats=True,

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from roundround.report.figures import (
     DASHES,
@@ -26,6 +26,7 @@ from roundround.report.figures import (
     SOFT,
     draw_panel,
     look_of,
+    slanted,
 )  # fmt: skip
 from roundround.report.numbers import shown
 from roundround.support.errors import escaped
@@ -55,9 +56,9 @@ def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
     """number: of the picture on its page, whose parts are called after it."""
     from matplotlib.figure import Figure
 
-    height = HEIGHT if isinstance(panel, Panel) else 96 + 42 * len(panel.texts)
+    bottom = BOTTOM if isinstance(panel, Panel) or not slanted(panel.x_names) else 2 * BOTTOM
+    height = HEIGHT if isinstance(panel, Panel) else bottom + 10 + 42 * len(panel.texts)
     figure = Figure((WIDTH / 72, height / 72))
-    bottom = BOTTOM if isinstance(panel, Panel) else 82
     left = LEFT if isinstance(panel, Panel) else min(190, 34 + 7 * max(map(len, panel.y_names)))
     axis = figure.add_axes(
         (left / WIDTH, bottom / height, (WIDTH - left - 12) / WIDTH, (height - bottom - 10) / height)
@@ -71,6 +72,8 @@ def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
     axis.yaxis.set_label_coords(15 / WIDTH, (bottom + height) / 2 / height, transform=figure.transFigure)
     for patch in (figure.patch, axis.patch):
         patch.set_visible(False)
+    for text in axis.texts if isinstance(panel, HeatMap) else ():
+        text.set_fontsize(12)
     for artist in axis.findobj():
         artist.set_clip_on(False)  # everything lies inside
     svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
@@ -101,7 +104,8 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
                 path.set("class", kind)
     for node in root.iter():
         node.tag = node.tag.removeprefix(SVG)
-        node.attrib = {key: tidy(key, value) for key, value in node.attrib.items() if key != "id" or value in used}
+        kept = {key: value for key, value in node.attrib.items() if (key != "id" or value in used)}
+        node.attrib = {key: tidy(key, value) for key, value in kept.items() if not value.startswith("rotate(-0 ")}
         if LINKED in node.attrib:
             node.attrib = {"href": node.attrib.pop(LINKED), **node.attrib}
         node.tail = None
@@ -144,14 +148,23 @@ def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
 
 
 def sign(curve: Curve, place: int) -> Markup:
+    from matplotlib.markers import MarkerStyle
+
     look = look_of(curve, place)
     number = (place if curve.style is None else curve.style) % len(PALETTE)
     colour = f"var(--{VARIABLES[look['color']]})"
-    if curve.points:
-        return Markup('<circle cx="14" cy="5" r="3.5" style="fill: none; stroke: {}"/>').format(colour)
-    dashes = "" if curve.reference else " ".join(f"{part:g}" for part in DASHES[number])
-    style = f"fill: none; stroke: {colour}; stroke-width: 2" + (f"; stroke-dasharray: {dashes}" if dashes else "")
-    return Markup('<path d="M1 5H27" style="{}"/>').format(escape(style))
+    parts = []
+    if not curve.points:
+        dashes = "" if curve.reference else " ".join(f"{part:g}" for part in DASHES[number])
+        style = f"fill: none; stroke: {colour}; stroke-width: 2" + (f"; stroke-dasharray: {dashes}" if dashes else "")
+        parts.append(f'<path d="M1 5H27" style="{style}"/>')
+    if "marker" in look:
+        marker = MarkerStyle(look["marker"])
+        outline = np.array(marker.get_path().transformed(marker.get_transform()).to_polygons()[0])
+        corners = "L".join(f"{14 + 7 * x:.1f} {5 - 7 * y:.1f}" for x, y in outline)
+        fill = "none" if curve.points else colour
+        parts.append(f'<path d="M{corners}Z" style="fill: {fill}; stroke: {colour}"/>')
+    return Markup("".join(parts))
 
 
 def in_words(panel: Panel) -> str:

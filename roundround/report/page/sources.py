@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roundround.analysis.past_run import DIED, PastRun, past_run
+from roundround.report.tables import Record
 from roundround.runs.directories import METRICS, RESULTS
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import check_is_file, parse_json, read_text
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST_ARRAY = 256 << 20  # bytes
-
-Record = dict[str, Any]
 
 
 @dataclass

@@ -20,12 +20,13 @@ from markupsafe import Markup
 
 from roundround.analysis.repetition import changed_settings
 from roundround.config.verbs import verb_named
+from roundround.report.figures import PLACE_COLOURS
 from roundround.report.page import facts
 from roundround.report.page.figures import figures_of
 from roundround.report.page.pictures import VARIABLES, picture_of
-from roundround.report.page.sources import Record, RunFiles, opened_run
+from roundround.report.page.sources import RunFiles, opened_run
 from roundround.report.page.view import Section, View
-from roundround.report.tables import common_fields, exact, tables_of, text
+from roundround.report.tables import Record, common_fields, exact, tables_of, text
 from roundround.runs.directories import PAGE
 from roundround.support.errors import UserError, escaped, one_line
 from roundround.support.files import write_atomically
@@ -118,7 +119,11 @@ def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
     code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in (COMMON, *scripts))
     script = f"(function () {{\n{code}\n}})();"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    palette = " ".join(f"--{name}: {colour};" for colour, name in VARIABLES.items())
+    named = [
+        *((name, colour) for colour, name in VARIABLES.items()),
+        *((f"p{n}", c) for n, c in enumerate(PLACE_COLOURS)),
+    ]
+    palette = " ".join(f"--{name}: {colour};" for name, colour in named)
     own = {
         "style": Markup(f":root {{ {palette} }}\n" + (HERE / "page.css").read_text(encoding="utf-8")),
         "script": Markup(script),
