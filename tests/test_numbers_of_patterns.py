@@ -224,11 +224,12 @@ def test_windows_take_away_the_rise() -> None:
     assert len(windowed) == 6
     assert plain[2] < 0
     assert normalised[2] < 0
+    uniform = rise("uniform", "rope", "none")
     check_claim(
         "patterns",
         "Windows take away",
         [
-            f"loses {rise('uniform', 'rope', 'none')[0]:.3f} nats ({size(rise('uniform', 'rope', 'none')).partition('(')[2]}",
+            f"loses {uniform[0]:.3f} nats ({size(uniform).partition('(')[2]}",
             f"and {size(rise('uniform', 'rope', 'rms'))} with normalised",
             f"by {min(windowed):+.3f} to {max(windowed):+.3f} nats",
             f"without by {-plain[0]:.3f} nats, and by {-normalised[0]:.3f}",
