@@ -30,7 +30,6 @@ VERBS = {
         "preset=quick max_steps=2 seeds=2 test_sizes=[16] test_sets=8 model.width=16 logger=none device=cpu",
         "RUNS/report.html RUNS/table.md RUNS/figures/accuracy.png RUNS/attention.safetensors",
     ),
-    "check": ("run=RUN logger=none", "RUNS/results.json"),
     "runs": ("outputs=first format=json", ""),
     "show": ("RUN", ""),
     "report": ("RUN", "RUN/report.html"),

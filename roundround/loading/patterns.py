@@ -100,11 +100,22 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         if not isinstance(node, DictConfig):
             raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
         try:
+            refuse_names(node, f"pattern.{name}")
             kinds[name] = checked(KindConfig, node)
         except UserError as error:
             raise UserError(f"pattern.{name}: {error}") from error
     order = OmegaConf.masked_copy(pattern, [key for key in OF_THE_PATTERN if key in pattern])
-    return kinds, checked(OrderConfig, order)
+    try:
+        return kinds, checked(OrderConfig, order)
+    except UserError as error:
+        raise UserError(f"pattern.{error}") from error
+
+
+def refuse_names(kind: DictConfig, where: str) -> None:
+    """UserError for an option's name where its node belongs, as in pattern.local.pe=rope."""
+    for part in FAMILIES:
+        if isinstance(value := kind.get(part), str):
+            raise UserError(f"{part}={value} is the name of an option; give {part}@{where}.{part}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
@@ -171,6 +182,8 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
             if part not in REPLACEABLE:
                 trained = f" is what the run was trained with; {', '.join(REPLACEABLE)} can be replaced"
                 raise UserError(place + (trained if part in KINDS_PARTS else nearest_part(str(part))))
+            if isinstance(value, str) and part in FAMILIES:
+                raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
             if not isinstance(value, DictConfig) or "_target_" in value:
                 merged[kind][part] = value
             elif merged[kind][part] is None:

@@ -47,6 +47,8 @@ class LayerKind:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{self.name}: {name}={value} must be at least 1")
+        if self.theta is not None and not 1 < self.theta < float("inf"):
+            raise ValueError(f"{self.name}: theta={self.theta} must be a finite number above 1")
         if self.logit_scale is not None and not 0 < self.logit_scale < float("inf"):
             raise ValueError(f"{self.name}: logit_scale={self.logit_scale} must be a finite number above 0")
 
@@ -61,9 +63,9 @@ def order_of_layers(
     """
     if not order:
         raise ValueError("order is empty; name the kinds of the first layers")
-    for name in (*order, *([] if last is None else [last])):
+    for place, name in (*(("order", name) for name in order), *([] if last is None else [("last", last)])):
         if name not in kinds:
-            raise ValueError(f"order names '{name}', and the kinds are {', '.join(kinds)}")
+            raise ValueError(f"{place} names '{name}', and the kinds are {', '.join(kinds)}")
     if whole and n_layers % len(order):
         raise ValueError(f"its order of {len(order)} layers does not divide n_layers={n_layers}")
     names = [order[layer % len(order)] for layer in range(n_layers)]

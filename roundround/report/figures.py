@@ -41,7 +41,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
-MANY_LETTERS = 36  # of the names below a panel: more would run into each other
+MANY_LETTERS = 36  # of the names below a panel
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
 
@@ -94,11 +94,12 @@ def save_drawing(drawing: Drawing, folder: Path, kinds: Sequence[str] = KINDS, *
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    if len(handles) > 1 or any(isinstance(panel, Panel) and panel.marks for panel in panels):
+    if len(handles) > 1 or (handles and any(isinstance(panel, Panel) and panel.marks for panel in panels)):
         n_letters = max(map(len, handles)) + 7  # and the sign in front
-        n_side_by_side = max(1, int(figsize[0] / (0.85 * LETTER * n_letters)))
+        n_side_by_side = min(len(handles), max(1, int(figsize[0] / (0.85 * LETTER * n_letters))))
+        figure.set_size_inches(figsize[0], figsize[1] + 0.2 * -(-len(handles) // n_side_by_side))
         legend = figure.legend(
-            handles.values(), handles, loc="outside lower center", ncols=min(n_side_by_side, len(handles)),
+            handles.values(), handles, loc="outside lower center", ncols=n_side_by_side,
             frameon=False, fontsize="small",
         )  # fmt: skip
         for text in legend.get_texts():
@@ -220,6 +221,11 @@ def tick_label(value: float) -> str:
     return f"{value:,.6g}" if abs(value) >= 1 else f"{value:.4g}"
 
 
+def slanted(names: Sequence[str]) -> bool:
+    """Whether the names below a panel would run into each other."""
+    return sum(map(len, names)) > MANY_LETTERS
+
+
 def draw_cells(axis: Any, panel: HeatMap) -> None:
     """Light to dark, so that grey paper shows the same order; with texts in the page's blue, else with a colour bar."""
     from matplotlib.patches import Rectangle
@@ -240,10 +246,10 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
         )  # fmt: skip
         axis.figure.colorbar(image, ax=axis, fraction=0.05)
         axis.locator_params(integer=True)
-    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     for names, set_ticks, options in (
         (panel.y_names, axis.set_yticks, {}),
-        (panel.x_names, axis.set_xticks, slanted if sum(map(len, panel.x_names)) > MANY_LETTERS else {}),
+        (panel.x_names, axis.set_xticks, slant if slanted(panel.x_names) else {}),
     ):
         if names:
             words = [escaped(name) for name in names]
