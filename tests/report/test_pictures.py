@@ -75,6 +75,13 @@ def test_a_band_ends_where_the_possible_does() -> None:
     assert (min(heights), max(heights)) == (pytest.approx(0, abs=2), pytest.approx(100, abs=2))
 
 
+def test_a_line_without_an_interval_has_no_band() -> None:
+    half = Curve("b", [0, 1, 2], [0.4, 0.6, 0.5], low=[0.1, math.nan, 0.2], high=[0.5, math.nan, 0.9])
+    panel = Panel("x", "y", [Curve("a", [0, 1], [0.4, 0.6]), half], possible=(0.0, 1.0))
+    (band,) = parts(panel, "path", class_="band")
+    assert len({x for x, _ in corners(band)}) == 2, "at the places that have one"
+
+
 def test_a_share_is_drawn_from_none_to_all() -> None:
     panel = Panel("x", "y", [Curve("a", [0, 1], [0.4, 0.6])], possible=(0.0, 1.0), whole=True)
     assert y_ends([panel]) == (-0.04, 1.04)
