@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from roundround.training.optim import AdamW
 CONF = Path(__file__).resolve().parent.parent / "conf"
 N_VOCAB = 4096
 BATCH = {"tiny": 16, "small": 4, "base": 8}
+PROCESSOR_TIME = "--processor-time"
 STEPS = {"tiny": 4, "small": 1, "base": 4}
 
 
@@ -218,12 +220,13 @@ def where_time_goes(step: Callable[[], None], device: torch.device) -> str:
 
 
 def timed(step: Callable[[], None], n: int, device: torch.device) -> float:
-    start = time.perf_counter()
+    clock = time.process_time if PROCESSOR_TIME in sys.argv else time.perf_counter
+    start = clock()
     for _ in range(n):
         step()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def mfu(module: nn.Module, tokens_per_second: float, device: torch.device) -> str:
@@ -238,6 +241,7 @@ def overhead(size: str) -> None:
     import lightning
 
     from roundround.command_line.launch import dispatch
+    from roundround.config.verbs import verb_named
     from roundround.training.module import LanguageModel
 
     marks: list[tuple[float, float]] = []
@@ -254,7 +258,7 @@ def overhead(size: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         batch = ["pe=p_rope", f"model={size}", f"batch_size={BATCH[size]}", f"trainer.max_steps={n_steps}"]
-        code = dispatch("train", "roundround.verbs.train:train", [*batch, "validate_every=100000"])
+        code = dispatch(verb_named("train"), [*batch, "validate_every=100000"])
         os.chdir("/")
     assert code == 0
     LanguageModel.optimizer_step = plain  # type: ignore[method-assign]
@@ -329,6 +333,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile both; minutes for small on a CPU")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--skip-overhead", action="store_true")
+    parser.add_argument(PROCESSOR_TIME, action="store_true", help="of one thread, on a machine that others use")
     parser.add_argument("--only", choices=["patterns"], help="these alone, on a CPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -38,15 +38,15 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
 
 
-def call(verb: Verb, words: list[str]) -> int:
-    """Run a verb with the words behind it; the exit code."""
+def call(verb: Verb, words: list[str], typed: str = "") -> int:
+    """Run a verb with the words behind it; the exit code. typed: the name it was called by, where that is an alias."""
     if verb.config is None:
         from roundround.command_line.readers import read
 
         return read(verb, words)
     from roundround.command_line.launch import dispatch
 
-    return dispatch(verb, words)
+    return dispatch(verb, words, typed or verb.name)
 
 
 class CommandOfHydra(TyperCommand):
@@ -59,7 +59,7 @@ class CommandOfHydra(TyperCommand):
 def add(name: str, verb: Verb, help: str) -> None:
     @app.command(name, cls=CommandOfHydra, help=help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
-        raise typer.Exit(call(verb, [*(overrides or []), *ctx.args]))
+        raise typer.Exit(call(verb, [*(overrides or []), *ctx.args], name))
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -158,7 +158,7 @@ def run(args: list[str]) -> int:
         if verb is None or has_page or COMPLETE in os.environ:
             code: int | None = app(args or ["--help"], prog_name="roundround", standalone_mode=False)
         else:
-            code = call(verb, args[1:])
+            code = call(verb, args[1:], args[0])
         sys.stdout.flush()
         return code or 0
     except (WrongUsage, UserError, OutputError) as error:

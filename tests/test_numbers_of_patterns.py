@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import tunables
 from helpers_pe import attention_shape, build
-from helpers_stored import Array, stored, text_of
+from helpers_stored import Array, check_claim, check_listed, stored, text_of
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 
@@ -157,6 +157,17 @@ def table_of_rates() -> list[str]:
     return rows
 
 
+def table_of_chosen() -> list[str]:
+    """Of the settings whose chosen rate is not the common one."""
+    rows = []
+    for one, rate in rated().items():
+        if rate != COMMON:
+            rows.append(f"| {name_of(one)}, nats | {' | '.join(f'{of(one, n, rate).mean():.3f}' for n in LENGTHS)} |")
+            cells = (cell(of(one, n, rate), of(BASELINE, n, rated()[BASELINE])) for n in LENGTHS)
+            rows.append(f"| {name_of(one)} - {name_of(BASELINE)} | {' | '.join(cells)} |")
+    return rows
+
+
 METHODS = {
     "rope": "RoPE, as trained",
     "yarn": "the same with YaRN",
@@ -183,13 +194,187 @@ def table_of_drope() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "table", [table_of_means, table_of_differences, table_of_contrasts, table_of_rates, table_of_drope]
+    "table",
+    [table_of_means, table_of_differences, table_of_contrasts, table_of_rates, table_of_chosen, table_of_drope],
 )
 def test_tables_of_patterns(table: Callable[[], list[str]]) -> None:
     rows = table()
     assert rows
     for row in rows:
         assert f"{row}\n" in text_of("patterns")
+
+
+def signed(found: tuple[float, float, float]) -> str:
+    return "{:+.3f} ({:+.3f} to {:+.3f})".format(*found)
+
+
+def size(found: tuple[float, float, float]) -> str:
+    """Of a difference above 0."""
+    return "{:.3f} ({:.3f} to {:.3f})".format(*found)
+
+
+NOTHING = np.zeros(3)
+
+
+def rise(*setting: str) -> tuple[float, float, float]:
+    pattern, pe, norm = setting
+    return interval(rises()[pattern, pe, norm], NOTHING)
+
+
+def test_models_are_better_than_unigrams() -> None:
+    """3.09 and 2.29 nats are of counts in the training text, on the held-out bytes that are scored."""
+    assert max(of(one, length).max() for one in settings() for length in LENGTHS) < 3.09 - 0.7
+    assert min(of(one, length).min() for one in settings() for length in LENGTHS) > 1.75
+    assert all(of(("uniform", "nope", norm), LENGTHS[0]).min() > 2.29 for norm in NORM_NAMES)
+    assert all(of(one, LENGTHS[0]).max() < 2.29 for one in settings() if one[:2] != ("uniform", "nope"))
+    check_claim("patterns", "every model here is far better", ["3.09 nats per byte", "bytes 2.29, of triples 1.75"])
+
+
+def test_windows_take_away_the_rise() -> None:
+    windowed = [rise(*one)[0] for one in settings() if one[0] == "local_global"]
+    plain, normalised = (apart(f"windows - uniform, RoPE{name}", 1024)[0] for name in NORM_NAMES.values())
+    assert len(windowed) == 6
+    assert plain[2] < 0
+    assert normalised[2] < 0
+    check_claim(
+        "patterns",
+        "Windows take away",
+        [
+            f"loses {size(rise('uniform', 'rope', 'none')).replace(' (', ' nats (')}",
+            f"and {size(rise('uniform', 'rope', 'rms'))} with normalised",
+            f"by {min(windowed):+.3f} to {max(windowed):+.3f} nats",
+            f"without by {-plain[0]:.3f} nats, and by {-normalised[0]:.3f}",
+        ],
+    )
+
+
+def test_windows_within_the_trained_length() -> None:
+    found = [apart(f"windows - uniform, RoPE{name}", 128)[0] for name in NORM_NAMES.values()]
+    assert all(low < -MARGIN < MARGIN < high for _, low, high in found)
+    numbers = [f"{signed(found[0])} with RoPE", f"{signed(found[1])} normalised"]
+    check_claim("patterns", "Within the trained length the windows cost", numbers)
+
+
+def test_nope_needs_the_windows() -> None:
+    bare, windowed = (of((pattern, "nope", "none"), 128).mean() for pattern in PATTERN_NAMES)
+    behind = (of(("uniform", "nope", "none"), 128) - of(BASELINE, 128)).mean()
+    assert all((rises()["local_global", "nope", norm] < 0).all() for norm in NORM_NAMES)
+    assert all(low < 0 < high for name in contrasts() if name.startswith("NoPE - ") for _, low, high in apart(name))
+    check_claim(
+        "patterns",
+        "Without position in any layer",
+        [
+            f"stays at {bare:.3f} nats where pairs of bytes give 2.29, {behind:.3f} behind",
+            f"give {windowed:.3f}",
+            f"all seeds: {signed(rise('local_global', 'nope', 'none'))}",
+        ],
+    )
+
+
+def test_encodings_of_the_global_layer() -> None:
+    pairs = {name: apart(name) for name in contrasts() if "in the global layer" in name}
+    assert len(pairs) == 6
+    one = "p-RoPE - RoPE in the global layer"
+    assert [name for name, found in pairs.items() if any(low > 0 or high < 0 for _, low, high in found)] == [
+        f"{one}, normalised"
+    ]
+    ahead = [-mean for mean, _, high in pairs[f"{one}, normalised"] if high < 0]
+    assert len(ahead) == 4
+    numbers = [f"{min(ahead):.3f} to {max(ahead):.3f} nats", f"difference is {signed(pairs[one][0])}"]
+    check_claim("patterns", "Which encoding the global layer has", numbers)
+
+
+def test_norms_of_queries_and_keys() -> None:
+    uniform = apart("normalised - not, uniform, RoPE")
+    windowed = apart("normalised - not, windows, RoPE")
+    others = [found for pe in ("NoPE", "p-RoPE") for found in apart(f"normalised - not, windows, {pe}")]
+    assert [high < 0 for _, _, high in windowed] == [False, True, True, True]
+    assert all(low < 0 < high for _, low, high in others)
+    gains, means = [-mean for mean, *_ in windowed], sorted(mean for mean, *_ in others)
+    check_claim(
+        "patterns",
+        "Norms of queries and keys",
+        [
+            f"cost it {size(uniform[3]).replace(' (', ' nats (')}",
+            f"change it by {signed(uniform[0])}",
+            f"gain {min(gains):.3f} to {max(gains):.3f} nats",
+            f"means are {means[-1]:+.3f} to {means[0]:+.3f}",
+        ],
+    )
+
+
+def test_what_was_expected_of_nope_and_not_found() -> None:
+    text = " ".join(text_of("patterns").split())
+    change = {pe: rise("local_global", pe, "none")[0] for pe in PE_NAMES}
+    assert min(change, key=lambda pe: change[pe]) == "nope"
+    mine, theirs = (rises()["local_global", pe, "none"] for pe in ("nope", "rope"))
+    assert f"Its mean change, {change['nope']:+.3f}, is the lowest" in text
+    assert f"that of RoPE is {signed(interval(mine, theirs))}" in text
+    assert f"has {4 * len(contrasts())} intervals" in text
+
+
+def test_the_common_rate_is_best() -> None:
+    others = {one: rate for one, rate in rated().items() if rate != COMMON}
+    assert len(rated()) == 10
+    one = ("local_global", "nope", "rms")
+    assert others == {one: 0.006}
+    assert len(of(one, 128, 0.006)) == 3
+    behind = of(one, 128, 0.006) - of(one, 128)
+    numbers = [f"seed 1 by {-behind[0]:.3f} nats", f"behind by {behind[1]:.3f} and {behind[2]:.3f}"]
+    check_claim("patterns", "The common rate is the best", ["nine of the ten", *numbers])
+
+
+def test_twice_the_rate() -> None:
+    windows = ("local_global", "rope", "none")
+    (uniform_twice, windows_twice), (uniform, windowed) = (
+        [of(one, 128, rate)[0] for one in (BASELINE, windows)] for rate in (0.006, COMMON)
+    )
+    assert uniform_twice < windows_twice
+    assert windowed < uniform
+    costs = {
+        norm: sorted(of(one, 128, 0.006)[0] - of(one, 128)[0] for one in settings() if one[2] == norm)
+        for norm in NORM_NAMES
+    }
+    check_claim(
+        "patterns",
+        "At 6e-3 one comparison turns round",
+        [
+            f"has {uniform_twice:.3f} nats at 128",
+            f"windows {windows_twice:.3f}; at 3e-3 it is {uniform:.3f} and {windowed:.3f}",
+            f"more than {costs['rms'][-1]:.3f} nats",
+            f"{costs['none'][0]:.3f} to {costs['none'][-1]:.3f}. One seed",
+        ],
+    )
+
+
+def test_drope_does_not_come_back() -> None:
+    behind = [interval(dropped("dropped", n), dropped("yarn", n)) for n in LENGTHS]
+    assert all(low > MARGIN for _, low, _ in behind)
+    means = [mean for mean, *_ in behind]
+    never = of(("uniform", "nope", "none"), 128).mean()
+    gained = -interval(dropped("rope_continued", 128), dropped("rope", 128))[0]
+    check_claim(
+        "patterns",
+        "DroPE does not come back",
+        [
+            f"has {dropped('dropped', 128).mean():.3f} nats at 128",
+            f"({never:.3f} after",
+            f"is {min(means):.3f} to {max(means):.3f} nats behind",
+            f"with RoPE gain {gained:.3f} nats",
+        ],
+    )
+
+
+def test_yarn_beside_rope_as_it_is() -> None:
+    found = [interval(dropped("yarn", n), dropped("rope", n)) for n in LENGTHS[1:]]
+    assert all(low < 0 < high for _, low, high in found)
+    more = [interval(dropped("rope_continued", n), dropped("rope", n))[0] for n in LENGTHS]
+    assert max(more) < min(mean for mean, *_ in found)
+    costs = interval(DROPE["none", "yarn_8", "nats_per_token", 128], dropped("rope", 128))
+    assert costs[1] > 0
+    mean, low, high = found[-1]
+    numbers = [f"{mean:+.3f} nats ({low:+.3f} to {high:+.3f}) at 1,024", f"costs {size(costs)}"]
+    check_claim("patterns", "YaRN is not told from RoPE", numbers)
 
 
 # -- rope_plane.md
@@ -236,3 +421,15 @@ def test_tables_of_the_plane(table: Callable[[], list[str]]) -> None:
     assert rows
     for row in rows:
         assert f"{row}\n" in text_of("rope_plane")
+
+
+# what was run, and sentences without a number of their own
+NOT_CLAIMS = {
+    "patterns": ["The model", "uniform", "At four layers", "normalised", "Lengths", "This is no test of"],
+    "rope_plane": ["For Gemma 4 and LFM3"],
+}
+
+
+@pytest.mark.parametrize("page", NOT_CLAIMS)
+def test_every_bold_sentence_with_a_number_is_checked_here(page: str) -> None:
+    check_listed(page, __file__, NOT_CLAIMS[page])

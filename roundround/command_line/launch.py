@@ -292,8 +292,8 @@ def check_environment() -> None:
             raise UserError(f"the variable {name}='{value}' is no number; unset {name}")
 
 
-def dispatch(verb: Verb, args: list[str]) -> int:
-    """Run a verb through Hydra; the exit code."""
+def dispatch(verb: Verb, args: list[str], typed: str) -> int:
+    """Run a verb, called by its name or an alias, through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
@@ -305,7 +305,7 @@ def dispatch(verb: Verb, args: list[str]) -> int:
         config_dir = line.config_dir
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
-        run(Job(verb, config_dir, (verb.name, *args)))()
+        run(Job(verb, config_dir, (typed, *args)))()
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help

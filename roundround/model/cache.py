@@ -34,9 +34,7 @@ class LayerCache:
         self.carried: Tensor | None = None
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
         self.start = 0  # where the first kept key lies in them
-        self.k_norm: float | None = (
-            0.0  # no less than that of all keys as one vector; None on a device that must be asked
-        )
+        self.k_norm: float | None = 0.0  # at least that of all keys as one vector; None: it must be asked for
 
     def first_kept(self) -> int:
         """The first token that the next query may see; where there are chunks, the first of one."""
@@ -49,9 +47,7 @@ class LayerCache:
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
-        of_new = None  # so that on a CPU a token costs no look at all keys before it: `fused.all_logits_finite`
-        if k_BGTC.device.type == "cpu":
-            of_new = float(torch.linalg.vector_norm(k_BGTC.detach(), dtype=wide_dtype(k_BGTC.dtype)))
+        of_new = norm_on_cpu(k_BGTC)  # so that a token costs no look at all keys before it: `fused.all_logits_finite`
         self.k_norm = None if of_new is None or self.k_norm is None else math.hypot(self.k_norm, of_new)
         if self.buffers and end + n_new <= self.buffers[0].shape[2] and not torch.is_grad_enabled():
             for buffer, x_BGTC in zip(self.buffers, new, strict=True):
@@ -75,7 +71,8 @@ class LayerCache:
     def select(self, texts: Tensor) -> None:
         """Keep these texts of the batch, in this order; one may stand several times."""
         self.buffers = [buffer.index_select(0, texts.to(buffer.device)) for buffer in self.buffers]
-        self.k_norm = None if self.k_norm is None else self.k_norm * len(texts) ** 0.5  # each may be the longest one
+        for k_BGKC in self.buffers[:1]:
+            self.k_norm = norm_on_cpu(k_BGKC[:, :, self.start : self.start + self.n_read - self.first])
         self.carried = None if self.carried is None else self.carried.index_select(0, texts.to(self.carried.device))
 
     def clear(self) -> None:
@@ -83,6 +80,13 @@ class LayerCache:
         self.n_read = self.first = self.start = 0
         self.k_norm = 0.0
         self.carried, self.buffers = None, []
+
+
+def norm_on_cpu(k_BGKC: Tensor) -> float | None:
+    """The length of all keys as one vector; None on a device that would have to be waited for."""
+    if k_BGKC.device.type != "cpu":
+        return None
+    return float(torch.linalg.vector_norm(k_BGKC.detach(), dtype=wide_dtype(k_BGKC.dtype)))
 
 
 @final

@@ -41,7 +41,7 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MOST_MARKERS = 40  # points of a line, each with a marker; a longer line has some, so that it is told apart in grey
 MANY = 500  # points without a line, which are dots
 MOST_TICKS = 7
-MANY_LETTERS = 36  # of the names below a panel: more would run into each other
+MANY_LETTERS = 36  # of the names below a panel
 NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 Array = NDArray[np.float64]
 
@@ -94,11 +94,12 @@ def save_drawing(drawing: Drawing, folder: Path, kinds: Sequence[str] = KINDS, *
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    if len(handles) > 1 or any(isinstance(panel, Panel) and panel.marks for panel in panels):
+    if len(handles) > 1 or (handles and any(isinstance(panel, Panel) and panel.marks for panel in panels)):
         n_letters = max(map(len, handles)) + 7  # and the sign in front
-        n_side_by_side = max(1, int(figsize[0] / (0.85 * LETTER * n_letters)))
+        n_side_by_side = min(len(handles), max(1, int(figsize[0] / (0.85 * LETTER * n_letters))))
+        figure.set_size_inches(figsize[0], figsize[1] + 0.2 * -(-len(handles) // n_side_by_side))
         legend = figure.legend(
-            handles.values(), handles, loc="outside lower center", ncols=min(n_side_by_side, len(handles)),
+            handles.values(), handles, loc="outside lower center", ncols=n_side_by_side,
             frameon=False, fontsize="small",
         )  # fmt: skip
         for text in legend.get_texts():
@@ -133,21 +134,13 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
-    """Marks below, then bands, then lines; each artist is called after the number of its curve."""
+    """Bands and lines, each called after the number of its curve; marks below them."""
     seen = [(place, curve, panel.visible(curve)) for place, curve in enumerate(panel.curves)]
     seen = [(place, curve, visible) for place, curve, visible in seen if np.isfinite(visible[1]).any()]
     at = [mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high]
     x_ends = ends_of(
         np.concatenate([x[np.isfinite(y)] for _, _, (x, y, _, _) in seen] + [np.array(at)]), "x" in panel.log
     )
-    for mark in panel.marks:
-        line, span = (axis.axvline, axis.axvspan) if mark.axis == "x" else (axis.axhline, axis.axhspan)
-        room = x_ends if mark.axis == "x" else ends
-        edges = max(mark.low, room[0]), min(mark.high, room[1])
-        if mark.low == mark.high:
-            line(mark.low, color=GREY, linestyle=":", linewidth=1.4, zorder=0, label=escaped(mark.name))
-        elif edges[0] < edges[1]:
-            span(*edges, color=SHADE, linewidth=0, zorder=0, label=escaped(mark.name))
     for place, curve, (x, y, low, high) in seen:
         look = look_of(curve, place)
         if np.isfinite(low).any() and "color" in look:
@@ -159,6 +152,14 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
             every = len(x) // 8
             look["markevery"] = (place % every, every)
         axis.plot(x, y, **look, label=escaped(curve.name), gid=f"line-{place}")
+    for mark in panel.marks:
+        line, span = (axis.axvline, axis.axvspan) if mark.axis == "x" else (axis.axhline, axis.axhspan)
+        room = x_ends if mark.axis == "x" else ends
+        edges = max(mark.low, room[0]), min(mark.high, room[1])
+        if mark.low == mark.high:
+            line(mark.low, color=GREY, linestyle=":", linewidth=1.4, zorder=0, label=escaped(mark.name))
+        elif edges[0] < edges[1]:
+            span(*edges, color=SHADE, linewidth=0, zorder=0, label=escaped(mark.name))
     scale(axis.xaxis, x_ends, "x" in panel.log, panel.x_ticks)
     scale(axis.yaxis, ends, "y" in panel.log)
     if panel.reversed_x:
@@ -171,7 +172,8 @@ def y_ends(panels: Sequence[Panel]) -> tuple[float, float]:
     """Where the vertical axis of these panels begins and ends: at all that is drawn, with room around it."""
     panel = panels[0]
     parts = [np.concatenate(one.visible(curve)[1:]) for one in panels for curve in one.curves]
-    low, high = ends_of(np.concatenate(parts), "y" in panel.log)
+    at = [mark.low for one in panels for mark in one.marks if mark.axis == "y" and mark.low == mark.high]
+    low, high = ends_of(np.concatenate([*parts, at]), "y" in panel.log)
     if panel.whole:
         least, most = panel.possible
         room = 0.0 if least is None or most is None else 0.04 * (most - least)
@@ -199,12 +201,13 @@ def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[floa
     name = axis.axis_name
     axis.axes.set(**{f"{name}scale": "log" if log else "linear", f"{name}lim": ends})
     if wanted:
-        kept = sorted(wanted)[:: -1 * -(-len(wanted) // MOST_TICKS)]
-        axis.set_major_locator(FixedLocator(kept))
+        ticks: Sequence[float] = sorted(wanted)[:: -1 * -(-len(wanted) // MOST_TICKS)]
     elif log and ends[1] > 5 * ends[0]:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ends[1] < NARROW * ends[0] else (1,), numticks=MOST_TICKS))
+        digits = (1, 2, 5) if ends[1] < NARROW * ends[0] else (1,)
+        ticks = LogLocator(subs=digits, numticks=MOST_TICKS).tick_values(*ends)
     else:
-        axis.set_major_locator(MaxNLocator(MOST_TICKS - 1, steps=[1, 2, 5, 10]))
+        ticks = MaxNLocator(MOST_TICKS - 1, steps=[1, 2, 5, 10]).tick_values(*ends)
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if ends[0] <= tick <= ends[1]]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
 
@@ -218,6 +221,11 @@ def tick_label(value: float) -> str:
     if abs(value) < 1e-3:
         return f"{value:.0e}".replace("e-0", "e-")
     return f"{value:,.6g}" if abs(value) >= 1 else f"{value:.4g}"
+
+
+def slanted(names: Sequence[str]) -> bool:
+    """Whether the names below a panel would run into each other."""
+    return sum(map(len, names)) > MANY_LETTERS
 
 
 def draw_cells(axis: Any, panel: HeatMap) -> None:
@@ -240,10 +248,10 @@ def draw_cells(axis: Any, panel: HeatMap) -> None:
         )  # fmt: skip
         axis.figure.colorbar(image, ax=axis, fraction=0.05)
         axis.locator_params(integer=True)
-    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     for names, set_ticks, options in (
         (panel.y_names, axis.set_yticks, {}),
-        (panel.x_names, axis.set_xticks, slanted if sum(map(len, panel.x_names)) > MANY_LETTERS else {}),
+        (panel.x_names, axis.set_xticks, slant if slanted(panel.x_names) else {}),
     ):
         if names:
             words = [escaped(name) for name in names]

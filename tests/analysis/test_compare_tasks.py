@@ -100,7 +100,7 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_yscale()) == ("length", "exact match", "linear")
     low, high = axis.get_ylim()
     assert (low < 0, high > 1, high < 1.1) == (True, True, True)
-    (shaded,) = axis.patches
+    (shaded,) = [patch for patch in axis.patches if patch.get_label() == "lengths in training"]
     left, right = axis.get_xlim()
     assert [shaded.get_x(), shaded.get_x() + shaded.get_width()] == [left, TRAIN_LENGTHS[1]], "from the edge"
     assert (10 < left < 20, 40 < right < 50) == (True, True), "what was measured fills the figure"

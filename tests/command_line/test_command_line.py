@@ -45,7 +45,7 @@ def test_help_of_a_verb_lists_groups_and_options(roundround: Callable[..., Done]
     done = roundround("train", *args)
     assert done.code == 0
     assert "p_rope_reversed" in done.out
-    assert "tokenizer: bpe, bytes, gemma, hf" in done.out
+    assert "tokenizer: bpe, bytes, gemma, gpt2, hf" in done.out
 
 
 def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Done]) -> None:

@@ -185,6 +185,19 @@ def test_gradients_reach_what_the_cache_holds() -> None:
         assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("softmax", ["softmax", "sink", "entmax15"])
+def test_a_key_that_broke_breaks_what_sees_it(softmax: str, bad: float) -> None:
+    """As without a cache: no token that looks at logits that are no numbers gets a plausible output."""
+    model, tokens_BT = decoder("nope", softmax, n_layers=1), tokens(n_tokens=9)
+    with torch.no_grad():
+        model.embed_tokens.weight[tokens_BT[0, 3]] = bad
+        whole, parts = at_once(model, tokens_BT), in_pieces(model, tokens_BT, [5, 1, 1, 2])
+    assert torch.equal(whole.isnan(), parts.isnan())
+    assert whole.isnan()[0, 3:].all()
+    assert not whole.isnan()[0, :3].any()
+
+
 class Summed(PositionalEncoding):
     """Reads the layer's input and does not say what a cache carries."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from roundround.config.verbs import (
     HOW,
+    MEASURED,
     REPLICATE,
     WHERE,
     Verb,
@@ -25,8 +26,8 @@ class GenerateConfig:
     """What `roundround generate` reads; model is None where a run is meant, pe and softmax where they are its own."""
 
     checkpoint: str
-    prompt: str
-    length: int
+    prompt: str = key(MEASURED)
+    length: int = key(MEASURED)
     temperature: float
     top_k: int | None
     seed: int = key(REPLICATE)

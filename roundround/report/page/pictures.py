@@ -26,6 +26,7 @@ from roundround.report.figures import (
     SOFT,
     draw_panel,
     look_of,
+    slanted,
 )  # fmt: skip
 from roundround.report.numbers import shown
 from roundround.support.errors import escaped
@@ -55,9 +56,9 @@ def picture_of(panel: Panel | HeatMap, number: int) -> Picture:
     """number: of the picture on its page, whose parts are called after it."""
     from matplotlib.figure import Figure
 
-    height = HEIGHT if isinstance(panel, Panel) else 96 + 42 * len(panel.texts)
+    bottom = BOTTOM if isinstance(panel, Panel) or not slanted(panel.x_names) else 2 * BOTTOM
+    height = HEIGHT if isinstance(panel, Panel) else bottom + 10 + 42 * len(panel.texts)
     figure = Figure((WIDTH / 72, height / 72))
-    bottom = BOTTOM if isinstance(panel, Panel) else 82
     left = LEFT if isinstance(panel, Panel) else min(190, 34 + 7 * max(map(len, panel.y_names)))
     axis = figure.add_axes(
         (left / WIDTH, bottom / height, (WIDTH - left - 12) / WIDTH, (height - bottom - 10) / height)

@@ -154,7 +154,7 @@ function drawNorms(layer, head) {
   const strongest = rows[0].packed.steps.indexOf(Math.max(...rows[0].packed.steps));
   document.getElementById("norms").replaceChildren(heatMap({
     rows: rows.length, columns: n, xName: "pair, from the fastest to the slowest", yName: "",
-    rowLabel: (r) => rows[r].name.slice(0, 5), columnLabel: String, share: (r, c) => rows[r].packed.steps[c] / 999,
+    rowLabel: (r) => (r ? "key" : "query"), columnLabel: String, share: (r, c) => rows[r].packed.steps[c] / 999,
     alt: `Mean norm of the 2-D chunks of queries and keys. The query is longest at pair ${strongest}${wavelength(layer, strongest)}.`,
     read: (r, c) => read(c),
   }));

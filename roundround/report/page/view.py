@@ -28,7 +28,6 @@ class Section:
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    folded: bool = False
 
     @property
     def drawn(self) -> list[Panel | HeatMap]:
