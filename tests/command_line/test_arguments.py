@@ -12,7 +12,14 @@ import pytest
 from conftest import Done, assert_refused
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from roundround.command_line.arguments import expand_aliases, quote_odd, read_command_line, read_commas, split_flags
+from roundround.command_line.arguments import (
+    add_below,
+    expand_aliases,
+    quote_odd,
+    read_command_line,
+    read_commas,
+    split_flags,
+)
 from roundround.command_line.completion import complete_override
 from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
@@ -283,3 +290,12 @@ def test_a_flag_that_is_nearly_temp_is_told(roundround: Callable[..., Done]) -> 
 def test_a_group_that_a_verb_lacks_is_told(roundround: Callable[..., Done]) -> None:
     done = roundround("maxkey", "model=tiny")
     assert (done.code, "takes no model=..." in done.err) == (2, True)
+
+
+def test_keys_below_a_runs_own_group_are_added() -> None:
+    given = ["pattern.local.window=3", "pe@pattern.local.pe=nope", "+pattern.a=1", "pe=rope", "patterns.x=1"]
+    added = ["++pattern.local.window=3", "+pe@pattern.local.pe=nope", "+pattern.a=1", "pe=rope", "patterns.x=1"]
+    assert add_below(given, ("pattern",)) == added
+    assert add_below(given, ()) == given
+    whole = ["pattern=gemma4", *given]
+    assert add_below(whole, ("pattern",)) == whole
