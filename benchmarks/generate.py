@@ -103,7 +103,8 @@ def main() -> None:
 
     def ours_writes() -> tuple[float, Tensor]:
         writer.begin(None)
-        logits_1V = writer.read(tokens_1T)
+        with torch.inference_mode():
+            logits_1V = writer.read(tokens_1T)
         times, written = [], []
         options = {"temperature": 0.0, "top_k": None, "generators": generators_of(0, 1)}
         for chosen in write(writer, logits_1V, n=1, length=asked.tokens, **options):

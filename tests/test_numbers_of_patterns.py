@@ -157,6 +157,17 @@ def table_of_rates() -> list[str]:
     return rows
 
 
+def table_of_chosen() -> list[str]:
+    """Of the settings whose chosen rate is not the common one."""
+    rows = []
+    for one, rate in rated().items():
+        if rate != COMMON:
+            rows.append(f"| {name_of(one)}, nats | {' | '.join(f'{of(one, n, rate).mean():.3f}' for n in LENGTHS)} |")
+            cells = (cell(of(one, n, rate), of(BASELINE, n, rated()[BASELINE])) for n in LENGTHS)
+            rows.append(f"| {name_of(one)} - {name_of(BASELINE)} | {' | '.join(cells)} |")
+    return rows
+
+
 METHODS = {
     "rope": "RoPE, as trained",
     "yarn": "the same with YaRN",
@@ -183,7 +194,8 @@ def table_of_drope() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "table", [table_of_means, table_of_differences, table_of_contrasts, table_of_rates, table_of_drope]
+    "table",
+    [table_of_means, table_of_differences, table_of_contrasts, table_of_rates, table_of_chosen, table_of_drope],
 )
 def test_tables_of_patterns(table: Callable[[], list[str]]) -> None:
     rows = table()
@@ -228,7 +240,7 @@ def test_windows_take_away_the_rise() -> None:
         "patterns",
         "Windows take away",
         [
-            f"loses {rise('uniform', 'rope', 'none')[0]:.3f} nats ({size(rise('uniform', 'rope', 'none')).partition('(')[2]}",
+            f"loses {size(rise('uniform', 'rope', 'none')).replace(' (', ' nats (')}",
             f"and {size(rise('uniform', 'rope', 'rms'))} with normalised",
             f"by {min(windowed):+.3f} to {max(windowed):+.3f} nats",
             f"without by {-plain[0]:.3f} nats, and by {-normalised[0]:.3f}",
@@ -283,7 +295,7 @@ def test_norms_of_queries_and_keys() -> None:
         "patterns",
         "Norms of queries and keys",
         [
-            f"cost it {uniform[3][0]:.3f} nats ({size(uniform[3]).partition('(')[2]}",
+            f"cost it {size(uniform[3]).replace(' (', ' nats (')}",
             f"change it by {signed(uniform[0])}",
             f"gain {min(gains):.3f} to {max(gains):.3f} nats",
             f"means are {means[-1]:+.3f} to {means[0]:+.3f}",
@@ -299,6 +311,40 @@ def test_what_was_expected_of_nope_and_not_found() -> None:
     assert f"Its mean change, {change['nope']:+.3f}, is the lowest" in text
     assert f"that of RoPE is {signed(interval(mine, theirs))}" in text
     assert f"has {4 * len(contrasts())} intervals" in text
+
+
+def test_the_common_rate_is_best() -> None:
+    others = {one: rate for one, rate in rated().items() if rate != COMMON}
+    assert len(rated()) == 10
+    one = ("local_global", "nope", "rms")
+    assert others == {one: 0.006}
+    assert len(of(one, 128, 0.006)) == 3
+    behind = of(one, 128, 0.006) - of(one, 128)
+    numbers = [f"seed 1 by {-behind[0]:.3f} nats", f"behind by {behind[1]:.3f} and {behind[2]:.3f}"]
+    check_claim("patterns", "The common rate is the best", ["nine of the ten", *numbers])
+
+
+def test_twice_the_rate() -> None:
+    windows = ("local_global", "rope", "none")
+    (uniform_twice, windows_twice), (uniform, windowed) = (
+        [of(one, 128, rate)[0] for one in (BASELINE, windows)] for rate in (0.006, COMMON)
+    )
+    assert uniform_twice < windows_twice
+    assert windowed < uniform
+    costs = {
+        norm: sorted(of(one, 128, 0.006)[0] - of(one, 128)[0] for one in settings() if one[2] == norm)
+        for norm in NORM_NAMES
+    }
+    check_claim(
+        "patterns",
+        "At 6e-3 one comparison turns round",
+        [
+            f"has {uniform_twice:.3f} nats at 128",
+            f"windows {windows_twice:.3f}; at 3e-3 it is {uniform:.3f} and {windowed:.3f}",
+            f"more than {costs['rms'][-1]:.3f} nats",
+            f"{costs['none'][0]:.3f} to {costs['none'][-1]:.3f}. One seed",
+        ],
+    )
 
 
 def test_drope_does_not_come_back() -> None:

@@ -184,8 +184,9 @@ class Job:
         """What Hydra decided about this job. UserError where a yaml lists loggers, which Hydra merges into one."""
         hydra_config = HydraConfig.get()
         typed = {override.partition("=")[0].lstrip("+~") for override in typed_overrides()}
-        found = hydra_config.runtime.choices.items()  # those of groups inside a group stand in its yaml, unless typed
-        choices = {group: option for group, option in found if "@" not in group or group in typed}
+        found = hydra_config.runtime.choices.items()  # those of a pattern's kinds stand in its yaml, unless typed
+        of_kinds = {group for group in typed if "@pattern." in group}
+        choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
         if "logger" not in choices:
             raise UserError("logger must be one option in a yaml; a list goes on the command line: logger=[wandb,csv]")
         directory = Path(hydra_config.runtime.output_dir)

@@ -169,7 +169,7 @@ def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None) -> No
         )
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def write(
     writer: Writer,
     logits_BV: Tensor,

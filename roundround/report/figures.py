@@ -134,21 +134,13 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
-    """Marks below, then bands, then lines; each artist is called after the number of its curve."""
+    """Bands and lines, each called after the number of its curve; marks below them."""
     seen = [(place, curve, panel.visible(curve)) for place, curve in enumerate(panel.curves)]
     seen = [(place, curve, visible) for place, curve, visible in seen if np.isfinite(visible[1]).any()]
     at = [mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high]
     x_ends = ends_of(
         np.concatenate([x[np.isfinite(y)] for _, _, (x, y, _, _) in seen] + [np.array(at)]), "x" in panel.log
     )
-    for mark in panel.marks:
-        line, span = (axis.axvline, axis.axvspan) if mark.axis == "x" else (axis.axhline, axis.axhspan)
-        room = x_ends if mark.axis == "x" else ends
-        edges = max(mark.low, room[0]), min(mark.high, room[1])
-        if mark.low == mark.high:
-            line(mark.low, color=GREY, linestyle=":", linewidth=1.4, zorder=0, label=escaped(mark.name))
-        elif edges[0] < edges[1]:
-            span(*edges, color=SHADE, linewidth=0, zorder=0, label=escaped(mark.name))
     for place, curve, (x, y, low, high) in seen:
         look = look_of(curve, place)
         if np.isfinite(low).any() and "color" in look:
@@ -160,6 +152,14 @@ def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
             every = len(x) // 8
             look["markevery"] = (place % every, every)
         axis.plot(x, y, **look, label=escaped(curve.name), gid=f"line-{place}")
+    for mark in panel.marks:
+        line, span = (axis.axvline, axis.axvspan) if mark.axis == "x" else (axis.axhline, axis.axhspan)
+        room = x_ends if mark.axis == "x" else ends
+        edges = max(mark.low, room[0]), min(mark.high, room[1])
+        if mark.low == mark.high:
+            line(mark.low, color=GREY, linestyle=":", linewidth=1.4, zorder=0, label=escaped(mark.name))
+        elif edges[0] < edges[1]:
+            span(*edges, color=SHADE, linewidth=0, zorder=0, label=escaped(mark.name))
     scale(axis.xaxis, x_ends, "x" in panel.log, panel.x_ticks)
     scale(axis.yaxis, ends, "y" in panel.log)
     if panel.reversed_x:
@@ -172,7 +172,8 @@ def y_ends(panels: Sequence[Panel]) -> tuple[float, float]:
     """Where the vertical axis of these panels begins and ends: at all that is drawn, with room around it."""
     panel = panels[0]
     parts = [np.concatenate(one.visible(curve)[1:]) for one in panels for curve in one.curves]
-    low, high = ends_of(np.concatenate(parts), "y" in panel.log)
+    at = [mark.low for one in panels for mark in one.marks if mark.axis == "y" and mark.low == mark.high]
+    low, high = ends_of(np.concatenate([*parts, at]), "y" in panel.log)
     if panel.whole:
         least, most = panel.possible
         room = 0.0 if least is None or most is None else 0.04 * (most - least)
@@ -200,12 +201,13 @@ def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[floa
     name = axis.axis_name
     axis.axes.set(**{f"{name}scale": "log" if log else "linear", f"{name}lim": ends})
     if wanted:
-        kept = sorted(wanted)[:: -1 * -(-len(wanted) // MOST_TICKS)]
-        axis.set_major_locator(FixedLocator(kept))
+        ticks: Sequence[float] = sorted(wanted)[:: -1 * -(-len(wanted) // MOST_TICKS)]
     elif log and ends[1] > 5 * ends[0]:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ends[1] < NARROW * ends[0] else (1,), numticks=MOST_TICKS))
+        digits = (1, 2, 5) if ends[1] < NARROW * ends[0] else (1,)
+        ticks = LogLocator(subs=digits, numticks=MOST_TICKS).tick_values(*ends)
     else:
-        axis.set_major_locator(MaxNLocator(MOST_TICKS - 1, steps=[1, 2, 5, 10]))
+        ticks = MaxNLocator(MOST_TICKS - 1, steps=[1, 2, 5, 10]).tick_values(*ends)
+    axis.set_major_locator(FixedLocator([tick for tick in ticks if ends[0] <= tick <= ends[1]]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_label(value)))
 

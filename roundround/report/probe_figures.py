@@ -20,14 +20,15 @@ from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
 from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import (
-    GREY,
     PLACE_COLOURS,
     number_columns,
     save,
+    save_drawing,
     set_title,
     subplots,
 )
 from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
+from roundround.support.panels import Curve, Drawing, Mark, Panel
 
 HEAT = "YlGnBu"
 SIGNED = "cividis_r"  # light below 0 and dark above, in grey too
@@ -132,20 +133,14 @@ def draw_plane(seen: Probe, folder: Path) -> list[Path]:
         slowest = max((layout.wavelength(pair) for pair in range(layout.n_pairs)), key=lambda n: (n < math.inf, n))
         kind = seen.kinds[layer] if seen.kinds else seen.name
         layers_at.setdefault((layout.n_rotated / layout.n_pairs, slowest, kind), []).append(layer)
-    figure, axis = subplots(figsize=(6.4, 4.2))
+    curves = []
     for number, ((share, slowest, kind), layers) in enumerate(layers_at.items()):
-        place = (share, slowest if share else 2 * math.pi)
         what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
-        axis.plot(*place, "os^Dvx"[number % 6], label=what, color=PLACE_COLOURS[number % 6])
-    axis.axhline(seen.train_length, color=GREY, linestyle="--", linewidth=1, label="the training context")
-    shown = [seen.train_length, *(slowest if share else 2 * math.pi for share, slowest, _ in layers_at)]
-    decades = range(math.floor(math.log10(min(shown))), math.floor(math.log10(max(shown))) + 2)
-    axis.set(xlabel="share of pairs that rotate", ylabel="slowest wavelength (tokens)", xlim=(-0.05, 1.05))
-    axis.set(yscale="log", xticks=[0, 0.25, 0.5, 0.75, 1], ylim=(10.0 ** decades[0], 10.0 ** decades[-1]))
-    axis.set_yticks([10.0**power for power in decades])
-    axis.legend(fontsize="small", frameon=False)
-    set_title(figure, f"{seen.name}: its kinds of layers on the plane of rotary ladders")
-    return save(figure, folder, "plane")
+        curves.append(Curve(what, [share], [slowest if share else 2 * math.pi], points=True, style=number))
+    context = Mark("the training context", seen.train_length, seen.train_length, axis="y")
+    panel = Panel("share of pairs that rotate", "slowest wavelength (tokens)", curves, "y", marks=[context])
+    title = f"{seen.name}: its kinds of layers on the plane of rotary ladders"
+    return save_drawing(Drawing("plane", title, [panel]), folder)
 
 
 def draw_labels(seen: Probe, folder: Path) -> list[Path]:

@@ -115,7 +115,7 @@ class Session:
         """Read what has not been read, and write up to `length` tokens more."""
         config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
         unread = self.texts[0][self.n_read :]
-        with torch.no_grad():
+        with torch.inference_mode():
             logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
         self.n_read = len(self.texts[0])
         self.seconds_of_prompt += time.perf_counter() - start

@@ -77,7 +77,14 @@ def test_what_a_checkpoint_brings_is_text(trap: list[str]) -> None:
 
 
 def test_a_setting_of_the_command_line_is_resolved_once(trap: list[str]) -> None:
-    given = {"run": "\\${trap:1}", "to": "${checkpoint}", "checkpoint": "best", "outputs": "o", "trust": False, "stock": False}
+    given = {
+        "run": "\\${trap:1}",
+        "to": "${checkpoint}",
+        "checkpoint": "best",
+        "outputs": "o",
+        "trust": False,
+        "stock": False,
+    }
     config = checked(ExportConfig, OmegaConf.create({**given, "logger": {"_target_": "x.Y"}}))
     assert (config.run, config.to) == ("${trap:1}", "best")
     assert trap == []

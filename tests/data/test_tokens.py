@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -250,13 +251,17 @@ def test_a_failing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_and_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    full, real = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")), Path.open
+
+    def open_full(path: Path, *args: Any, **options: Any) -> Any:
+        file = real(path, *args, **options)
+        if path.suffix == ".tmp":
+            file.write = full
+        return file
 
     with monkeypatch.context() as patch:
         if call == "write":
-            real = Path.open
-            patch.setattr(Path, "open", lambda path, *a, **k: FullFile(real(path, *a, **k), path.suffix == ".tmp"))
+            patch.setattr(Path, "open", open_full)
         elif call == "flush":
             patch.setattr(os, "fsync", full)
         elif call == "replace":
@@ -267,27 +272,6 @@ def test_a_full_disk_leaves_nothing_and_names_the_way_out(
             prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert names(tmp_path) <= {".lock"}
     assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
-
-
-class FullFile:
-    """A file on a disk with no space left."""
-
-    def __init__(self, file: Any, full: bool) -> None:
-        self.file, self.full = file, full
-
-    def write(self, content: Any) -> Any:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return self.file.write(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def __enter__(self) -> FullFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
 
 
 @pytest.mark.parametrize("place", ["/proc/x", "/dev/null/x", "~nobody-here/x", "/" + "x" * 5000])
