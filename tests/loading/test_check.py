@@ -319,7 +319,7 @@ def test_vectors_are_transformers_own(roundround: Callable[..., Done], here: Pat
 
 
 REFUSED = [
-    ("", "nothing is to be checked; give run=last, model=stories260k"),
+    ("", "there is nothing to check; give run=last, model=stories260k"),
     ("run=last model=stories260k", "run= and model= are to be checked; give one of them"),
     ("pe=yarn pe.factor=4", "give to=FILE.safetensors to write them, or against=FILE"),
     ("pe=yarn to=x.safetensors", "factor has no value; give factor="),

@@ -40,7 +40,7 @@ class CheckConfig:
             if given:
                 raise UserError(f"{' and '.join(f'{name}=' for name in given)} are to be checked; give one of them")
             raise UserError(
-                "nothing is to be checked; give run=last, model=stories260k (or model=hf model.path=DIR), or pe=... "
+                "there is nothing to check; give run=last, model=stories260k (or model=hf model.path=DIR), or pe=... "
                 "with to=FILE or against=FILE"
             )
         files = [name for name in ("to", "against") if getattr(self, name) is not None]
