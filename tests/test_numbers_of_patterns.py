@@ -415,12 +415,115 @@ def table_of_plane() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("table", [table_of_points, table_of_plane])
+def table_of_plane_rates() -> list[str]:
+    """The loss on the first seed at the trained length, of points that have all three rates; the best one is bold."""
+    rows = []
+    for pe, name in POINTS.items():
+        found = [PLANE.get((pe, str(rate), "nats_per_token", LENGTHS[0])) for rate in RATES]
+        losses = [values[0] for values in found if values is not None]
+        if len(losses) == len(RATES):
+            cells = [f"**{loss:.3f}**" if loss == min(losses) else f"{loss:.3f}" for loss in losses]
+            rows.append(f"| {name} | {' | '.join(cells)} |")
+    return rows
+
+
+@pytest.mark.parametrize("table", [table_of_points, table_of_plane, table_of_plane_rates])
 def test_tables_of_the_plane(table: Callable[[], list[str]]) -> None:
     rows = table()
     assert rows
     for row in rows:
         assert f"{row}\n" in text_of("rope_plane")
+
+
+def beside(pe: str, other: str, length: int) -> tuple[float, float, float]:
+    return interval(on_plane(f"ladder/{pe}", length), on_plane(other if other == "nope" else f"ladder/{other}", length))
+
+
+def rise_of(pe: str) -> float:
+    return float((on_plane(f"ladder/{pe}", 1024) - on_plane(f"ladder/{pe}", 128)).mean())
+
+
+def slowest(pe: str) -> int:
+    return int(build(f"ladder/{pe}", attention_shape(head_dim=32, train_length=128)).facts()["slowest_wavelength"])
+
+
+LADDERS = [pe.removeprefix("ladder/") for pe in POINTS if pe != "nope"]
+
+
+def test_points_within_the_trained_length() -> None:
+    assert measured_points() == list(POINTS)
+    nope = interval(on_plane("nope", 128), on_plane("ladder/llama_2", 128))
+    found = {pe: beside(pe, "llama_2", 128) for pe in LADDERS[1:]}
+    assert nope[1] > 0
+    assert {pe for pe, (_, low, high) in found.items() if low > 0 or high < 0} == {"pythia", "qwen3_next"}
+    assert not any(low > -MARGIN and high < MARGIN for _, low, high in found.values())
+    assert nope[0] > max(mean for mean, *_ in found.values())
+    numbers = [f"behind by {nope[0]:.3f} nats", f"by {found['pythia'][0]:.3f} and {found['qwen3_next'][0]:.3f}."]
+    check_claim("rope_plane", "Within the trained length only three points", numbers)
+
+
+def test_slower_pairs_in_full_ladders() -> None:
+    ahead = [beside(pe, "llama_2", 1024) for pe in ("llama_3", "clipped_llama_3", "p_rope_paper")]
+    assert all(high < 0 for *_, high in ahead)
+    assert slowest("p_rope_paper") < 128
+    check_claim(
+        "rope_plane",
+        "Slower pairs do not lose more",
+        [
+            f"from {slowest('llama_2')} to {slowest('llama_3'):,} tokens",
+            f"rises by {rise_of('llama_3'):.3f} in place of {rise_of('llama_2'):.3f} nats",
+            "ahead by {:.3f} nats, cut hard by {:.3f}".format(*(-mean for mean, *_ in ahead)),
+            f"by {-ahead[2][0]:.3f}.",
+        ],
+    )
+
+
+def test_a_quarter_of_the_pairs() -> None:
+    rises_of_all = {pe: rise_of(pe) for pe in LADDERS}
+    assert sorted(rises_of_all, key=lambda pe: rises_of_all[pe])[-2:] == ["pythia", "qwen3_next"]
+    assert all(beside(pe, "nope", 1024)[0] > 0 for pe in ("pythia", "qwen3_next"))
+    ahead = [beside(pe, "gemma_4_global", 1024) for pe in ("pythia", "qwen3_next")]
+    assert all(low > 0 for _, low, _ in ahead)
+    assert all(low < 0 < high for n in LENGTHS for _, low, high in [beside("gemma_4_global", "llama_2", n)])
+    check_claim(
+        "rope_plane",
+        "A quarter of the pairs",
+        [
+            f"ladder loses {rise_of('pythia'):.3f} nats and Qwen3-Next's {rise_of('qwen3_next'):.3f},",
+            f"turns in {slowest('gemma_4_global')} tokens",
+            f"there by {ahead[0][0]:.3f} and {ahead[1][0]:.3f}.",
+        ],
+    )
+
+
+def test_two_halves() -> None:
+    found = beside("speedrun", "lfm3_global", 1024)
+    assert found[1] > 0
+    check_claim(
+        "rope_plane",
+        "Of two halves",
+        [
+            f"({slowest('speedrun')} tokens) rises by {rise_of('speedrun'):.3f} nats",
+            f"({slowest('lfm3_global')} tokens) by {rise_of('lfm3_global'):.3f};",
+            f"are {size(found)} apart",
+        ],
+    )
+
+
+def test_rates_of_the_plane() -> None:
+    first = {pe: {rate: on_plane(pe, 128, rate)[0] for rate in RATES} for pe in POINTS}
+    assert all(min(by, key=lambda rate: by[rate]) == COMMON for by in first.values())
+    check_claim("rope_plane", "The common rate is the best of the three", ["all ten points"])
+    twice = {pe.removeprefix("ladder/"): by[0.006] for pe, by in first.items()}
+    cost = {pe.removeprefix("ladder/"): by[0.006] - by[COMMON] for pe, by in first.items()}
+    check_claim(
+        "rope_plane",
+        "Twice the rate leaves some models",
+        [
+            f"{twice['llama_2']:.3f} nats for Llama 2's ladder and {twice['llama_3']:.3f} for",
+            f"{cost['p_rope_paper']:.3f} and {cost['speedrun']:.3f}.",
+        ],
+    )
 
 
 # what was run, and sentences without a number of their own
