@@ -24,8 +24,8 @@ from roundround.attention.documents import documents_of
 from roundround.config.build import build
 from roundround.data.batches import global_batch
 from roundround.data.corpora import Corpus
+from roundround.data.prepared import TokenData, prepare
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.tokens import TokenData, prepare
 from roundround.distributed.device import describe_device
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder

@@ -30,9 +30,8 @@ from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 from roundround.runs import checkpoints
 from roundround.runs.sharded_checkpoints import ShardedSaver
-from roundround.training.module import clip, whole
+from roundround.training.module import clip, sharded_decoder, whole
 from roundround.training.optim import AdamW
-from roundround.training.sharding import sharded_decoder
 
 CURVES = {  # name: processes, strategy
     "one process": (1, "auto"),

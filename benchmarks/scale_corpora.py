@@ -45,7 +45,7 @@ def prepare(paths: list[Path], megabytes: int, rounds: int) -> None:
 
     Beside the clock stands the CPU time of all processes: where other work takes the cores, it alone is comparable.
     """
-    from roundround.data.tokens import make  # not at the top: the processes that tokenise import this file
+    from roundround.data.prepared import make  # not at the top: the processes that tokenise import this file
 
     os.environ["RAYON_NUM_THREADS"] = "2"
     ways: dict[str, list[tuple[float, float]]] = {"1 process": [], "2 processes": [], "tokenizers, 2 threads": []}
@@ -96,8 +96,7 @@ def reader(path: Path, n_steps: int) -> None:
     from train_throughput import BATCH, read
 
     from roundround.data.batches import Shares, TrainingWindows
-    from roundround.data.prepared import Prepared
-    from roundround.data.tokens import make, opened
+    from roundround.data.prepared import Prepared, make, opened
 
     model = read("model", "small")
     with tempfile.TemporaryDirectory() as name:
@@ -121,7 +120,7 @@ def memory(path: Path, megabytes: list[int]) -> None:
 def one(path: Path, megabytes: int) -> None:
     """Write a text of this size, prepare it, read 300 batches; the most memory that took."""
     from roundround.data.batches import Shares, TrainingWindows
-    from roundround.data.tokens import make, opened
+    from roundround.data.prepared import make, opened
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

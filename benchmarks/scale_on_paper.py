@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from roundround.config.composition import compose
+from roundround.config.options import compose
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.training.meter import TERAFLOPS, training_flops

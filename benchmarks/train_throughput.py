@@ -4,11 +4,13 @@
     python benchmarks/train_throughput.py --sizes tiny --rounds 9
     python benchmarks/train_throughput.py --compile          # against compiled transformers
     python benchmarks/train_throughput.py --compile --sizes small --profile
+    python benchmarks/train_throughput.py --only patterns    # Gemma 3's pattern, a window, and a look at attention
 
 Same architecture, batch, precision, loss, clipping and optimiser (fused AdamW) for all; a round times a few steps of
 each in turn, so a machine whose speed drifts is fair to all. Printed are the median over rounds, and the median and
 the range of the ratios of each round. `--profile` adds where a step of each goes. A second table gives the share of a
-real `roundround train` step that is spent outside forward, backward and optimiser.
+real `roundround train` step that is spent outside forward, backward and optimiser. `--only patterns` compares the
+pattern of Gemma 3 with transformers' own, a layer with a window with one without, and a look at attention with a step.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,6 +37,7 @@ from roundround.training.optim import AdamW
 CONF = Path(__file__).resolve().parent.parent / "conf"
 N_VOCAB = 4096
 BATCH = {"tiny": 16, "small": 4, "base": 8}
+PROCESSOR_TIME = "--processor-time"
 STEPS = {"tiny": 4, "small": 1, "base": 4}
 
 
@@ -101,6 +105,32 @@ def x_transformers(model: DictConfig) -> nn.Module:
     )
 
 
+def gemma3(model: DictConfig) -> dict[str, nn.Module]:
+    """Gemma 3's pattern at this size, six layers at least, windows of a quarter of the context; and transformers'."""
+    from transformers import AutoModelForCausalLM
+
+    from roundround.config.options import compose
+    from roundround.loading.patterns import parts_of
+    from roundround.loading.stock import fitting_config
+
+    sizes = {"norms": "both", "geglu": True, "scaled_embeddings": True, "norm_eps": 1e-6}
+    model = DictConfig({**model, **sizes, "n_layers": max(6, model.n_layers)})
+    parts = parts_of(compose("train", ["pattern=gemma3", f"pattern.local.window={model.train_length // 4}"], None))
+    decoder = build_decoder(model, n_vocab=N_VOCAB, **parts)
+    config = fitting_config(decoder, OmegaConf.to_container(model))  # type: ignore[arg-type]
+    config.use_cache = False
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.model(input_ids=tokens).logits
+
+    return {"roundround": decoder, "transformers": Logits()}
+
+
 IMPLEMENTATIONS: dict[str, Callable[[DictConfig], nn.Module]] = {
     "roundround": ours,
     "transformers": hugging_face,
@@ -134,14 +164,28 @@ def stepper(module: nn.Module, tokens: Tensor, precision: str) -> Callable[[], N
 
 def compare(size: str, precision: str, rounds: int, device: torch.device, *, compiled: bool, profiled: bool) -> None:
     model = read("model", size)
-    torch.manual_seed(0)
-    tokens = torch.randint(N_VOCAB, (BATCH[size], model.train_length + 1), device=device)
-    n_tokens = tokens[:, 1:].numel() * STEPS[size]
     names = ["roundround", "transformers"] if compiled else list(IMPLEMENTATIONS)
     modules = {name: IMPLEMENTATIONS[name](model).to(device) for name in names}
     for module in modules.values():
         if compiled:
             module.compile()
+    race(modules, size, precision, rounds, device, what="compiled" if compiled else "eager", profiled=profiled)
+
+
+def race(
+    modules: dict[str, nn.Module],
+    size: str,
+    precision: str,
+    rounds: int,
+    device: torch.device,
+    *,
+    what: str,
+    profiled: bool = False,
+) -> None:
+    """Print how fast each trains, in interleaved rounds."""
+    torch.manual_seed(0)
+    tokens = torch.randint(N_VOCAB, (BATCH[size], read("model", size).train_length + 1), device=device)
+    n_tokens = tokens[:, 1:].numel() * STEPS[size]
     steps = {name: stepper(module, tokens, precision) for name, module in modules.items()}
     for step in steps.values():
         step(), step()
@@ -153,7 +197,7 @@ def compare(size: str, precision: str, rounds: int, device: torch.device, *, com
         median = statistics.median(values)
         ratios = sorted(a / b for a, b in zip(values, seconds["roundround"], strict=True))
         print(
-            f"{size:6} {precision:11} {'compiled' if compiled else 'eager':9} {name:15} "
+            f"{size:6} {precision:11} {what:9} {name:15} "
             f"{n_parameters(modules[name]):>12,} parameters  "  # type: ignore[arg-type]
             f"{n_tokens / median:>10,.0f} tokens/s  roundround is {statistics.median(ratios):.2f} times as fast "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f})" + mfu(modules[name], n_tokens / median, device),
@@ -176,12 +220,13 @@ def where_time_goes(step: Callable[[], None], device: torch.device) -> str:
 
 
 def timed(step: Callable[[], None], n: int, device: torch.device) -> float:
-    start = time.perf_counter()
+    clock = time.process_time if PROCESSOR_TIME in sys.argv else time.perf_counter
+    start = clock()
     for _ in range(n):
         step()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def mfu(module: nn.Module, tokens_per_second: float, device: torch.device) -> str:
@@ -196,6 +241,7 @@ def overhead(size: str) -> None:
     import lightning
 
     from roundround.command_line.launch import dispatch
+    from roundround.config.verbs import verb_named
     from roundround.training.module import LanguageModel
 
     marks: list[tuple[float, float]] = []
@@ -212,7 +258,7 @@ def overhead(size: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         batch = ["pe=p_rope", f"model={size}", f"batch_size={BATCH[size]}", f"trainer.max_steps={n_steps}"]
-        code = dispatch("train", "roundround.verbs.train:train", [*batch, "validate_every=100000"])
+        code = dispatch(verb_named("train"), [*batch, "validate_every=100000"])
         os.chdir("/")
     assert code == 0
     LanguageModel.optimizer_step = plain  # type: ignore[method-assign]
@@ -225,6 +271,60 @@ def overhead(size: str) -> None:
     )
 
 
+def window_against_all(rounds: int, n_tokens: int = 8192, window: int = 512) -> None:
+    """The time, forward and backward, of attention with a window as a share of that without, of `small`'s layers."""
+    from roundround.attention.keys import Keys
+
+    decoder = build_decoder(read("model", "small"), read("pe", "rope"), read("softmax", "softmax"), N_VOCAB)
+    layer, shape = decoder.layers[0].self_attn, decoder.encoding.shape
+    positions = torch.arange(n_tokens)[None]
+    keys = Keys(q_pos_BQ=positions, k_pos_BK=positions)
+    prepared = decoder.encoding.prepare(positions, torch.float32)
+    x = torch.randn(1, n_tokens, shape.d_model, requires_grad=True)
+    q, k, v = (
+        torch.randn(1, n, n_tokens, shape.head_dim, requires_grad=True)
+        for n in (shape.n_heads, shape.n_key_heads, shape.n_key_heads)
+    )
+    calls = {
+        "attention": lambda own: layer.softmax(q, k, v, scale=shape.scale, keys=own, bias=None, rows={}),
+        "with its projections": lambda own: layer(x, decoder.encoding, prepared, own),
+    }
+    for name, call in calls.items():
+        ratios = []
+        for _ in range(rounds):
+            within, everything = (
+                timed(lambda call=call, own=own: call(own).sum().backward(), 1, torch.device("cpu"))  # type: ignore[misc]
+                for own in (keys.within(window, None), keys)
+            )
+            ratios.append(within / everything)
+        print(
+            f"{name}: a window of {window} at {n_tokens} tokens takes {statistics.median(ratios):.3f} times as long as "
+            f"all of them ({min(ratios):.3f} to {max(ratios):.3f})",
+            flush=True,
+        )
+
+
+def looking(size: str, rounds: int, every: int = 100) -> None:
+    """What `attention_stats_every` costs of a step: one look and one step in turn."""
+    from roundround.probing.telemetry import attention_statistics
+
+    model, device = read("model", size), torch.device("cpu")
+    decoder = ours(model)
+    assert isinstance(decoder, Decoder)
+    tokens = torch.randint(N_VOCAB, (8, model.train_length + 1))
+    step = stepper(decoder, tokens, "float32")
+    step()
+    shares = []
+    for _ in range(rounds):
+        taken = timed(step, 1, device)
+        shares.append(timed(lambda: attention_statistics(decoder, tokens[:1, :-1], step=0), 1, device) / taken)  # type: ignore[arg-type, return-value]
+    print(
+        f"{size}: a look at attention takes {statistics.median(shares):.3f} of a step of 8 windows "
+        f"({min(shares):.3f} to {max(shares):.3f}), {statistics.median(shares) / every:.3%} at every {every}th step",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], choices=list(BATCH))
@@ -233,9 +333,19 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile both; minutes for small on a CPU")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--skip-overhead", action="store_true")
+    parser.add_argument(PROCESSOR_TIME, action="store_true", help="of one thread, on a machine that others use")
+    parser.add_argument("--only", choices=["patterns"], help="these alone, on a CPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{describe_device(device)}, torch {torch.__version__}")
+    if options.only:
+        for size in options.sizes:
+            looking(size, options.rounds)
+        window_against_all(options.rounds)
+        for size in options.sizes:
+            for precision in options.precisions:
+                race(gemma3(read("model", size)), size, precision, options.rounds, torch.device("cpu"), what="gemma3")
+        return
     for size in options.sizes:
         for precision in options.precisions:
             compare(size, precision, options.rounds, device, compiled=options.compile, profiled=options.profile)

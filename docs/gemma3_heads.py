@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import attention_layers, installed
-from roundround.papers.trained import Call, calls
+from roundround.papers.constructions import Call, calls
 from roundround.probing.probe import observe
 from roundround.probing.texts import APOSTROPHE as PROMPT
 from roundround.probing.texts import texts_of

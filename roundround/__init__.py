@@ -2,9 +2,13 @@
 
 `import roundround as rr` gives `rr.load`, `rr.probe`, `rr.patch` and `rr.compare`; torch is imported when one of the
 first three is used, and never for `rr.compare`.
+
+Tested by tests/test_imports.py.
 """
 
 from typing import TYPE_CHECKING, Any
+
+from roundround.support import __version__ as __version__
 
 if TYPE_CHECKING:
     from roundround.analysis.compare import compare as compare
@@ -12,7 +16,6 @@ if TYPE_CHECKING:
     from roundround.api import patch as patch
     from roundround.api import probe as probe
 
-__version__ = "0.2.0"
 __all__ = ["__version__", "compare", "load", "patch", "probe"]
 
 

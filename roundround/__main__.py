@@ -1,6 +1,8 @@
 """Where a process begins: `python -m roundround` and `roundround` are the same.
 
 Signals first, before anything slow is imported; then the streams; then the verbs.
+
+Tested by tests/command_line/test_interruption.py and tests/command_line/test_command_line.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import gc
 import os
 import sys
 
-from roundround.distributed.interruption import end_at_once, on_signals, sent_again
+from roundround.distributed.interruption import end_at_once, on_signals, send_again
 from roundround.distributed.launcher import speaks
 
 OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' records make many, hardly any in cycles
@@ -22,7 +24,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000  # of 700: imports and a thousand runs' rec
 
 def main() -> None:
     on_signals(lambda signum, frame: end_at_once(signum, frame, speaks=speaks()))
-    sys.unraisablehook = sent_again
+    sys.unraisablehook = send_again
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that libraries start import nothing from the folder they stand in
     os.environ.pop("MPLBACKEND", None)  # a notebook's, which its commands inherit, may be one that is not known here
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)  # `compare` over a thousand runs takes an eighth less time

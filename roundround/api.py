@@ -1,6 +1,8 @@
 """The Python interface: `import roundround as rr`, then `rr.load`, `rr.probe`, `rr.patch` and `rr.compare`.
 
 Shapes: L layers, H heads, G key heads, P channel pairs, D distances.
+
+Tested by tests/loading/test_hf_load.py and tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations

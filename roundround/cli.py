@@ -1,4 +1,7 @@
-"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant."""
+"""`roundround VERB [KEY=VALUE ...] [FLAGS]`: every verb as a command. No torch, no Hydra: --help is instant.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_printing.py.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from typing import Annotated, Any, NoReturn, Optional
 import typer
 from typer.core import TyperCommand
 
-from roundround import __version__
 from roundround.config.verbs import VERBS, Verb
+from roundround.support import __version__
 from roundround.support.errors import OutputError, UserError
 
 WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # Typer's UsageError, which it does not export
+COMPLETE = "_ROUNDROUND_COMPLETE"  # variable: a shell asks what may stand under the cursor
 EVERYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -34,6 +38,17 @@ def complete(ctx: typer.Context, incomplete: str) -> list[str]:
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[KEY=VALUE]...", autocompletion=complete)]  # noqa: UP045
 
 
+def call(verb: Verb, words: list[str], typed: str = "") -> int:
+    """Run a verb with the words behind it; the exit code. typed: the name it was called by, where that is an alias."""
+    if verb.config is None:
+        from roundround.command_line.readers import read
+
+        return read(verb, words)
+    from roundround.command_line.launch import dispatch
+
+    return dispatch(verb, words, typed or verb.name)
+
+
 class CommandOfHydra(TyperCommand):
     """A verb's flags are Hydra's, which Typer does not know: they are completed as its overrides are."""
 
@@ -44,9 +59,7 @@ class CommandOfHydra(TyperCommand):
 def add(name: str, verb: Verb, help: str) -> None:
     @app.command(name, cls=CommandOfHydra, help=help, add_help_option=False, context_settings=EVERYTHING)
     def command(ctx: typer.Context, overrides: Overrides = None) -> None:
-        from roundround.command_line.launch import dispatch
-
-        raise typer.Exit(dispatch(verb, [*(overrides or []), *ctx.args]))
+        raise typer.Exit(call(verb, [*(overrides or []), *ctx.args], name))
 
 
 def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -64,9 +77,7 @@ RunWords = Annotated[
 def add_reader(verb: Verb) -> None:
     @app.command(verb.name, help=f"{verb.help}\n\n{verb.more}", short_help=verb.help)
     def command(words: RunWords = None) -> None:
-        from roundround.command_line.readers import read
-
-        raise typer.Exit(read(verb, words or []))
+        raise typer.Exit(call(verb, words or []))
 
 
 for _verb in VERBS:
@@ -137,9 +148,17 @@ def leave(code: int) -> NoReturn:
 
 
 def run(args: list[str]) -> int:
-    """Do what is typed after `roundround`; the exit code. What goes wrong is one line."""
+    """Do what is typed after `roundround`; the exit code. What goes wrong is one line.
+
+    A verb is called directly: Typer would import pydantic to look at its words. Typer reads the others, --help and TAB.
+    """
     try:
-        code: int | None = app(args or ["--help"], prog_name="roundround", standalone_mode=False)
+        verb = next((verb for verb in VERBS if args and args[0] in (verb.name, *verb.aliases)), None)
+        has_page = verb is not None and verb.config is None and any(word.startswith("-") for word in args)
+        if verb is None or has_page or COMPLETE in os.environ:
+            code: int | None = app(args or ["--help"], prog_name="roundround", standalone_mode=False)
+        else:
+            code = call(verb, args[1:], args[0])
         sys.stdout.flush()
         return code or 0
     except (WrongUsage, UserError, OutputError) as error:

@@ -26,8 +26,8 @@ from roundround.config.options import checked_config_dir, load_option, options_i
 from roundround.support.errors import UserError
 from roundround.support.packaged import PRETRAINED
 
-# fault_fixtures is of tests/faults, cluster_fixtures of tests/cluster: a conftest.py of theirs would hide this one
-pytest_plugins = ["fault_fixtures", "cluster_fixtures", "quick_hydra"]
+# fault_fixtures is of tests/faults: a conftest.py there would hide this one
+pytest_plugins = ["fault_fixtures", "quick_hydra"]
 ROOT = Path(__file__).resolve().parent.parent
 STORIES = PRETRAINED / "stories260k"  # a trained Llama, with stories by itself in stories.txt
 
@@ -80,6 +80,11 @@ def variants(group: str) -> dict[str, Path]:
     return options_of(group, OWN[0] if OWN else None)
 
 
+def variants_alone(group: str) -> list[str]:
+    """Their names, but for those in a folder of the group: pe/ladder has points of `rope_ladder`."""
+    return sorted(name for name in variants(group) if "/" not in name)
+
+
 def tunables(group: str, name: str) -> dict[str, Any]:
     """The yaml of a variant as a plain dict, `_target_` included; where it leaves a scaling open, by four."""
     node = OmegaConf.to_container(OmegaConf.load(variants(group)[name]))
@@ -110,7 +115,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.parent.name not in LONG)
     if OWN:
         own = own_variants()
-        about_own = [item for item in items if own & set(parameters_of(item))]
+        calls = {item: getattr(item, "callspec", None) for item in items}  # only a test with parameters has one
+        about_own = [
+            item for item, call in calls.items() if call and any(value in own for value in call.params.values())
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in about_own])
         items[:] = about_own
 
@@ -135,12 +143,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.longrepr.reprcrash.message = f"{promise} {report.longrepr.reprcrash.message}"  # of the summary
         report.sections.append(("the promise that is broken", promise))
     return report
-
-
-def parameters_of(item: pytest.Item) -> list[str]:
-    """The names among the parameters of a test."""
-    call = getattr(item, "callspec", None)  # only a test with parameters has one
-    return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
 
 
 @dataclass
@@ -207,17 +209,13 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Print tables as wide as they are, whatever a library has left in the environment since the last test."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(autouse=True)
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the files of figures empty, unless a test looks at them: drawing is a third of what commands take here.
 
-    And write no page at the end of a run, unless a test looks at it.
+    Write no page at the end of a run, unless a test looks at it. And print tables as wide as they are, whatever a
+    library has left in the environment since the last test.
     """
+    monkeypatch.delenv("COLUMNS", raising=False)
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr("roundround.report.figures.write", lambda figure, path: path.touch())
     if request.node.get_closest_marker("pages") is None:
@@ -235,7 +233,7 @@ def hangup() -> Iterator[None]:
 @pytest.fixture
 def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `export` load a stock Llama in this process to check it; one of its own imports transformers for seconds."""
-    from roundround.loading.export import agreement, check
+    from roundround.loading.export import check, folder
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         with pytest.MonkeyPatch.context() as patch:
@@ -243,7 +241,7 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
             check.main(*command[3:])
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(agreement, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(folder, "subprocess", SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL))
 
 
 @pytest.fixture(scope="session")
@@ -254,6 +252,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tales = [f"The {animals[i % 5]} number {i} {deeds[i % 4]} and met the {animals[(i * 3) % 5]}." for i in range(200)]
     path.write_text("\n\n".join(tales))
     return path
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], object]) -> None:
+    """What happens as a training step begins, counted from 0; Lightning takes no Mock for a method."""
+    from roundround.training.module import LanguageModel
+
+    sound = LanguageModel.training_step
+
+    def training_step(self: LanguageModel, batch: Any, index: int) -> Any:
+        if self.step == step:
+            act()
+        return sound(self, batch, index)
+
+    monkeypatch.setattr(LanguageModel, "training_step", training_step)
 
 
 def held_out_stream(corpus: Path, fraction: float = 0.3) -> bytes:

@@ -68,8 +68,8 @@ def without_numbers(text: str) -> str:
     return " ".join(re.sub("[\u2500-\u257f|]", " ", text).split())
 
 
-def run(command: Command, folder: Path) -> tuple[int, str]:
-    """The exit code, and standard error and output together."""
+def check(command: Command, folder: Path) -> list[str]:
+    """What is wrong with a command: its exit code, and the printed lines that it does not print."""
     environment = os.environ | {"HOME": str(folder / "home"), "WANDB_MODE": "offline", "COLUMNS": "120"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     environment.pop("ROUNDROUND_CACHE", None)
@@ -84,12 +84,7 @@ def run(command: Command, folder: Path) -> tuple[int, str]:
                 time.sleep(0.1)
         code = process.wait()
         output.seek(0)
-        return code, output.read()
-
-
-def check(command: Command, folder: Path) -> list[str]:
-    """What is wrong with a command: its exit code, and the printed lines that it does not print."""
-    code, said = run(command, folder)
+        said = output.read()
     wrong = [] if code == command.exit_code else [f"exit code {code}, not {command.exit_code}: {said[-500:]}"]
     real = without_numbers(said)
     parts = [part for line in command.printed for part in line.split("...")]

@@ -16,6 +16,8 @@ VERBS = {
     "train": (" ".join([*TRAIN[1:], "pe=alibi"]), "RUNS/report.html RUNS/checkpoints/best/model.safetensors"),
     "eval": ("run=RUN length=16,32 max_tokens=256 logger=none", "RUNS/report.html RUNS/figures/perplexity.png"),
     "probe": ("max_tokens=64 logger=none device=cpu", "RUNS/report.html RUNS/figures/norms.png RUNS/probe.safetensors"),
+    "check": ("run=RUN device=cpu logger=none", "RUNS/results.json"),
+    "generate": ("length=20 n=2 device=cpu", "RUNS/texts.json RUNS/results.json"),
     "theory": ("rope.lemma_a_3 logger=none", "RUNS/theory.md RUNS/figures/rope.lemma_a_3.png"),
     "reproduce": ("rope.fig2 logger=none", "RUNS/outcomes.json RUNS/figures/rope.fig2.png"),
     "compare": (

@@ -14,7 +14,7 @@ NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in so
 
 
 def test_every_experiment_is_run_here() -> None:
-    folders = {"rope", "max-retrieval", "softmax", "length", "encodings_by_normalisers"}
+    folders = {"rope", "max-retrieval", "softmax", "length", "recipe", "encodings_by_normalisers"}
     assert {name.split("/")[0] for name in NAMES} == folders
 
 
@@ -63,18 +63,27 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
         small += ["seed=1", "optim.lr=1e-3", "model.n_layers=4", "model.head_dim=32"]
     done = roundround("train", f"experiment={name}", *small)
     assert done.code == 0, done.err
-    runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"), key=job_number)]
+    runs = [
+        json.loads(path.read_text())
+        for path in sorted(done.directory.glob("*/run.json"), key=lambda manifest: int(manifest.parent.name))
+    ]
     assert {run["status"] for run in runs} == {"done"}
     assert [tuple(run["choices"][group] for group in ("pattern", "pe", "qk_norm")) for run in runs] == JOBS[name]
     assert {run["config"]["trainer"]["max_steps"] for run in runs} == {2}
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("recipe/")])
+def test_two_steps_of_every_recipe(train: Callable[..., Done], name: str) -> None:
+    small = ["trainer.max_steps=2", "compile=false", "model.head_dim=8", "data=text"]
+    small += ["tokenizer=bytes"] if name.endswith("full") else ["tokenizer=bpe", "tokenizer.vocab_size=300"]
+    done = train(f"experiment={name}", *small, "model.n_key_heads=2", "pe=p_rope", "softmax=input_sink", "gate=head")
+    assert done.code == 0, done.err
+    assert done.manifest["choices"]["optim"] == "muon_speedrun"
+    assert done.manifest["config"]["pattern"]["layer"]["logit_scale"] == (0.12 if name.endswith("full") else 0.24)
+
+
 def test_rope_is_not_dropped_from_a_run_that_nobody_named(roundround: Callable[..., Done]) -> None:
     assert_refused(roundround("train", "experiment=rope/drope", "pe=nope", "hydra.mode=RUN"), "DIR")
-
-
-def job_number(manifest: Path) -> int:
-    return int(manifest.parent.name)
 
 
 def test_two_steps_of_every_normaliser(train: Callable[..., Done]) -> None:
@@ -102,7 +111,7 @@ def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(n
     """One that a sweep over encodings trains, where it has such a sweep."""
     from omegaconf import OmegaConf
 
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
 
     defaults = OmegaConf.to_container(OmegaConf.load(EXPERIMENTS / f"{name}.yaml").defaults)
     (named,) = [entry["override /pe"] for entry in defaults if isinstance(entry, dict) and "override /pe" in entry]
@@ -112,7 +121,7 @@ def test_an_experiment_names_its_encoding_and_keeps_it_whatever_the_default_is(n
 
 
 def test_the_default_encoding_is_the_one_of_a_llama() -> None:
-    from roundround.config.composition import compose
+    from roundround.config.options import compose
 
     assert compose("train", [], None).hydra.runtime.choices.pe == "rope"
 

@@ -43,7 +43,7 @@ def test_every_class_of_a_packaged_yaml_is_held() -> None:
 def test_tensors_of_checkpoints_keep_their_names_and_their_order(group: str) -> None:
     """The optimizer's state goes by this order."""
     found = {}
-    small = {"d_model": 8, "n_layers": 2, "n_heads": 2, "n_key_heads": 1, "d_mlp": 8, "train_length": 4}
+    small = {"d_model": 8, "n_layers": 2, "n_heads": 2, "n_key_heads": 1, "d_mlp": 8, "train_length": 8}
     for name in sorted(options_of(group)):
         choices = {"pe": "rope", "softmax": "softmax", group: name}
         parts = [option(group, choice) for group, choice in choices.items()]

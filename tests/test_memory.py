@@ -11,8 +11,8 @@ import torch
 from omegaconf import OmegaConf
 
 from roundround.data.tasks.copy import Copy
+from roundround.distributed import device
 from roundround.loading.start import with_context
-from roundround.support import memory
 from roundround.support.errors import UserError
 from roundround.training.preflight import check_batch_fits, check_model_fits, check_window_fits
 
@@ -22,20 +22,20 @@ SIZES = {"n_layers": 2, "d_model": 16, "d_mlp": 32, "train_length": 100}
 
 
 def test_the_smallest_limit_around_the_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    before = memory.memory(CPU)
+    monkeypatch.setattr(device, "CGROUPS", tmp_path)
+    before = device.memory(CPU)
     assert before == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.memory(CPU) == before
+    assert device.memory(CPU) == before
     (tmp_path / "memory.max").write_text("4096\n")
-    assert memory.memory(CPU) == 4096
+    assert device.memory(CPU) == 4096
 
 
 def test_a_refusal_gives_both_numbers_and_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory", lambda device: 16 * 2**30)
-    memory.check_fits(16 * 2**30, CPU, "it", "give less")
+    monkeypatch.setattr(device, "memory", lambda device: 16 * 2**30)
+    device.check_fits(16 * 2**30, CPU, "it", "give less")
     with pytest.raises(UserError, match=r"^it needs at least 17 GiB and cpu has 16; give less$"):
-        memory.check_fits(17 * 2**30, CPU, "it", "give less")
+        device.check_fits(17 * 2**30, CPU, "it", "give less")
 
 
 @pytest.mark.parametrize(("precision", "n_bytes"), [(None, 1600), ("bf16-mixed", 1600), ("64-true", 3200), (64, 3200)])
@@ -43,7 +43,7 @@ def test_a_parameter_takes_four_numbers_in_training(
     precision: object, n_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = OmegaConf.create({**TRAINER, "precision": precision})
-    monkeypatch.setattr(memory, "memory", lambda device: n_bytes)
+    monkeypatch.setattr(device, "memory", lambda device: n_bytes)
     check_model_fits(100, settings)
     with pytest.raises(UserError, match="training 101 parameters needs"):
         check_model_fits(101, settings)
@@ -51,7 +51,7 @@ def test_a_parameter_takes_four_numbers_in_training(
 
 def test_without_mlps_a_layer_needs_its_input_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # a window of 100 tokens: 8 bytes a token and 2 layers x 16 numbers of 2 bytes, 7,200 bytes
-    monkeypatch.setattr(memory, "memory", lambda device: 4 * 7_200 + 8 * 4)
+    monkeypatch.setattr(device, "memory", lambda device: 4 * 7_200 + 8 * 4)
     check_batch_fits(4, SIZES | {"d_mlp": 0}, n_shares=1, device=CPU)
     with pytest.raises(UserError, match=r"^batch_size=5 of 100 tokens needs"):
         check_batch_fits(5, SIZES | {"d_mlp": 0}, n_shares=1, device=CPU)
@@ -59,7 +59,7 @@ def test_without_mlps_a_layer_needs_its_input_alone(monkeypatch: pytest.MonkeyPa
 
 def test_a_share_of_the_batch_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     # a window of 100 tokens: 8 bytes a token and 2 layers x 2 x (16 + 32) numbers of 2 bytes, 39,200 bytes
-    monkeypatch.setattr(memory, "memory", lambda device: 4 * 39_200 + 8 * 8)
+    monkeypatch.setattr(device, "memory", lambda device: 4 * 39_200 + 8 * 8)
     check_batch_fits(8, SIZES, n_shares=2, device=CPU)
     with pytest.raises(
         UserError, match=r"^batch_size=8 of 100 tokens needs .* a larger trainer.accumulate_grad_batches$"
@@ -83,7 +83,7 @@ def test_of_parameters_that_are_shared_out_each_device_holds_its_share(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
-    monkeypatch.setattr(memory, "memory", lambda device: 1600)
+    monkeypatch.setattr(device, "memory", lambda device: 1600)
     trainer = OmegaConf.create({**TRAINER, **settings, "strategy": "fsdp2"})
     check_model_fits(100 * n_shares, trainer)
     with pytest.raises(UserError, match=r"parameters.* needs at least"):
@@ -91,7 +91,7 @@ def test_of_parameters_that_are_shared_out_each_device_holds_its_share(
 
 
 def test_a_window_that_fits_nowhere_is_refused_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "memory", lambda device: 10**5)
+    monkeypatch.setattr(device, "memory", lambda device: 10**5)
     check_window_fits(SIZES, TRAINER)
     with pytest.raises(UserError, match=r"^one window of 2,000 tokens needs at least .* train on shorter ones"):
         check_window_fits(SIZES | {"train_length": 2000}, TRAINER)
@@ -99,13 +99,13 @@ def test_a_window_that_fits_nowhere_is_refused_before_anything_is_drawn(monkeypa
 
 def test_a_limit_on_the_address_space_is_one_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (4096, 8192))
-    assert memory.memory(CPU) == 4096
+    assert device.memory(CPU) == 4096
 
 
 def test_validation_examples_that_fit_nowhere_are_refused_before_they_are_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "memory", lambda device: 10**6)
+    monkeypatch.setattr(device, "memory", lambda device: 10**6)
     task = Copy(n_symbols=10, train_lengths=[1, 20], train_examples=None, validation_examples=512)
     node = OmegaConf.create({"model": {"train_length": 8}})
     assert with_context(node, task, []).model.train_length == 43

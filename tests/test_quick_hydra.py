@@ -8,7 +8,7 @@ from conftest import ROOT
 from omegaconf import OmegaConf
 from quick_hydra import may_be_a_sweep
 
-from roundround.config.composition import compose
+from roundround.config.options import compose
 
 YAMLS = sorted((ROOT / "conf").rglob("*.yaml"))
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from roundround.analysis.choosing import is_same
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import GROUPS, Replicate
-from roundround.analysis.past_run import PastRun
+from roundround.analysis.past_run import PastRun, is_same
 from roundround.runs.directories import METRICS
 from roundround.support.errors import UserError
 
@@ -158,7 +157,7 @@ class Row:
         return len(self.values)
 
     def record(self) -> dict[str, Any]:
-        """The row as `results.json` has it; report/comparison_records.py explains the fields."""
+        """The row as `results.json` has it; report/comparison_tables.py explains the fields."""
         return {
             "metric": self.metric,
             "verb": self.verb,

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 Array = NDArray[np.float64]
 
 ROUNDING = 8  # units in the last place: two ways to compute a number differ by no more
+
+
+def scipy_special() -> Any:
+    """`scipy.special`, imported with the first interval: it takes a fifth of a second, and one seed has none."""
+    from scipy import special
+
+    return special
 
 
 def half_width(values: Array, confidence: float = 0.95) -> Array:
@@ -50,17 +57,17 @@ def within_one(values: Array) -> tuple[Array, NDArray[np.int_]]:
 
 def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
     """Half the interval of a mean of two seeds or more, in standard errors: 12.7 for two, 4.3 for three."""
-    return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
+    return float(scipy_special().stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
 
 def error_from_p(mean: float, p: float, n_seeds: int) -> float:
     """Standard error of a mean difference whose two-sided p by the paired t-test is printed in its place."""
-    return abs(mean) / float(special.stdtrit(n_seeds - 1, 1 - p / 2))
+    return abs(mean) / float(scipy_special().stdtrit(n_seeds - 1, 1 - p / 2))
 
 
 def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
     """Two-sided p by Student's t of a mean with this standard error; NaN where there is no error to measure it by."""
-    return 2 * float(special.stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
+    return 2 * float(scipy_special().stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
 
 
 def welch_width(error: float, n_seeds: int, other: float, n_other: int, confidence: float = 0.95) -> float:
@@ -68,7 +75,7 @@ def welch_width(error: float, n_seeds: int, other: float, n_other: int, confiden
     if other == 0:
         return error * error_widths(n_seeds, confidence)
     variance, degrees = error**2 + other**2, error**4 / (n_seeds - 1) + other**4 / (n_other - 1)
-    return math.sqrt(variance) * float(special.stdtrit(variance**2 / degrees, (1 + confidence) / 2))
+    return math.sqrt(variance) * float(scipy_special().stdtrit(variance**2 / degrees, (1 + confidence) / 2))
 
 
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
@@ -90,7 +97,7 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     p = np.where(is_bound, 2.0 ** (1 - n_seeds), 1.0)
     some = difference[:, ~same]
     t = some.mean(0) / (some.std(0, ddof=1) / np.sqrt(n_seeds))
-    p[~same] = 2 * special.stdtr(n_seeds - 1, -np.abs(t))
+    p[~same] = 2 * scipy_special().stdtr(n_seeds - 1, -np.abs(t))
     return p, is_bound
 
 
@@ -115,6 +122,6 @@ def wilson(n_hits: float, n: float, confidence: float = 0.95) -> tuple[float, fl
 
     Wilson 1927, Journal of the American Statistical Association 22:209.
     """
-    z = float(special.ndtri((1 + confidence) / 2))
+    z = float(scipy_special().ndtri((1 + confidence) / 2))
     centre, spread = n_hits + z**2 / 2, z * math.sqrt(n_hits * (n - n_hits) / n + z**2 / 4)
     return (max(0.0, (centre - spread) / (n + z**2)), min(1.0, (centre + spread) / (n + z**2)))

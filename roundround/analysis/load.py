@@ -26,8 +26,16 @@ from typing import Any
 
 from pandas import DataFrame
 
-from roundround.analysis.choosing import OF_RUNS, Filters, directories_of_all, is_same, runs_in
-from roundround.analysis.past_run import SIZES, PastRun, is_number
+from roundround.analysis.past_run import (
+    OF_RUNS,
+    SIZES,
+    Filters,
+    PastRun,
+    directories_of_all,
+    is_number,
+    is_same,
+    runs_in,
+)
 from roundround.config.recorded import flat
 from roundround.config.verbs import HOW, MEASURED, REPLICATE, VERBS, WHERE, is_below, keys_of, verb_named
 from roundround.runs.run import NAMES, cell
@@ -140,7 +148,11 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
     if not records:
         table.skipped.append((directory, "it has no results.json"))
     trained = run if run.verb == "train" else run.measured
-    settings = {key: as_cell(value) for key, value in run.settings.items() if is_setting(key)}
+    settings = {
+        key: as_cell(value)
+        for key, value in run.settings.items()
+        if not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
+    }
     facts, model = facts_of(run, trained), trained or run
     replicates: dict[tuple[Any, ...], Replicate] = {}
     found: dict[tuple[Replicate, str, Coordinates], set[float]] = {}
@@ -170,10 +182,6 @@ def numbers_of(run: PastRun, table: LongTable) -> list[Number]:
 def as_cell(value: Any) -> Any:
     """A value of anybody's as a table can group by it: lists and mappings as text."""
     return str(value) if isinstance(value, dict) else cell(value)
-
-
-def is_setting(key: str) -> bool:
-    return not (is_below(key, NOT_SETTINGS) or "/" in key or "@" in key or key.endswith(("._target_", ".kind")))
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
@@ -263,7 +271,7 @@ def rows_of_jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]
 
 
 def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of json. ValueError for a key that it has twice, of which Python keeps the last one."""
+    """An object of json. ValueError for a key that it has twice: Python keeps the last one."""
     for key, _ in pairs:
         if sum(key == other for other, _ in pairs) > 1:
             raise ValueError(f"it has the key {key} twice")

@@ -70,10 +70,11 @@ def about_baseline(comparison: Comparison) -> Iterator[str]:
 
 def about_seeds(verb: str, groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
     most = numbers.groupby(["group", "cell"]).size().groupby("group").max()
-    wide = f"{error_widths(2):.1f} standard errors each way"
+    two = (most > 1) & (most < ENOUGH)
+    wide = f"{error_widths(2):.1f} standard errors each way" if two.any() else ""
     for few, what in (
         (most == 1, "one seed: no interval and no test; three seeds or more give them"),
-        ((most > 1) & (most < ENOUGH), f"two seeds: an interval of {wide}, which is very wide"),
+        (two, f"two seeds: an interval of {wide}, which is very wide"),
     ):
         names = [groups[n].name for n in most.index[few]]
         if names:

@@ -19,15 +19,14 @@ from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
-from roundround import __version__
 from roundround.analysis.past_run import PastRun, is_number
-from roundround.config.composition import compose, usual_config
-from roundround.config.options import config_name
+from roundround.config.options import compose, config_name, usual_config
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
 from roundround.runs.directories import MANIFEST, RESULTS
 from roundround.runs.provenance import git_state, versions
+from roundround.support import __version__
 from roundround.support.errors import UserError, printable
 
 NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
@@ -60,7 +59,7 @@ def changed_settings(run: PastRun) -> list[Change] | None:
         return None
     options = [Change(group, option, usual[1].get(group)) for group, option in own_options(run.manifest).items()]
     options = [change for change in options if change.value != change.default and not change.key.startswith("hydra/")]
-    chosen = usual_config(run.verb, {change.key: change.value for change in options})
+    chosen = usual_config(run.verb, {change.key: change.value for change in options}) if options else usual
     if chosen is None:
         return None
     own, default = flat(run.manifest["config"]), flat(chosen[0])

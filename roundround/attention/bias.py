@@ -1,6 +1,8 @@
 """What an encoding adds to the logits, a block of query rows at a time.
 
 Shapes: B batch, Q queries, K keys, H heads.
+
+Tested by tests/attention/test_keys.py and tests/softmax/test_softmax_contract.py.
 """
 
 from __future__ import annotations

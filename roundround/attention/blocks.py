@@ -4,6 +4,8 @@ FlexAttention is not used instead: without compilation it makes the whole matrix
 and none of its CUDA kernels could be checked without a GPU.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checks of the numbers that encodings and normalisers are given."""
+"""Checks of the numbers that encodings and normalisers are given.
+
+Tested by tests/pe/test_pe_contract.py and tests/softmax/test_normalisers.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `torch.compile` is told about functions that it cannot trace, without importing the compiler where none runs."""
+"""What `torch.compile` is told about functions that it cannot trace, without importing the compiler where none runs.
+
+Tested by tests/training/test_compile.py.
+"""
 
 from __future__ import annotations
 

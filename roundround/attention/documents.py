@@ -5,6 +5,8 @@ ones padded at their ends, and any attention that is causal computes them withou
 
 Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P places in the rows of all groups,
 M documents of a group, L tokens of its longest.
+
+Tested by tests/softmax/test_documents.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Attention whose inverse temperature follows the entropy of each row, differentiated through it in little memory.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_normalisers.py.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 Windows, padding, caches, linear biases (ALiBi, FoX) and sinks, without a matrix of logits: see `tiled_attention.py`.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -16,7 +19,7 @@ from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.compilation import outside_compilation
 from roundround.attention.entropy_scaled import EntropyScaledAttention, centre_of_keys, for_entropy
-from roundround.attention.kernel_choice import Kernel, fitted, kernel_for, varlen_kernel_for
+from roundround.attention.kernels import Kernel, fitted, kernel_for, varlen_kernel_for
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
@@ -49,22 +52,22 @@ def attention(
     scale: float,
     keys: Keys,
     bias: LinearBias | None = None,
-    null_H: Tensor | None = None,
+    null_BHQ: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention [B, H, Q, C] over the visible keys, memory linear in length, exact gradients.
 
     bias: is added to the logits.
-    null_H: logit of one more key, whose value is zero, for each head; None for no such key.
+    null_BHQ: logit of one more key, whose value is zero, for each head or row, [1 or B, H, 1 or Q]; None: no such key.
 
     A row that sees nothing is zero. Queries and keys are finite: see `without_broken_rows`.
     """
     if keys.documents is not None:
         assert bias is None, "serves_documents has been asked"
-        assert null_H is None, "no such kernel has one"
+        assert null_BHQ is None, "no such kernel has one"
         return kernels.attention_of_documents(q_BHQC, k_BGKC, v_BGKC, scale, keys.documents)
-    if bias is None and null_H is None and (keys.is_plain_causal or keys.is_unmasked):
+    if bias is None and null_BHQ is None and (keys.is_plain_causal or keys.is_unmasked):
         return kernels.scaled_dot_product_attention(q_BHQC, k_BGKC, v_BGKC, scale, causal=not keys.is_unmasked)
-    out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)[0]
+    out: Tensor = attention_by_tiles(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_BHQ=null_BHQ)[0]
     return out
 
 
@@ -132,7 +135,7 @@ def attention_by_tiles(
     scale: float,
     keys: Keys,
     bias: LinearBias | None = None,
-    null_H: Tensor | None = None,
+    null_BHQ: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with a bias, E_p[t_j - t_i] [B, H, Q, 1].
 
@@ -145,7 +148,7 @@ def attention_by_tiles(
         slopes, (t_q, t_k) = bias.slopes.to(dtype).expand(*q_BHQC.shape[:3], 1), bias.coordinates(keys)
     q, k, v = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
     with torch.autocast(device, enabled=False):
-        merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_H, scale, keys)  # type: ignore[no-untyped-call]
+        merged = TiledAttention.apply(q, k, v, slopes, t_q, t_k, null_BHQ, scale, keys)  # type: ignore[no-untyped-call]
     out, log_sum_exp, mean_distance = cast("tuple[Tensor, Tensor, Tensor]", merged)
     return out.to(q_BHQC.dtype), log_sum_exp[..., None], mean_distance
 
@@ -158,7 +161,11 @@ def without_broken_rows(
     A row is broken where a visible logit of it is not finite. The kernels hide that: on a CPU a row of NaN logits
     comes out as zeros, a key of -inf as if it were hidden, and a hidden key of NaN spoils its neighbours.
     """
-    if q_BHQC.device.type == "cpu" and not torch.compiler.is_compiling() and all_logits_finite(q_BHQC, k_BGKC, scale):
+    if (
+        q_BHQC.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and all_logits_finite(q_BHQC, k_BGKC, scale, keys)
+    ):
         return q_BHQC, k_BGKC, None  # elsewhere reading a number would wait for the device
     with torch.no_grad():
         wide = wide_dtype(q_BHQC.dtype)
@@ -173,8 +180,10 @@ def without_broken_rows(
 
 
 @torch.no_grad()
-def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float) -> bool:
+def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> bool:
     """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, no look at a row."""
     wide = wide_dtype(q_BHQC.dtype)
-    q_norm, k_norm = (torch.linalg.vector_norm(x, dtype=wide) for x in (q_BHQC, k_BGKC))
-    return bool((q_norm * k_norm * scale).isfinite())
+    q_norm = torch.linalg.vector_norm(q_BHQC, dtype=wide)
+    if keys.k_norm is not None:
+        return float(q_norm) * keys.k_norm * scale < torch.finfo(wide).max  # not where one of them is NaN
+    return math.isfinite(float(q_norm * torch.linalg.vector_norm(k_BGKC, dtype=wide) * scale))

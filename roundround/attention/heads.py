@@ -1,6 +1,8 @@
 """A part of the heads of a layer, named by its share: the last ones, as NAPE leaves those without position.
 
 Shapes: B batch, Q queries, H heads, S heads of the part.
+
+Tested by tests/softmax/test_scaled_heads.py.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ class Keys:
     window: a query sees itself and the `window - 1` tokens before it; None for all.
     chunk: a query sees the tokens of its own chunk of this many, counted from the first key; None for all.
     documents: those that do not see each other, in causal attention without padding or cache; None for one.
+    n_forgotten: tokens before the first key that a cache has dropped, padding aside: a number, or [B, 1, 1, 1].
+    k_norm: no less than the length of all keys as one vector, where a cache knows it.
     """
 
     q_pos_BQ: Tensor
@@ -58,6 +60,8 @@ class Keys:
     window: int | None = None
     chunk: int | None = None
     documents: Documents | None = None
+    n_forgotten: Tensor | int = 0
+    k_norm: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("window", self.window), ("chunk", self.chunk)):
@@ -98,6 +102,8 @@ class Keys:
 
         What hides no key of so many is left out, so that the kernels' own causal flag still says everything.
         """
+        if window is None and chunk is None and not self.is_local:
+            return self
         if self.chunk is not None and chunk is not None and chunk != self.chunk:
             raise ValueError(f"chunks of {chunk} within chunks of {self.chunk} tokens")
         windows = [w for w in (self.window, window) if w is not None and w < self.n_keys]
@@ -107,6 +113,16 @@ class Keys:
     def without_windows(self) -> Keys:
         """These keys where a query sees as far back as there are any."""
         return replace(self, window=None, chunk=None)
+
+    def since(self, first: int) -> Keys:
+        """These keys without the first so many, which a cache has dropped because no query sees them."""
+        if first == 0:
+            return self
+        valid, n_forgotten = self.valid_BK, self.n_forgotten + first
+        if valid is not None:
+            n_forgotten = self.n_forgotten + valid[:, :first].sum(-1)[:, None, None, None]
+            valid = valid[:, first:]
+        return replace(self, k_pos_BK=self.k_pos_BK[:, first:], valid_BK=valid, n_forgotten=n_forgotten)
 
     def of_groups(self) -> list[Keys]:
         """The keys of each group of `documents`, where every row is a document."""
@@ -121,7 +137,9 @@ class Keys:
             return x_B if len(x_B) == 1 else x_B[texts]
 
         valid = None if self.valid_BK is None else of(self.valid_BK)
-        return replace(self, q_pos_BQ=of(self.q_pos_BQ), k_pos_BK=of(self.k_pos_BK), valid_BK=valid)
+        n_forgotten = self.n_forgotten if isinstance(self.n_forgotten, int) else of(self.n_forgotten)
+        q_pos, k_pos = of(self.q_pos_BQ), of(self.k_pos_BK)
+        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten)
 
     def first_visible(self, row_Q: Tensor) -> Tensor:
         """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more."""
@@ -172,6 +190,8 @@ class Keys:
 
         With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
         """
+        if marked is None and self.is_unmasked:  # as of one token after its cache: one operation in place of ten
+            return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)
         rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
         row_Q, first_Q = rows_Q + self.n_keys - self.n_queries, self.first_visible(rows_Q)
         end_Q = torch.full_like(row_Q, self.n_keys)

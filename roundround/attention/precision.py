@@ -1,4 +1,7 @@
-"""In which precision attention computes what half precision would spoil."""
+"""In which precision attention computes what half precision would spoil.
+
+Tested by tests/softmax/test_softmax_contract.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What can be said of a row of attention: its entropy, its extremes, and the bounds that its logits set.
 
 Shapes: B batch, Q queries, K keys, H heads.
+
+Tested by tests/probing/test_dispersion.py.
 """
 
 from __future__ import annotations

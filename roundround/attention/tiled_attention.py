@@ -5,6 +5,8 @@ log-sum-exp. So attention computed over one block of keys after another, or with
 exact gradients once these two are corrected.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py and tests/softmax/test_softmax_contract.py.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ class TiledAttention(torch.autograd.Function):
 
     lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
 
-    apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null [H] or None, scale, keys), where slopes and coordinates
-    are those of `LinearTerms`, gives the output [B, H, Q, C], the log-sum-exp [B, H, Q] without gradient, and with
-    slopes E_p[t_j - t_i] [B, H, Q, 1], whose gradient reaches the weights p alone. Beside a null key slopes are
-    constants: their gradient would lack what the tile's centre adds to the log-sum-exp.
+    apply(q, k, v, slopes [B, H, Q, 1] or None, t_q, t_k, null or None, scale, keys), where slopes and coordinates are
+    those of `LinearTerms` and null is a logit for each head or row, [1 or B, H, 1 or Q], gives the output [B, H, Q, C],
+    the log-sum-exp [B, H, Q] without gradient, and with slopes E_p[t_j - t_i] [B, H, Q, 1], whose gradient reaches the
+    weights p alone. Beside a null key slopes are constants: their gradient would lack what the tile's centre adds to
+    the log-sum-exp.
     """
 
     @staticmethod
@@ -44,13 +47,13 @@ class TiledAttention(torch.autograd.Function):
         slopes: Tensor | None,
         t_q: Tensor | None,
         t_k: Tensor | None,
-        null_H: Tensor | None,
+        null_BHQ: Tensor | None,
         scale: float,
         keys: Keys,
     ) -> tuple[Tensor, Tensor, Tensor]:
         linear = linear_terms(slopes, t_q, t_k)
-        whole, log_sum_exp, distance, ctx.states = attend_tiles(Operands(q, k, v, scale, keys, linear), null_H)
-        ctx.save_for_backward(q, k, v, slopes, t_q, t_k, null_H, whole, log_sum_exp)
+        whole, log_sum_exp, distance, ctx.states = attend_tiles(Operands(q, k, v, scale, keys, linear), null_BHQ)
+        ctx.save_for_backward(q, k, v, slopes, t_q, t_k, null_BHQ, whole, log_sum_exp)
         ctx.scale, ctx.keys = scale, keys
         ctx.mark_non_differentiable(log_sum_exp)
         if slopes is None:
@@ -60,17 +63,17 @@ class TiledAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor, _: Tensor, grad_distance: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, slopes, t_q, t_k, null_H, whole, log_sum_exp = ctx.saved_tensors
+        q, k, v, slopes, t_q, t_k, null_BHQ, whole, log_sum_exp = ctx.saved_tensors
         operands = Operands(q, k, v, ctx.scale, ctx.keys, linear_terms(slopes, t_q, t_k))
         if slopes is not None:
             grad_out = F.pad(grad_out, (0, operands.n_more))
             operands.own_channel(grad_out).copy_(operands.by_coordinate(grad_distance[..., 0]))
         grads = tile_gradients(grad_out, whole, log_sum_exp, ctx.states, operands)
         d_null, of_null_BHQ = None, None
-        if null_H is not None:
-            share = (null_H.to(log_sum_exp.dtype)[:, None] - log_sum_exp).exp()
+        if null_BHQ is not None:
+            share = (null_BHQ.to(log_sum_exp.dtype) - log_sum_exp).exp()
             of_null_BHQ = torch.linalg.vecdot(grad_out.to(share.dtype), whole.to(share.dtype)) * share
-            d_null = -of_null_BHQ.sum((0, 2)).to(null_H.dtype)
+            d_null = -of_null_BHQ.sum_to_size(null_BHQ.shape).to(null_BHQ.dtype)
         d_linear: tuple[Tensor | None, ...] = (None, None, None)
         if slopes is not None:
             d_linear = operands.linear_gradients(grads[0], grads[1], of_null_BHQ)
@@ -78,7 +81,7 @@ class TiledAttention(torch.autograd.Function):
         return *grads, *d_linear, d_null, None, None
 
 
-def attend_tiles(operands: Operands, null_H: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
+def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
     """Output with all channels, log-sum-exp, mean distance (with slopes), and what `tile_gradients` takes."""
     tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
     outs, log_sum_exps, distances, states = [], [], [], []
@@ -88,9 +91,9 @@ def attend_tiles(operands: Operands, null_H: Tensor | None = None) -> tuple[Tens
         log_sum_exp = log_sum_exp + operands.shift(tile)
         if linear is not None:
             distances.append(operands.own_channel(out).flatten(1, 2)[..., None] + operands.to_centre(tile))
-        if null_H is not None:
-            null_H1 = null_H[operands.heads(tile), None].to(log_sum_exp.dtype)
-            total = torch.logaddexp(log_sum_exp, null_H1)
+        if null_BHQ is not None:
+            null = null_BHQ[:, operands.heads(tile)].to(log_sum_exp.dtype)
+            total = torch.logaddexp(log_sum_exp, null if null.shape[2] == 1 else null[:, :, tile.a : tile.b])
             out, log_sum_exp = out * (log_sum_exp - total).exp()[..., None].to(out.dtype), total
         outs.append(out)
         log_sum_exps.append(log_sum_exp)

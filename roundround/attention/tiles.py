@@ -1,6 +1,8 @@
 """How attention is cut into calls of the kernels: tiles of query rows, and for each the blocks of keys that it sees.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
 """
 
 from __future__ import annotations

@@ -1,18 +1,21 @@
-"""From what people type to what Hydra can read: flags anywhere, words without a key, aliases, odd strings."""
+"""From what people type to what Hydra can read: flags anywhere, words without a key, aliases, odd strings, commas."""
 
 from __future__ import annotations
 
+import math
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from hydra.core.override_parser.types import QuotedString
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
+from omegaconf import ListConfig, OmegaConf
 
-from roundround.command_line.sweeps import check_sweeps, expand_loggers, parse, read_commas
-from roundround.config.options import checked_config_dir, config_name, options_of
+from roundround.config.options import checked_config_dir, compose, config_name, options_of
 from roundround.config.verbs import Verb
 from roundround.support.errors import UserError, nearest, one_line, printable
 
@@ -32,6 +35,9 @@ WITHOUT_VALUE = {
     "--run": "-r",
     "--multirun": "-m",
 }
+MOST_JOBS = 10_000  # of a sweep; each is composed before the first one runs
+ALONE = {"none", "several"}  # options that stand in no list
+
 MODES = ("--run", "--multirun", "--cfg", "--info")  # what Hydra does, one at a time
 
 FLAG_CHOICES = {
@@ -54,7 +60,7 @@ class CommandLine:
 
 
 def read_command_line(args: list[str], verb: Verb) -> CommandLine:
-    """What a user typed after the verb. Raises UserError for what nobody can read."""
+    """What a user typed after the verb. Raises UserError for what cannot be read."""
     overrides, flags = split_flags(expand_sugar(args, verb), verb.flags)
     if flag_value(flags, "--config-path") is not None:
         raise UserError("--config-path would replace roundround's own yamls; --config-dir DIR adds yours to them")
@@ -63,6 +69,8 @@ def read_command_line(args: list[str], verb: Verb) -> CommandLine:
         flags = [*flags, "--config-dir", config_dir]  # argparse takes the last one
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = expand_loggers(expand_aliases(overrides, verb.name), config_dir)
+    if "init" not in verb.keys or any(override.startswith("init=run:") for override in overrides):
+        overrides = add_below(overrides, verb.partly)  # without init= a run has no pattern but the one that it is given
     overrides = [quote_odd(override, config_dir) for override in overrides]
     check_sweeps(overrides, config_dir)
     check_folders(overrides)
@@ -173,7 +181,7 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
 
 
 def in_quotes(value: str) -> str:
-    """A text as Hydra's grammar reads it back, whatever is in it."""
+    """A text in quotes, from which Hydra's grammar reads the same text, with any characters in it."""
     quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)
     trailing = len(quoted) - len(quoted.rstrip("\\"))
     return f"'{quoted}{chr(92) * trailing}'"
@@ -191,6 +199,21 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
         else:
             expanded.append(override)
     return expanded
+
+
+def add_below(overrides: list[str], groups: Collection[str]) -> list[str]:
+    """Overrides of keys below these groups as Hydra takes them where its own config has none: a run's has them.
+
+    A group that is given whole is there.
+    """
+    whole = {override.partition("=")[0] for override in overrides}
+    added = []
+    for override in overrides:
+        key = override.partition("=")[0]
+        group, at, package = key.rpartition("@")
+        below = [name for name in groups if package.startswith(f"{name}.") and name not in whole]
+        added.append((f"+{override}" if at else f"++{override}") if below and not group.startswith("+") else override)
+    return added
 
 
 def quote_odd(override: str, config_dir: str | None = None) -> str:
@@ -222,6 +245,10 @@ def quote_odd(override: str, config_dir: str | None = None) -> str:
     return override
 
 
+def parse(override: str) -> Override:
+    return OverridesParser.create().parse_override(override)
+
+
 def is_plain(name: str) -> bool:
     """Whether Hydra can read a name in one way only: it leads nowhere else and is written as short as it can be."""
     return not name.endswith(".yaml") and name in ("", posixpath.normpath(name)) and ".." not in name.split("/")
@@ -233,3 +260,137 @@ def check_folders(overrides: list[str]) -> None:
         key, _, value = override.partition("=")
         if key.lstrip("+") in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip("'\" "):
             raise UserError(f"{override} is empty; give a folder")
+
+
+# -- values with commas: a sweep, or a list where the config has one
+
+
+def check_sweeps(overrides: list[str], config_dir: str | None) -> None:
+    """Raises UserError for a sweep over nothing, which would launch nothing, and for one that never ends."""
+    n_jobs = 1
+    for override in filter(may_sweep, overrides):
+        n_values = n_swept(parse(override), config_dir)
+        if n_values == 0:
+            raise UserError(f"{override} is a sweep over no value")
+        n_jobs *= n_values
+    if n_jobs > MOST_JOBS:
+        raise UserError(f"this sweep has {n_jobs:,} runs, and one may have {MOST_JOBS:,}")
+
+
+def may_sweep(override: str) -> bool:
+    """Whether an override can be a sweep, `a,b` or a function: parsing each again takes longer than all else here."""
+    return "," in override or "(" in override
+
+
+def n_swept(override: Override, config_dir: str | None) -> int:
+    """Over how many values an override sweeps; 1 where it is none."""
+    value: Any = override.value()
+    if isinstance(value, ChoiceSweep):
+        return len(value.list)
+    if isinstance(value, Glob):
+        return len(value.filter(list(options_of(override.key_or_group, config_dir))))
+    if isinstance(value, RangeSweep):
+        if not value.step or value.start is None or value.stop is None:
+            raise UserError(f"{override.input_line}: a range has a start, a stop and a step that is not 0")
+        return max(0, math.ceil((value.stop - value.start) / value.step))
+    return 1
+
+
+def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs: bool = False) -> list[str]:
+    """`length=128,256` as the list `length=[128,256]` where the config of this name has one; elsewhere it is a sweep.
+
+    jobs: it is a sweep, so that what is given of a group that is swept belongs to its jobs: Hydra would try it on the
+    group's default too. Raises what is wrong with the other overrides, as Hydra's compose does.
+    """
+    with_commas = {override for override in overrides if has_plain_commas(override)}
+    if not with_commas:
+        return overrides
+    parsed = {override: parse(override) for override in overrides}
+    keys = {override: str(parsed[override].key_or_group) for override in overrides}
+    sweeps = {override for override in overrides if parsed[override].is_sweep_override()}
+    groups = {override for override in sweeps if options_of(keys[override], config_dir)}
+    values = {override: parsed[override].value() for override in groups}
+    first = [f"{keys[o]}={value.list[0]}" for o, value in values.items() if isinstance(value, ChoiceSweep)]
+    left_out = {keys[override] for override in with_commas} | {keys[override] for override in groups}
+    others = [override for override in overrides if keys[override] not in left_out and override not in sweeps]
+    config = compose(name, [*first, *others], config_dir)
+    found = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        is_list = isinstance(OmegaConf.select(config, keys[override].replace("/", ".")), ListConfig)
+        if override in with_commas and is_list:
+            value = f"[{value}]"
+        of_job = jobs and value and keys[override].startswith(tuple(f"{keys[group]}." for group in groups))
+        if of_job and (is_list or override not in sweeps):
+            value = f"choice({value})"  # a sweep over one value
+        found.append(f"{key}={value}" if value else override)
+    return found
+
+
+def has_plain_commas(override: str) -> bool:
+    if not may_sweep(override):
+        return False
+    try:
+        value = parse(override).value()
+    except HydraException:
+        return False
+    return isinstance(value, ChoiceSweep) and value.simple_form
+
+
+def is_sweep(override: str) -> bool:
+    try:
+        return bool(parse(override).is_sweep_override())
+    except HydraException:
+        return True
+
+
+# -- logger=[wandb,csv], which Hydra would merge into one
+
+
+def expand_loggers(overrides: list[str], config_dir: str | None) -> list[str]:
+    """`logger=[a,b]` is `logger=several +logger@logger.a=a +logger@logger.b=b`; the last `logger=` is what counts.
+
+    So each has a node of its own, and `logger.a.project=NAME` reaches it. UserError for a list that makes no sense.
+    """
+    given = [n for n, override in enumerate(overrides) if override.partition("=")[0] == "logger"]
+    lists = {n: names for n in given if (names := list_of(overrides[n])) is not None}
+    rest = [override for n, override in enumerate(overrides) if n not in lists]
+    if not given or given[-1] not in lists:
+        return rest
+    names = lists[given[-1]]
+    check_names(overrides[given[-1]], names, config_dir)
+    return [*rest, "logger=several", *(f"+logger@logger.{key_of(name)}={name}" for name in names)]
+
+
+def list_of(override: str) -> list[Any] | None:
+    """What an override lists; None where it gives something else, or cannot be read. UserError for a sweep of lists."""
+    try:
+        parsed = parse(override)
+    except (HydraException, ValueError):  # reported where all overrides are read
+        return None
+    value: Any = parsed.value()
+    if parsed.is_sweep_override() and "[" in override:
+        raise UserError(f"{override}: a sweep takes single loggers; give one list, and every job gets all of it")
+    return (
+        [item.text if isinstance(item, QuotedString) else item for item in value] if isinstance(value, list) else None
+    )
+
+
+def check_names(override: str, names: list[Any], config_dir: str | None) -> None:
+    """Raises UserError for a list without a name, with a wrong one, or with one twice."""
+    choices = options_of("logger", config_dir).keys() - ALONE
+    if not names:
+        raise UserError(f"{override} names no logger; logger=none turns them off{nearest('', choices)}")
+    if "none" in names:
+        raise UserError(f"{override}: none is no logger beside others; leave it out, or give logger=none")
+    for name in names:
+        if not isinstance(name, str) or name not in choices:
+            raise UserError(f"no logger={name}{nearest(str(name), choices)}")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"{override} names {twice[0]} twice")
+
+
+def key_of(name: str) -> str:
+    """The name as a key of a config; that of an option in a folder has a slash."""
+    return re.sub(r"\W", "_", name)

@@ -1,17 +1,25 @@
-"""What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch."""
+"""What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch.
+
+But for `list pe`, which says how many pairs each rotary encoding rotates, and how slowly.
+
+Tested by tests/command_line/test_command_line.py.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundround.command_line.messages import read_yaml
+from yaml import YAMLError, safe_load
+
 from roundround.config.options import conf_dir, options_of
 from roundround.support.console import print_result, print_table
-from roundround.support.errors import UserError, nearest
+from roundround.support.errors import UserError, nearest, one_line
+from roundround.support.files import read_text
 
 GROUPS = {
     "data": "What is learnt: text of your own, of the Hub or of Python's documentation, or a task such as copy.",
@@ -61,8 +69,25 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
     if "order" in values:  # a pattern of layers
         return Entry(name, own_idea, paper, letters(values))
-    numbers = "\n".join(f"{key}={shown(value)}" for key, value in values.items() if key not in NOT_SHOWN)
+    numbers = "\n".join(f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN)
     return Entry(name, own_idea or idea, paper, numbers)
+
+
+def read_yaml(path: Path) -> tuple[str, Any]:
+    """A yaml's text and its values. UserError for one that cannot be read."""
+    try:
+        text = read_text(path)
+        return text, safe_load(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply") from error
+    except ValueError as error:  # Python's limit for the digits of a whole number
+        raise UserError(f"{path}: {one_line(error)}") from error
+    except YAMLError as error:
+        raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
 
 
 def letters(pattern: dict[str, Any]) -> str:
@@ -74,7 +99,7 @@ def letters(pattern: dict[str, Any]) -> str:
 NOT_SHOWN = {"_target_", "kind", "defaults", "hydra"}
 
 
-def shown(value: Any) -> str:
+def as_typed(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -136,6 +161,13 @@ def print_group(group: str, config_dir: str | None) -> None:
     table.add_column("idea", ratio=3, overflow="fold")
     table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
     table.add_column("parameters", ratio=2, overflow="fold")
-    for entry in entries(group, config_dir):
-        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
+    found = entries(group, config_dir)
+    rotating = None if group != "pe" else importlib.import_module("roundround.loading.plane")  # with torch, for these
+    points = {} if rotating is None else rotating.points_of_options(entry.name for entry in found)
+    if rotating is not None:
+        table.add_column("rotates", overflow="fold", min_width=8)
+        table.caption = rotating.EXPLAINED
+    for entry in found:
+        own = [] if rotating is None else [points.get(entry.name, "").replace(", ", "\n")]
+        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters, *own)
     print_table(table, on_output=True)

@@ -1,8 +1,10 @@
-"""How a command says that it cannot or could not: one line on standard error, and the exit code."""
+"""How a command ends that failed or was refused: one line on standard error, and the exit code.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -10,7 +12,7 @@ from collections.abc import Callable
 
 from roundround.distributed import launcher
 from roundround.support.errors import (
-    AlreadySaid,
+    AlreadyReported,
     Failed,
     Interrupted,
     OutputError,
@@ -22,13 +24,6 @@ from roundround.support.errors import (
 )
 
 
-class OneLine(logging.Formatter):
-    """What is logged to standard error, as a line that a terminal can be given."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).expandtabs())
-
-
 def outcome(
     error: BaseException,
     explain: Callable[[BaseException], str | None] = lambda error: None,
@@ -36,15 +31,15 @@ def outcome(
     see: str = "",
     traceback: str = "HYDRA_FULL_ERROR=1 shows the traceback",
 ) -> tuple[int, str]:
-    """The exit code of an error and its line, empty where it has been said already: decided here alone.
+    """The exit code of an error and its line, empty where it has been printed already: decided here alone.
 
-    explain: a line about an error that is the user's to mend, None for any other. see: where the results are.
+    explain: a line about an error that the user can mend, None for any other. see: where the results are.
     traceback: where it is.
     """
     if isinstance(error, Interrupted | KeyboardInterrupt):
         signum = error.signum if isinstance(error, Interrupted) else signal.SIGINT
         return 128 + signum, f"interrupted by {signal.Signals(signum).name}"
-    if isinstance(error, AlreadySaid):
+    if isinstance(error, AlreadyReported):
         return 2, ""
     if isinstance(error, PeerLost | Failed | OutputError | Refuted):
         return 1, one_line(error) + (see if isinstance(error, OutputError | Refuted) else "")
@@ -57,7 +52,7 @@ def outcome(
 def complain(verb: str, message: str, code: int, *, speaks: bool = False) -> int:
     """Print one red line on standard error; return the exit code. The verb is empty for roundround itself.
 
-    Of several processes the first speaks of an interruption, which reaches all.
+    A signal reaches all processes of a run; the first one prints the line about it.
     """
     if not speaks and code >= 128 and not launcher.speaks():
         return code

@@ -1,16 +1,25 @@
-"""Shell completion: flags by their names, groups, options and keys by Hydra's own completer."""
+"""Shell completion: flags by their names, groups, options and keys by Hydra's own completer.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_theory_words.py.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 
-from roundround.analysis.choosing import STATUSES
-from roundround.command_line.arguments import FLAG_CHOICES, WITH_VALUE, WITHOUT_VALUE, read_command_line
+from roundround.analysis.past_run import STATUSES
+from roundround.command_line.arguments import (
+    ALONE,
+    FLAG_CHOICES,
+    WITH_VALUE,
+    WITHOUT_VALUE,
+    is_sweep,
+    read_command_line,
+)
 from roundround.command_line.messages import EXPLAINED
-from roundround.command_line.sweeps import complete_list, is_sweep
-from roundround.config.composition import compose, config_loader
-from roundround.config.options import config_name, options_of
+from roundround.config.options import compose, config_loader, config_name, options_of
 from roundround.config.verbs import VERBS, Flag, Verb, verb_named
 
 
@@ -69,6 +78,14 @@ def complete_reader(words: list[str], incomplete: str) -> list[str]:
     return [word.removeprefix(prefix) for word in found]
 
 
+def complete_list(word: str, config_dir: str | None) -> list[str]:
+    """What `logger=[wandb,te` may become: the same with a whole name at its end."""
+    before, separator, begun = re.fullmatch(r"(.*)([\[,])(.*)", word).groups()  # type: ignore[union-attr]
+    given = before.partition("[")[2].split(",")
+    names = sorted(options_of("logger", config_dir).keys() - ALONE - set(given))
+    return [f"{before}{separator}{name}" for name in names if name.startswith(begun)]
+
+
 def names_of_flag(verb: Verb, flag: Flag, incomplete: str) -> list[str]:
     """What a flag may name, such as `--temp`, behind the names and the comma that are there already."""
     before, comma, name = incomplete.rpartition(",")
@@ -78,8 +95,8 @@ def names_of_flag(verb: Verb, flag: Flag, incomplete: str) -> list[str]:
 
 def under_cursor() -> str:
     """The word under the cursor as bash has it: Typer passes a lone `=` on as nothing."""
-    words, place = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
-    return words[int(place)] if place.isdigit() and int(place) < len(words) else ""
+    words, number = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
+    return words[int(number)] if number.isdigit() and int(number) < len(words) else ""
 
 
 def joined(words: list[str]) -> tuple[list[str], str]:

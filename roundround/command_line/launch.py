@@ -1,7 +1,9 @@
 """The one door between the command line and Hydra: everything after the verb is Hydra's grammar.
 
 `dispatch` runs in the process that the user started; `Job` runs once a job, possibly in a worker of a launcher. Both
-turn whatever goes wrong into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
+turn any error into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
+
+Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from roundround.command_line.messages import EXPLAINED, explain
 from roundround.command_line.places import OF_SWEEP, NotClaimed, claimed, leave_no_claimed, leave_nothing, of_the_place
 from roundround.config.options import conf_dir, config_name
 from roundround.config.verbs import VERBS, Verb
-from roundround.distributed.interruption import end_at_once, hand_on, interrupt, on_signals, put_back, signals_ignored
+from roundround.distributed.interruption import end_at_once, interrupt, on_signals, pass_on, put_back, signals_ignored
 from roundround.distributed.launcher import check_alone, rank, speaks, started_again
 from roundround.distributed.peers import Peers
 from roundround.runs import directories
 from roundround.runs.directories import MANIFEST
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, quiet
-from roundround.support.errors import Interrupted, OutputError, UserError, one_line
+from roundround.support.errors import Interrupted, OutputError, UserError, one_line, printable
 from roundround.support.files import check_current_folder
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ READ_BY_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 
 
 def value_or_raise(job: JobReturn) -> Any:
-    """What the job returned, or its error: without the line that Hydra prints, because the job has said more."""
+    """What the job returned, or its error, without Hydra's line about it: the job has printed a better one."""
     if job.status != JobStatus.COMPLETED:
         raise job._return_value
     return job._return_value
@@ -55,8 +57,15 @@ def value_or_raise(job: JobReturn) -> Any:
 JobReturn.return_value = property(value_or_raise, JobReturn.return_value.fset)  # type: ignore
 
 
+class OneLine(logging.Formatter):
+    """What is logged to standard error, as a line that a terminal can be given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record).expandtabs())
+
+
 class JobFailed(Exception):
-    """A job of a sweep failed and has said why; carries its exit code past Hydra, so that the other jobs run."""
+    """A job of a sweep failed and has printed why; carries its exit code past Hydra, so that the other jobs run."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class Job:
         with own_process_state(self) as handlers:
             code = self.run(cfg, handlers)
         if code >= 128:
-            hand_on(code - 128, handlers)
+            pass_on(code - 128, handlers)
         if code != 1:  # a failed one keeps its log
             directories.remove_scratch(Path(HydraConfig.get().runtime.output_dir))
         if code == 0:
@@ -82,7 +91,7 @@ class Job:
         raise SystemExit(code)
 
     def run(self, cfg: DictConfig, handlers: dict[int, Any]) -> int:
-        """Run the task; the exit code, which its peers get to know. What went wrong is printed as one line."""
+        """Run the verb; the exit code, which the other processes learn. An error is printed as one line."""
         peers = None
         try:
             peers = Peers(give_up=partial(give_up, self.verb.name))
@@ -92,52 +101,52 @@ class Job:
         return leave(self.verb.name, peers, code, line)
 
     def end_of(self, cfg: DictConfig, peers: Peers, handlers: dict[int, Any]) -> tuple[int, str]:
-        """Run the task; the exit code and a line about it, with the traceback in the log."""
+        """Run the verb; the exit code and a line about it, with the traceback in the log."""
         directory, log_name = Path(HydraConfig.get().runtime.output_dir), f"{HydraConfig.get().job.name}.log"
         try:
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
-            task = self.task(directory, log_name, handlers)
+            function = self.function(directory, log_name, handlers)
             on_signals(interrupt)
             self.join(cfg, peers, directory)
-            task(cfg, self.invocation(peers))
+            function(cfg, self.invocation(peers))
             self.leave_page(directory)
             leave_nothing(directory, log_name)  # where it opened no run
         except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may end the process
             log_file = f"traceback in {directory / log_name}"
             code, line = outcome(error, partial(self.explain, directory), see=f"; see {directory}", traceback=log_file)
             if code in (1, 2):
-                log.debug("the job ended so", exc_info=error)
+                log.debug("the job ended with this error", exc_info=error)
             if code == 2:
                 leave_nothing(directory, log_name)
             return code, line
         return 0, ""
 
     def explain(self, directory: Path, error: BaseException) -> str | None:
-        """A line about an error that is the user's to mend; None for any other."""
+        """A line about an error that the user can mend; None for any other."""
         if isinstance(error, EXPLAINED):
             return explain(error, self.config_dir)
         return of_the_place(error, directory) if isinstance(error, OSError) else None
 
     def join(self, cfg: DictConfig, peers: Peers, directory: Path) -> None:
-        """Meet the processes of the same run, which must have been asked for the same.
+        """Meet the other processes of the run, whose configs must be the same.
 
-        A job that was stopped and starts again, Slurm's or a sweep's, finds its run in its directory and goes on in it.
+        A job of Slurm's or of a sweep that was stopped and is started again resumes the run in its directory.
         """
         begun = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         own = str(directory) if begun and (directory / MANIFEST).exists() and "resume" in cfg else None
         if self.verb.parallel:
-            from roundround.config.recorded import as_dict, flat  # torch comes with it; the task needs it too
+            from roundround.config.recorded import as_dict, flat  # the verb needs it too
 
             peers.request = {"the verb": self.verb.name, **flat(as_dict(cfg))}
         peers.join({"resume": own, "directory": str(directory)})
         own = peers.answer.get("resume", own)
         if peers.rank != 0:
-            quiet.add("the first process says it")
+            quiet.add("the first process prints it")
         if own is not None and cfg.resume is None:
             OmegaConf.update(cfg, "resume", own)
             sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
 
-    def task(
+    def function(
         self, directory: Path, log_name: str, handlers: dict[int, Any]
     ) -> Callable[[DictConfig, Invocation], None]:
         """The verb's function. A signal while its module is imported ends the process at once and leaves nothing."""
@@ -145,7 +154,7 @@ class Job:
         def leave_at_once(signum: int, frame: FrameType | None) -> None:
             leave_nothing(directory, log_name)
             try:
-                hand_on(signum, handlers)
+                pass_on(signum, handlers)
             except SystemExit as end:
                 os._exit(int(end.code or 0) & 255)
             end_at_once(signum, frame, speaks=speaks())
@@ -161,7 +170,7 @@ class Job:
         return function
 
     def leave_page(self, directory: Path) -> None:
-        """The run as a page in its directory. The run is done, so that what fails now is told and changes nothing."""
+        """Write the page of the run into its directory. The run is done: a failure here is a warning."""
         if not self.verb.page or rank() != 0:
             return
         from roundround.report.page.write import write_page
@@ -174,7 +183,10 @@ class Job:
     def invocation(self, peers: Peers) -> Invocation:
         """What Hydra decided about this job. UserError where a yaml lists loggers, which Hydra merges into one."""
         hydra_config = HydraConfig.get()
-        choices = {group: option for group, option in hydra_config.runtime.choices.items() if "@" not in group}
+        typed = {override.partition("=")[0].lstrip("+~") for override in typed_overrides()}
+        found = hydra_config.runtime.choices.items()  # those of a pattern's kinds stand in its yaml, unless typed
+        of_kinds = {group for group in typed if "@pattern." in group}
+        choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
         if "logger" not in choices:
             raise UserError("logger must be one option in a yaml; a list goes on the command line: logger=[wandb,csv]")
         directory = Path(hydra_config.runtime.output_dir)
@@ -206,26 +218,26 @@ def typed_overrides() -> list[str]:
 
 
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
-    """Say how this process ends, to the user and to its peers, of which one speaks for all; the exit code."""
+    """Tell the user and the other processes how this one ends; one of them prints the line. The exit code."""
     is_first = peers is None or peers.speaks
     if line and is_first:
         complain(verb, line, code, speaks=True)
     with signals_ignored():
-        heard = peers is not None and peers.leave(code, line)
-    if line and not is_first and not heard:
+        received = peers is not None and peers.leave(code, line)
+    if line and not is_first and not received:
         complain(verb, line, code)
     return code
 
 
 def give_up(verb: str, line: str) -> None:
-    """End at once, with this line where there is one, from another thread than the first, which hears nothing."""
+    """End the process at once with this line, if any: from a thread, while the main thread waits inside a library."""
     if line:
         complain(verb, line, 1, speaks=True)
     os._exit(1)
 
 
 def refused_before_joining(verb: str, line: str) -> int:
-    """What the words ask for is refused before there is a job; perhaps only those of this process."""
+    """Refuse the command line before there is a job; the other processes of the run may have accepted theirs."""
     try:
         return leave(verb, Peers(), 2, line)
     except UserError:  # variables of a launcher that contradict
@@ -242,7 +254,7 @@ def end_before_the_task(signum: int, frame: FrameType | None) -> None:
 def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
     """Give a job the process as it needs it, and the next job of the sweep the process as it was: its handlers too.
 
-    Lightning re-runs `sys.argv` for its other ranks and tells them `hydra.run.dir`, so both must mean this one job; it
+    Lightning re-runs `sys.argv` for its other ranks and passes them `hydra.run.dir`, so both must mean this one job; it
     also leaves LOCAL_RANK, WORLD_SIZE and a process group behind.
     """
     config = HydraConfig.get()
@@ -271,7 +283,7 @@ def own_process_state(job: Job) -> Iterator[dict[int, Any]]:
             distributed.destroy_process_group()
 
 
-def check_surroundings() -> None:
+def check_environment() -> None:
     """UserError where the process stands in no folder, or a library would fail at import."""
     check_current_folder()
     for name in READ_BY_LIGHTNING:
@@ -280,23 +292,20 @@ def check_surroundings() -> None:
             raise UserError(f"the variable {name}='{value}' is no number; unset {name}")
 
 
-def dispatch(verb: Verb, args: list[str]) -> int:
-    """Run a verb through Hydra; the exit code."""
+def dispatch(verb: Verb, args: list[str], typed: str) -> int:
+    """Run a verb, called by its name or an alias, through Hydra; the exit code."""
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, do not print and exit
     claimed.clear()
     config_dir = None
     handlers = on_signals(end_before_the_task)
     try:
-        check_surroundings()
+        check_environment()
         line = read_command_line(args, verb)
         config_dir = line.config_dir
-        words = (
-            argv[1:] if sorted(argv[2:]) == sorted(args) else [verb.name, *args]
-        )  # else of another program that calls us
         sys.argv = [argv[0], *line.overrides, *line.flags]
         run = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name(verb.name))
-        run(Job(verb, config_dir, tuple(words)))()
+        run(Job(verb, config_dir, (typed, *args)))()
     except JobFailed as error:
         return int(error.args[0])
     except SystemExit as end:  # a job's, or Hydra's after a page of help
@@ -305,8 +314,8 @@ def dispatch(verb: Verb, args: list[str]) -> int:
         cause = raised.error if isinstance(raised, NotClaimed) else raised
         if full == "1" and isinstance(cause, Exception) and not isinstance(cause, OutputError):
             raise cause from raised.__cause__
-        code, said = outcome(cause, lambda error: explain(error, config_dir))
-        return refused_before_joining(verb.name, said) if code == 2 else complain(verb.name, said, code)
+        code, message = outcome(cause, lambda error: explain(error, config_dir))
+        return refused_before_joining(verb.name, message) if code == 2 else complain(verb.name, message, code)
     finally:
         put_back(handlers)
         sys.argv = argv

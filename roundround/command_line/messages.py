@@ -1,4 +1,7 @@
-"""Hydra's and OmegaConf's errors in one line each: what, where, and the nearest right name."""
+"""Hydra's and OmegaConf's errors in one line each: what, where, and the nearest right name.
+
+Tested by tests/command_line/test_command_line.py.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from typing import Any
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError, YAMLError, safe_load
+from yaml import MarkedYAMLError, YAMLError
 
+from roundround.command_line.catalogue import group_names, read_yaml
 from roundround.config.build import without_place
-from roundround.config.options import conf_dir, options_in, options_of
+from roundround.config.options import options_in, options_of
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.support.files import read_text
 
 NO_KEYS = ("_target_", "kind", "hydra")  # of a config, that nobody types
-EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # the user's to mend, said in one line
+EXPLAINED = (UserError, HydraException, OmegaConfBaseException, YAMLError)  # for the user to mend, in one line
 
 
 def explain(error: BaseException, config_dir: str | None) -> str | None:
@@ -109,9 +112,9 @@ def dotted_keys(values: Any) -> list[str]:
 
 
 def broken_yaml(error: MarkedYAMLError) -> str:
-    mark = error.problem_mark
-    place = f"{mark.name.strip(chr(34))}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a yaml file"
-    return f"{place}: not valid yaml: {error.problem or error.context}"
+    at = error.problem_mark
+    where = f"{at.name.strip(chr(34))}, line {at.line + 1}, column {at.column + 1}" if at else "a yaml file"
+    return f"{where}: not valid yaml: {error.problem or error.context}"
 
 
 def without_advice(text: str) -> str:
@@ -119,27 +122,9 @@ def without_advice(text: str) -> str:
     return re.split(r" (?:See https|Set the environment variable|To append to your config)", text)[0]
 
 
-def read_yaml(path: Path) -> tuple[str, Any]:
-    """A yaml's text and its values. UserError for one that cannot be read."""
-    try:
-        text = read_text(path)
-        return text, safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: nested too deeply") from error
-    except ValueError as error:  # Python's limit for the digits of a whole number
-        raise UserError(f"{path}: {one_line(error)}") from error
-    except YAMLError as error:
-        raise UserError(f"{path}: not valid yaml: {one_line(error)}") from error
-
-
 def unreadable_yaml(config_dir: str) -> str | None:
     """A line about the first yaml in the folder that cannot be read, None where all can: Hydra does not name it."""
-    groups = [path.name for path in conf_dir().iterdir() if path.is_dir()]
-    own = [options_in(Path(config_dir) / group).values() for group in groups]
+    own = [options_in(Path(config_dir) / group).values() for group in group_names()]
     for path in [*Path(config_dir).glob("*.yaml"), *chain.from_iterable(own)]:
         try:
             _, values = read_yaml(path)

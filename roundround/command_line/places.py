@@ -1,4 +1,7 @@
-"""The directories of a launch: claimed for Hydra, removed where nothing came of them; what is wrong with a place."""
+"""The directories of a launch: claimed for Hydra, removed where no run began; errors about paths and disks.
+
+Tested by tests/command_line/test_wrong_starts.py and tests/runs/test_leftovers.py.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def leave_nothing(directory: Path, file: str) -> None:
 
     Never the current folder, which is the user's own: hydra.run.dir=. asks for it.
     """
-    with suppress(OSError):  # what cannot be removed stays: another error is being told
+    with suppress(OSError):  # what cannot be removed stays: another error is being reported
         if directory != Path.cwd() and {path.name for path in directory.iterdir()} <= {file}:
             (directory / file).unlink(missing_ok=True)
             directory.rmdir()

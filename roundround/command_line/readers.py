@@ -1,4 +1,7 @@
-"""The door to verbs that only read runs: no Hydra, no run directory. Words are runs, or key=value."""
+"""The door to verbs that only read runs: no Hydra, no run directory. Words are runs, or key=value.
+
+Tested by tests/analysis/test_runs_and_show.py.
+"""
 
 from __future__ import annotations
 

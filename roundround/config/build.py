@@ -1,7 +1,7 @@
-"""From a config node to an object, checked against the constructor it names.
+"""From a config node to an object, checked against the constructor it names; a verb's config as its dataclass.
 
 A node is `_target_` (a class) and the values of its keyword-only parameters. Hydra would pass a typo or a wrong type on
-to Python; here both are one-line errors that name the key.
+to Python, and `+typo=1` passes Hydra; here each is a one-line error that names the key.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
-from hydra.utils import get_class
 from omegaconf import BooleanNode, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
@@ -81,7 +81,7 @@ def checked_values(node: DictConfig, family: type, runtime: Iterable[str]) -> di
 
 
 def assign(typed: DictConfig, key: str, value: Any) -> None:
-    """Put a value, resolved but for nodes, into a typed config; it stays what it is, whatever it looks like.
+    """Put a value, resolved but for nodes, into a typed config; a text stays a text, one like a number too.
 
     A single value is a list of one where a list is asked for (length=512). Raises OmegaConfBaseException where the type
     is wrong, where a number is no 64-bit one, for 2 as true or false, and for a text that looks like an interpolation
@@ -135,9 +135,11 @@ def target_class(node: DictConfig, family: type) -> type:
     name = node.get("_target_")
     if not isinstance(name, str):
         raise UserError(f"{where(node)} has no _target_; it must name a subclass of {family.__name__}")
+    from hydra.utils import get_class  # Hydra is not imported for verbs that only read runs
+
     try:
         target = get_class(name)
-    except Exception as error:  # whatever importing a user's module raises
+    except Exception as error:  # importing a user's module may raise anything
         hint = "" if is_there(name) else "; --config-dir DIR names the folder of modules of your own"
         raise UserError(f"{where(node)}._target_={name} cannot be imported: {one_line(error)}{hint}") from error
     if not issubclass(target, family):
@@ -199,3 +201,41 @@ def checkable(hint: Any) -> bool:
 def where(node: DictConfig) -> str:
     """The node's place in the config, such as `pe`."""
     return str(node._get_full_key(None)) or "config"
+
+
+# -- the whole config of a verb
+
+
+def checked(schema: type[T], cfg: DictConfig) -> T:
+    """The composed config as the verb's dataclass, whose nodes stay DictConfig until `build` takes them.
+
+    Raises UserError for an unknown key, a wrong type or a value out of range.
+    """
+    names = [field.name for field in fields(schema)]  # type: ignore[arg-type]
+    for key in map(str, cfg):
+        if key not in names:
+            raise UserError(f"no config key '{key}'{nearest(key, names)}")
+    typed = OmegaConf.structured(schema)
+    for key in map(str, cfg):
+        try:
+            given = OmegaConf.select(cfg, key, throw_on_missing=True)
+            assign(typed, key, given)
+        except OmegaConfBaseException as error:
+            raise UserError(f"{key}: {without_place(error)}") from error
+        if isinstance(given, str) and not given.isascii() and isinstance(typed[key], int):
+            raise UserError(f"{key}={given}: a number is written with the digits 0 to 9")
+    values: dict[str, Any] = {}
+    for field in fields(schema):  # type: ignore[arg-type]
+        if OmegaConf.is_missing(typed, field.name):
+            raise UserError(f"{field.name} has no value; give {field.name}=...")
+        try:
+            value = typed[field.name]
+            values[field.name] = value if isinstance(value, DictConfig) else plain(value)
+        except OmegaConfBaseException as error:  # a text like an interpolation, where none can stand
+            raise UserError(f"{field.name}: {without_place(error)}") from error
+        absent = value is None and field.default is None
+        if field.type == "Any" and not absent and not isinstance(value, DictConfig):
+            raise UserError(f"{field.name} must give values by name, _target_ first; it is {values[field.name]}")
+    config = schema(**values)
+    config.check()  # type: ignore[attr-defined]
+    return config

@@ -1,16 +1,24 @@
-"""The options of a config group: where their yamls lie, and one of them as a node."""
+"""The yamls: where they lie, the options of a group, one of them as a node, and what Hydra composes of them.
+
+Tested by tests/command_line/test_arguments.py and tests/test_own_contract.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from roundround.config.build import maker
+from roundround.config.recorded import as_dict, give_theta
 from roundround.support.errors import UserError, nearest
 from roundround.support.files import home_expanded
+
+if TYPE_CHECKING:
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 T = TypeVar("T")
 
@@ -67,3 +75,49 @@ def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
 def named(group: str, name: str, family: type[T], **numbers: Any) -> Callable[..., T]:
     """A function that builds an option again and again; UserError for a name or a number that does not exist."""
     return maker(load_option(group, name, **numbers), family)
+
+
+# -- Hydra's composition, without running anything: to read a command line, to complete it, to compare with
+
+
+def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConfig:
+    """The config of this name with these overrides."""
+    from hydra.types import RunMode
+
+    config: DictConfig = config_loader(config_dir).load_configuration(name, overrides=overrides, run_mode=RunMode.RUN)
+    return config
+
+
+def config_loader(config_dir: str | None) -> ConfigLoaderImpl:
+    """Hydra's loader as `hydra.main` builds it, with the absolute path of the user's own conf folder."""
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.utils import create_automatic_config_search_path
+    from hydra.core.config_search_path import SearchPathQuery
+    from hydra.core.utils import setup_globals
+
+    version.setbase("1.3")
+    setup_globals()
+    search_path = create_automatic_config_search_path(None, None, str(conf_dir()))
+    if config_dir is not None:  # Hydra asserts that its schemas come last
+        search_path.prepend("command-line", f"file://{config_dir}", anchor=SearchPathQuery(provider="schema"))
+    return ConfigLoaderImpl(search_path)
+
+
+def usual_config(verb: str, choices: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str | None]] | None:
+    """What a verb would record with these options of its groups and no value given, and the option of each group.
+
+    None where today's program has no such verb or option, or where a value must be given.
+    """
+    from hydra.errors import HydraException
+
+    name = config_name(verb)
+    try:
+        config = compose(name, [f"{group}={option}" for group, option in choices.items()], None)
+        options = dict(config.hydra.runtime.choices)
+        with open_dict(config):
+            del config["hydra"]
+        give_theta(config)
+        return as_dict(config), options
+    except (HydraException, OmegaConfBaseException):
+        return None

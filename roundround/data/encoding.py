@@ -1,4 +1,7 @@
-"""Documents become tokens, a batch at a time and in order, in this process or in several."""
+"""Documents become tokens, a batch at a time and in order, in this process or in several.
+
+Tested by tests/data/test_tokens.py and tests/data/test_tokenizers.py.
+"""
 
 from __future__ import annotations
 

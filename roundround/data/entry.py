@@ -13,6 +13,8 @@ where their size, times or inode differ from those that stamps.json has from the
 would otherwise take half a minute at each start. So other bytes are noticed at any size, whoever wrote them; what a
 failing disk changes beneath the file system is noticed in small corpora alone. What comes from an address is read
 whole when it arrives (`stream.py`).
+
+Tested by tests/data/test_tokens.py and tests/data/test_shards.py.
 """
 
 from __future__ import annotations
@@ -186,7 +188,11 @@ def shard_file(store: Store, meta: dict[str, Any], shard: dict[str, Any], number
 
 def _check_arrays(folder: Folder, files: list[ShardFile]) -> None:
     """Look at the arrays that may have changed since they were read last. Damaged where one has."""
-    before = _read_stamps(folder)
+    before: dict[str, list[int]] = {}
+    with suppress(OSError, ValueError, TypeError, AttributeError, IndexError):
+        *_, written, _inode = _stamp(folder.path / STAMPS)
+        kept = parse_json(read_text(folder.path / STAMPS)).items()
+        before = {name: stamp for name, stamp in kept if stamp[2] < written}  # coarse times may hide a change in others
     small = len(files) <= len(FILES)
     stamps = {file.name: _stamp(folder.path / file.name) for file in files}
     read_large = False
@@ -208,13 +214,3 @@ def _stamp(path: Path) -> list[int]:
     """What changes with any writing: size, both times in ns, inode. OSError where it is no file, such as a pipe."""
     found = check_is_file(path)
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
-
-
-def _read_stamps(folder: Folder) -> dict[str, list[int]]:
-    """The stamps that are older than the file they stand in: where times are coarse, others may hide a change."""
-    try:
-        stamps = parse_json(read_text(folder.path / STAMPS))
-        *_, written, _inode = _stamp(folder.path / STAMPS)
-        return {name: stamp for name, stamp in stamps.items() if stamp[2] < written}
-    except (OSError, ValueError, TypeError, AttributeError, IndexError):
-        return {}

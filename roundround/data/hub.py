@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, final
 
 from roundround.data.corpora import Corpus, compiled, fingerprint, first_line
-from roundround.data.formats import check_columns, join_columns
+from roundround.data.text import check_columns, join_columns
 from roundround.support.errors import UserError
 
 SECONDS = 5.0  # a proxy or a slow line answers a HEAD request in less
@@ -109,10 +109,20 @@ class HubRows:
         try:
             if hub_is_reachable():
                 rows = self._load(commit, streaming=self.streaming)
-            elif copy_serves:
-                rows = self._load_cached(commit)
-            else:
+            elif not copy_serves:
                 raise self._unreachable()
+            else:  # what an earlier run without streaming left; its folder is named by the commit
+                try:
+                    with offline():
+                        rows = self._load(commit, streaming=False)
+                except (OSError, ValueError):
+                    raise self._unreachable() from None
+                cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
+                if cached != {commit}:
+                    raise UserError(
+                        f"data set '{self.name}': the cached copy is of another commit; set "
+                        f"{self.revision_key}={cached.pop()}"
+                    )
         except UserError:
             raise
         except Exception as error:  # the libraries' errors differ between versions; each has one telling line
@@ -151,20 +161,6 @@ class HubRows:
         import datasets
 
         return datasets.load_dataset(self.name, self.config, split=self.split, revision=commit, streaming=streaming)
-
-    def _load_cached(self, commit: str) -> Any:
-        """What an earlier run without streaming left; its folder is named by the commit."""
-        try:
-            with offline():
-                rows = self._load(commit, streaming=False)
-        except (OSError, ValueError):
-            raise self._unreachable() from None
-        cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
-        if cached != {commit}:
-            raise UserError(
-                f"data set '{self.name}': the cached copy is of another commit; set {self.revision_key}={cached.pop()}"
-            )
-        return rows
 
 
 @final
@@ -221,18 +217,17 @@ class Hub(Corpus):
         )
 
     def texts(self) -> Iterator[str]:
-        rows = self._rows()
+        shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have
+        stored = self._hub.open(self.column, copy_serves=not shuffled_stream)
+        if self.shuffle_seed is not None:
+            stored = stored.shuffle(seed=self.shuffle_seed)
+        rows = (
+            join_columns(self.name, dict(zip(self.column, values, strict=True)), self.column)
+            for batch in stored.select_columns(self.column).iter(batch_size=ROWS_AT_ONCE)
+            for values in zip(*(batch[name] for name in self.column), strict=True)
+        )
         documents = rows if self._start is None else join_rows(rows, self._start)
         return itertools.islice((text for text in documents if text and not text.isspace()), self.max_documents)
-
-    def _rows(self) -> Iterator[str]:
-        shuffled_stream = self.streaming and self.shuffle_seed is not None  # whose order a copy would not have
-        rows = self._hub.open(self.column, copy_serves=not shuffled_stream)
-        if self.shuffle_seed is not None:
-            rows = rows.shuffle(seed=self.shuffle_seed)
-        for batch in rows.select_columns(self.column).iter(batch_size=ROWS_AT_ONCE):
-            for values in zip(*(batch[name] for name in self.column), strict=True):
-                yield join_columns(self.name, dict(zip(self.column, values, strict=True)), self.column)
 
 
 def join_rows(rows: Iterable[str], start: re.Pattern[str]) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Several corpora at once, each with its share."""
+"""Several corpora at once, each with its share.
+
+Tested by tests/data/test_shards.py and tests/data/test_data_yaml.py.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,25 @@
-"""A corpus that `roundround prepare` has tokenised, by the folder or address where it lies."""
+"""A corpus in tokens, as training and evaluation read it: one that is prepared, one that is made now, or a mixture.
+
+Tested by tests/data/test_tokens.py, test_shards.py and tests/training/test_prepared_runs.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
-from roundround.data.corpora import Corpus
-from roundround.data.entry import Damaged, Entry, read_entry
+from tokenizers import Tokenizer
+
+from roundround.data.batches import GROUP
+from roundround.data.corpora import Corpus, reading
+from roundround.data.entry import SPLITS, Damaged, Entry, read_entry
+from roundround.data.mixture import Mixture
 from roundround.data.store import default_cache_dir, open_store
-from roundround.data.stream import streams_of
+from roundround.data.stream import CACHE_BYTES, Array, Mix, TokenStream, streams_of
+from roundround.data.tokenising import make
+from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
 from roundround.support.errors import UserError
 
 
@@ -58,3 +69,145 @@ class Prepared(Corpus):
 
     def documents(self) -> Iterator[tuple[bool, str]]:
         return ((True, text) for text in self.texts())
+
+
+__all__ = ["TokenData", "default_cache_dir", "make", "opened", "prepare"]
+
+MUCH_SHORTER = 0.25  # documents of this share of the context: three quarters of what a token could see is unrelated
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenData:
+    """A tokenised corpus, read from its shards; of a mixture, the streams of its sources.
+
+    train, held_out: [n_tokens], uint16 where the vocabulary fits, else uint32.
+    held_out_bytes: [n_tokens], uint32, the UTF-8 bytes of text that each held-out token stands for, 0 for the end of a
+    document: the bytes of any stretch of tokens are a sum.
+    n_vocab: one more than the largest id. corpus_hash: `Corpus.identity`. tokenizer_hash: sha256 of tokenizer.json.
+    n_groups: of shards that are shuffled together, on which the order of training depends; a list for a mixture.
+    """
+
+    train: TokenStream | Mix
+    held_out: TokenStream | Array
+    held_out_bytes: TokenStream | Array
+    n_train_documents: int
+    n_held_out_documents: int
+    n_held_out_bytes: int
+    n_vocab: int
+    end_of_document: int
+    tokenizer: Tokenizer
+    corpus_hash: str
+    tokenizer_hash: str
+    n_groups: int | list[int]
+
+    @property
+    def joining_token(self) -> str:
+        """What `end_of_document` reads as."""
+        return str(self.tokenizer.id_to_token(self.end_of_document))
+
+    def bytes_of_targets(self, n: int) -> int:
+        """UTF-8 bytes of text that the first n held-out targets stand for, the tokens 1..n."""
+        return int(self.held_out_bytes[1 : n + 1].sum())
+
+    def about_documents(self, split: str, length: int) -> str | None:
+        """A line where the documents of a split are much shorter than the `length` tokens of a window."""
+        n_tokens, n_documents = {
+            "train": (len(self.train), self.n_train_documents),
+            "held_out": (len(self.held_out), self.n_held_out_documents),
+        }[split]
+        mean = n_tokens / n_documents - 1
+        if mean >= MUCH_SHORTER * length:
+            return None
+        return (
+            f"documents have {mean:,.0f} tokens on average and the context {length:,}, so that most of a window is "
+            "other documents; in plain text data.split_regex says where a document ends (null: where its file ends)"
+        )
+
+
+def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, needs: Sequence[str] = SPLITS) -> TokenData:
+    """The corpus in tokens, from where it lies prepared, from the cache, or tokenised now.
+
+    UserError as `make`, and where a split that the caller needs has no document.
+    """
+    if isinstance(corpus, Mixture):
+        return _mixed(corpus, tokenizer, cache_dir, needs)
+    if isinstance(corpus, Prepared):
+        entry = corpus.entry()
+        known = (entry.meta["tokenizer"], entry.meta["tokenizer_content"])
+        if not isinstance(tokenizer, OfCorpus) and tokenizer.identity() not in known:
+            raise UserError(
+                f"{entry.store.address} was prepared with another tokenizer than the one asked for; leave tokenizer= "
+                "out, or prepare the corpus with that one (of a pretrained model: with model.special_tokens=plain, as "
+                "it was prepared)"
+            )
+        ready = opened(entry, cache_dir, corpus.cache_bytes)
+    else:
+        if corpus.held_out == 1 and "train" in needs:
+            raise UserError(
+                "data.held_out=1 holds every document out and leaves none to train on; give a smaller fraction"
+            )
+        ready = opened(make(corpus, tokenizer, None, cache_dir), cache_dir)
+    counts = {"train": ready.n_train_documents, "held_out": ready.n_held_out_documents}
+    for split in needs:
+        if counts[split] == 0:
+            purpose = {"train": "train on", "held_out": "hold out"}[split]
+            raise UserError(
+                f"the corpus has {sum(counts.values())} documents and none to {purpose} at data.held_out="
+                f"{corpus.held_out}; change that fraction, or cut the text into more documents (data=text: "
+                "data.split_regex)"
+            )
+    return ready
+
+
+def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
+    """The tokens of a prepared corpus; copies of what lies at an address take at most so much of the disk."""
+    meta, streams = entry.meta, streams_of(entry, cache_dir, most_bytes)
+    return TokenData(
+        **streams,
+        n_train_documents=meta["train"]["documents"],
+        n_held_out_documents=meta["held_out"]["documents"],
+        n_held_out_bytes=meta["held_out"]["bytes"],
+        n_vocab=meta["n_vocab"],
+        end_of_document=entry.vocabulary.end_of_document,
+        tokenizer=entry.vocabulary.tokenizer,
+        corpus_hash=meta["corpus_hash"],
+        tokenizer_hash=meta["tokenizer_hash"],
+        n_groups=max(1, -(-len(streams["train"].segments) // GROUP)),
+    )
+
+
+def shared_tokenizer(mixture: Mixture, recipe: TokenizerRecipe) -> TokenizerRecipe:
+    """One tokenizer for all sources: that of those that are prepared, else learnt from all in their shares."""
+    for corpus in mixture.sources.values():
+        if isinstance(corpus, Prepared):
+            entry = corpus.entry()
+            own = AlreadyOpen(entry.vocabulary)
+            if not isinstance(recipe, OfCorpus) and recipe.identity() not in (entry.meta["tokenizer"], own.identity()):
+                raise UserError(f"{corpus.path} was prepared with another tokenizer; leave tokenizer= out")
+            return own
+    with reading("the corpus"):
+        return AlreadyOpen(recipe.build(mixture.training_texts()))
+
+
+def _mixed(mixture: Mixture, recipe: TokenizerRecipe, cache_dir: Path, needs: Sequence[str]) -> TokenData:
+    """The sources, in the tokens of one tokenizer."""
+    tokenizer = shared_tokenizer(mixture, recipe)
+    parts = [prepare(corpus, tokenizer, cache_dir, needs=needs) for corpus in mixture.sources.values()]
+    first, trains = parts[0], [part.train for part in parts]
+    streams = [(part.held_out, part.held_out_bytes) for part in parts]
+    held_out, held_out_bytes = mixture.held_out_streams(streams)  # type: ignore[arg-type]  # what was prepared is no array
+    assert all(isinstance(train, TokenStream) for train in trains), "a mixture holds no mixtures"
+    return TokenData(
+        train=Mix(tuple(trains), tuple(mixture.shares), tuple(mixture.sources)),  # type: ignore[arg-type]
+        held_out=held_out,
+        held_out_bytes=held_out_bytes,
+        n_train_documents=sum(part.n_train_documents for part in parts),
+        n_held_out_documents=sum(part.n_held_out_documents for part in parts),
+        n_held_out_bytes=held_out_bytes.sum(),
+        n_vocab=first.n_vocab,
+        end_of_document=first.end_of_document,
+        tokenizer=first.tokenizer,
+        corpus_hash=mixture.identity(),
+        tokenizer_hash=first.tokenizer_hash,
+        n_groups=[int(part.n_groups) for part in parts],  # type: ignore[arg-type]
+    )

@@ -2,6 +2,8 @@
 
 A file appears under its name when it is whole: a rename in a folder, one upload elsewhere. Credentials come from the
 usual variables and files of each service; an address that holds one is refused, because addresses are recorded.
+
+Tested by tests/data/test_shards.py.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Shards behind an address are copied to the local disk, up to a size, for all job
 named by its sha256 and is checked when it arrives. A process that needs one that is not there fetches it, one process
 at a time; then the copies used longest ago are removed until the rest is small enough. A file that is being read can
 be removed: it stays readable for whoever has it open, and anybody else fetches it again.
+
+Tested by tests/data/test_shards.py.
 """
 
 from __future__ import annotations
@@ -66,24 +68,21 @@ class ShardCache:
     def open(self, file: ShardFile) -> OpenFile:
         """The file, opened and what it has to be. UserError where it is damaged or gone where it lies."""
         if isinstance(file.store, Remote):
-            return self._copy(file.store, file)
+            path = self.folder / f"{file.sha256}.bin"
+            copy = self._there(path, file)
+            if copy is None:
+                with writing(self.folder, f"lower data.cache_gb, or {MOVE}"):
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    with FileLock(self.folder / f"{file.sha256[:2]}.lock"):  # 256 of them, not one a shard
+                        copy = self._there(path, file) or self._fetch(file.store, file, path)
+                    self._evict(path)
+            return copy
         try:
             opened = OpenFile(file.store.path / file.name)
         except OSError as error:
             raise lost(file, error.strerror or "it cannot be read") from error
         if opened.size() != file.n_bytes:
             raise lost(file, "it was cut")
-        return opened
-
-    def _copy(self, store: Remote, file: ShardFile) -> OpenFile:
-        path = self.folder / f"{file.sha256}.bin"
-        opened = self._there(path, file)
-        if opened is None:
-            with writing(self.folder, f"lower data.cache_gb, or {MOVE}"):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with FileLock(self.folder / f"{file.sha256[:2]}.lock"):  # 256 of them, not one a shard
-                    opened = self._there(path, file) or self._fetch(store, file, path)
-                self._evict(path)
         return opened
 
     def _there(self, path: Path, file: ShardFile) -> OpenFile | None:
@@ -261,7 +260,7 @@ def joined(streams: Sequence[TokenStream]) -> TokenStream:
 
 @dataclass(frozen=True)
 class Mix:
-    """Streams of which each has its share of the windows. shares: positive, and 1 together. names: of the sources."""
+    """Streams, each with its share of the windows. shares: positive, and 1 together. names: of the sources."""
 
     streams: tuple[TokenStream, ...]
     shares: tuple[float, ...]

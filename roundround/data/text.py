@@ -1,17 +1,215 @@
-"""Local files as a corpus."""
+"""Local files as a corpus, and their formats, read as streams: plain text of any size, rows of tables.
+
+json and csv are read with the standard library: the streaming builders of `datasets` infer a type for every column
+from the first block and then fail on a later one, even in columns nobody asked for, read "NA" as missing, and cannot
+name the line of an error. Parquet is read with pyarrow, which `datasets` would use as well, and log a second line.
+
+Tested by tests/data/test_text_files.py and test_formats.py.
+"""
 
 from __future__ import annotations
 
+import codecs
+import csv
 import glob
+import io
+import itertools
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, final
 
-from roundround.data.corpora import Corpus, compiled, fingerprint, reading
-from roundround.data.formats import MARGIN, READERS, decoded, read_rows, split_stream
+from roundround.data.corpora import Corpus, compiled, fingerprint, first_line, reading
 from roundround.support.errors import UserError
-from roundround.support.files import check_is_file, home_expanded, sha256
+from roundround.support.files import check_is_file, home_expanded, parse_json, sha256
+
+BLOCK_BYTES = 1 << 22
+MARGIN = 1 << 16  # characters
+Row = tuple[str, Mapping[str, object]]  # where it stands in the file, for errors; its values by column
+ROWS_AT_ONCE = 256  # of parquet
+LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
+SHOWN = 40  # characters of a column's name in an error: of a file without a header the "names" are its first row
+
+
+def decoded(path: Path) -> Iterator[str]:
+    """A UTF-8 file in pieces, line ends made `\\n`, a byte order mark dropped. UserError names file and byte offset."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    n_read = 0
+    with path.open("rb") as file:
+        block = b"start"
+        while block:
+            block = file.read(BLOCK_BYTES)
+            n_read += len(block)
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                offset = n_read - len(error.object) + error.start
+                raise UserError(
+                    f"{path}: byte {offset} (0x{error.object[error.start]:02x}) is not UTF-8; re-encode the file, "
+                    f"e.g. iconv -f latin1 -t utf-8"
+                ) from None
+            yield text
+
+
+def lines(chunks: Iterable[str]) -> Iterator[str]:
+    """Lines with their `\\n`, cut at that character alone (str.splitlines would cut at ten others too)."""
+    rest = ""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
+    """What lies between the separators, as `re.split` would cut the joined chunks, groups aside.
+
+    A separator is only accepted when `margin` characters after it have been read, so that text not yet read cannot
+    change it: exact as long as no decision (a look-ahead, the length of a run) hangs on more than that, and no
+    look-behind reaches further. Memory: the longest document, a chunk and the margin.
+    """
+    text, begin, scan, used = "", 0, 0, -1  # begin: of the document; scan: settled up to here; used: an empty separator
+    for chunk in itertools.chain(chunks, [None]):
+        text += chunk or ""
+        settled, whole = len(text) - (margin if chunk is not None else 0), []
+        while (found := _first(separator, text, scan, used)) and found.end() <= settled:
+            whole.append(text[begin : found.start()])
+            begin = scan = found.end()
+            used = scan if found.start() == scan else -1
+        yield from whole
+        scan = max(scan, min(settled, found.start() if found else settled))
+        cut = max(0, begin - margin)  # what stays in front is for look-behind
+        text, begin, scan, used = text[cut:], begin - cut, scan - cut, used - cut
+    yield text[begin:]
+
+
+def _first(separator: re.Pattern[str], text: str, scan: int, used: int) -> re.Match[str] | None:
+    """The first match from `scan` on that is not the empty one already used there."""
+    return next((found for found in separator.finditer(text, scan) if found.span() != (used, used)), None)
+
+
+def join_columns(where: str, row: Mapping[str, object], columns: Sequence[str]) -> str:
+    """The columns' texts joined by a newline, missing (null) ones left out."""
+    check_columns(where, list(row), columns)
+    parts = []
+    for name in columns:
+        value = row[name]
+        if isinstance(value, str):
+            parts.append(value)
+        elif value is not None:
+            raise UserError(f"{where}: column '{name}' holds {type(value).__name__}, not text; choose with data.column")
+    return "\n".join(parts)
+
+
+def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
+    """UserError that lists the columns there are, where one is missing."""
+    for name in columns:
+        if name not in present:
+            names = ", ".join(column if len(column) <= SHOWN else f"{column[:SHOWN]}..." for column in present)
+            numbers = "; where the first line is no header, data.column=0" if where.endswith(("csv", "tsv")) else ""
+            raise UserError(f"{where}: no column '{name}'; choose with data.column (there are: {names}{numbers})")
+
+
+def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """One object a line, or one array of objects, which has to fit in memory."""
+    numbered = ((n, line) for n, line in enumerate(lines(decoded(path)), 1) if not line.isspace())
+    first = next(numbered, None)
+    if first is None:
+        return
+    if first[1].lstrip().startswith("["):
+        array = _json(path, first[0], first[1] + "".join(line for _, line in numbered))
+        items = ((f", item {n}", item) for n, item in enumerate(array, 1))
+    else:
+        items = ((f", line {n}", _json(path, n, line)) for n, line in itertools.chain([first], numbered))
+    for where, item in items:
+        if not isinstance(item, dict):
+            raise UserError(f"{path}{where}: {type(item).__name__}, where an object with named columns is expected")
+        yield where, item
+
+
+def _json(path: Path, line: int, text: str) -> Any:
+    try:
+        return parse_json(text.rstrip())
+    except ValueError as error:
+        further, what = (error.lineno - 1, error.msg) if isinstance(error, json.JSONDecodeError) else (0, error)
+        raise UserError(f"{path}, line {line + further}: not valid JSON ({what})") from None
+
+
+def _table(path: Path, columns: Sequence[str], *, delimiter: str, quoted: bool) -> Iterator[Row]:
+    """Rows by the header's names, or, where all columns asked for are whole numbers, by their place from 0."""
+    records = _records(path, delimiter=delimiter, quoted=quoted)
+    first = next(records, None)
+    if first is None:
+        return
+    if all(name.isdecimal() for name in columns):
+        header = [str(place) for place in range(len(first[1]))]
+        records = itertools.chain([first], records)
+    else:
+        header = first[1]
+    check_columns(str(path), header, columns)
+    for line, fields in records:
+        if len(fields) != len(header):
+            raise UserError(f"{path}, line {line}: {len(fields)} fields, where the first row has {len(header)}")
+        yield f", line {line}", dict(zip(header, fields, strict=True))
+
+
+def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """(line it ends on, fields) of each record that is not empty."""
+    csv.field_size_limit(LONGEST_FIELD)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines(decoded(path)), delimiter=delimiter, quoting=quoting, strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: not a valid table ({error})") from None
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Some rows at a time, of the columns asked for alone."""
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            check_columns(str(path), file.schema_arrow.names, columns)
+            numbers = itertools.count(1)
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(columns)):
+                for row in batch.to_pylist():
+                    yield f", row {next(numbers)}", row
+    except UserError:
+        raise
+    except Exception as error:
+        raise _not_parquet(path, error) from None
+
+
+def columns_of_parquet(path: Path) -> list[str]:
+    """The names of a parquet file's columns. UserError where it is none."""
+    import pyarrow.parquet
+
+    try:
+        return list(pyarrow.parquet.read_schema(path).names)
+    except Exception as error:
+        raise _not_parquet(path, error) from None
+
+
+def _not_parquet(path: Path, error: Exception) -> UserError:
+    """The error for a file that pyarrow cannot read."""
+    return UserError(f"{path}: not a readable parquet file ({first_line(error)})")
+
+
+READERS: Mapping[str, Callable[[Path, Sequence[str]], Iterator[Row]]] = {
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+    ".csv": partial(_table, delimiter=",", quoted=True),  # as RFC 4180: quotes may hold line ends and commas
+    ".tsv": partial(_table, delimiter="\t", quoted=False),  # where a quote is an ordinary character
+    ".parquet": _parquet_rows,
+}
+
 
 PLAIN = (".txt", ".text", ".md")
 ENDINGS = (*PLAIN, *READERS)
@@ -64,7 +262,15 @@ class TextFiles(Corpus):
 
     def texts(self) -> Iterator[str]:
         for path in self.files():
-            for text in self._texts_of(path):
+            texts: Iterable[str]
+            if path.suffix.lower() in READERS:
+                rows = READERS[path.suffix.lower()](path, self.column)
+                texts = (join_columns(f"{path}{where}", row, self.column) for where, row in rows)
+            elif self._separator is None:
+                texts = ["".join(decoded(path))]
+            else:
+                texts = split_stream(decoded(path), self._separator, margin=MARGIN)
+            for text in texts:
                 if self.keep_chars is not None and not self.keep_chars[0] <= len(text) <= self.keep_chars[1]:
                     continue
                 yield text if self.max_chars is None else text[: self.max_chars]
@@ -76,13 +282,6 @@ class TextFiles(Corpus):
             with reading(entry):
                 found += _expand(entry)
         return list(dict.fromkeys(found))
-
-    def _texts_of(self, path: Path) -> Iterator[str]:
-        if path.suffix.lower() in READERS:
-            return read_rows(path, self.column)
-        if self._separator is None:
-            return iter(["".join(decoded(path))])
-        return split_stream(decoded(path), self._separator, margin=MARGIN)
 
 
 def _expand(entry: str) -> list[Path]:

@@ -4,6 +4,8 @@ It goes to an entry of the token cache, a folder named by the hash of corpus and
 Where shards begin and end depends on the corpus alone, so that a stopped preparation is resumed behind its whole
 shards, and any number of processes writes the same bytes. A document's tokens are followed by the end-of-document
 token.
+
+Tested by tests/data/test_tokens.py and tests/data/test_shards.py.
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
-
-from numpy.typing import NDArray
 
 from roundround.data.corpora import Corpus, fingerprint, reading
 from roundround.data.encoding import Document, Encoded, encoding, tokenizer_threads
@@ -131,8 +131,15 @@ def _build(
         try:
             meta = _write_corpus(corpus, corpus_hash, recipe, store, cache_dir, n_processes)
         except BaseException:
-            with suppress(Exception):
-                _leave_whole_shards(store)
+            with suppress(Exception):  # what the next preparation can resume from stays, where there is a whole shard
+                names = store.names()
+                some = any(name.startswith("shard-") for name in names)
+                for name in names:
+                    if is_ours(name) and (not some or is_unfinished(name)):
+                        store.remove(name)
+                if isinstance(store, Folder) and not some:
+                    (store.path / ".lock").unlink(missing_ok=True)
+                    store.path.rmdir()
             raise
     found = (f"{split} {', '.join(f'{meta[split][count]:,} {count}' for count in COUNTS)}" for split in SPLITS)
     log.info("tokenised: %s", "; ".join(found))
@@ -140,18 +147,6 @@ def _build(
     if ready is None:
         raise UserError(f"the tokens just written in {store.address} read back otherwise; does the disk fail? {MOVE}")
     return ready
-
-
-def _leave_whole_shards(store: Store) -> None:
-    """After a failure: what the next preparation can resume from stays, and nothing where there is no shard."""
-    names = store.names()
-    some = any(name.startswith("shard-") for name in names)
-    for name in names:
-        if is_ours(name) and (not some or is_unfinished(name)):
-            store.remove(name)
-    if isinstance(store, Folder) and not some:
-        (store.path / ".lock").unlink(missing_ok=True)
-        store.path.rmdir()
 
 
 def is_ours(name: str) -> bool:
@@ -266,44 +261,25 @@ def _write_shard(parts: Iterable[Encoded], number: int, store: Store, scratch: P
     """Writes the arrays of a shard and then its record, which it returns."""
     for name in (record_name(number), *(file_name(array, number) for array in FILES)):
         store.remove(name)  # of a damaged one
-    with ExitStack() as files:
-        arrays = {name: files.enter_context(_Array(scratch / f"{file_name(name, number)}.tmp")) for name in FILES}
-        counts = []
+    with ExitStack() as stack:
+        paths = {name: scratch / f"{file_name(name, number)}.tmp" for name in FILES}
+        for path in paths.values():
+            stack.callback(path.unlink, missing_ok=True)
+        files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
+        digests, counts = {name: hashlib.sha256() for name in FILES}, []
         for part in parts:
-            for name, array in arrays.items():
-                array.add(part.arrays[name])
+            for name, file in files.items():
+                content = part.arrays[name].tobytes()
+                file.write(content)
+                digests[name].update(content)
             counts.append(part.counts)
         record: dict[str, Any] = {**summed(counts)}
-        for name, array in arrays.items():
-            array.close()
+        for name, file in files.items():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
             if record[name.removesuffix("_bytes")]["tokens"]:
-                store.put(array.path, file_name(name, number))
-    record["sha256"] = {name: array.digest.hexdigest() for name, array in arrays.items()}
+                store.put(paths[name], file_name(name, number))
+    record["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
     write_sealed(store, record_name(number), record)
     return record
-
-
-class _Array:
-    """An array on its way to the disk, piece by piece, hashed; its temporary file is gone when the block is left."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.file, self.digest = path, path.open("wb"), hashlib.sha256()
-
-    def add(self, values: NDArray[Any]) -> None:
-        content = values.tobytes()
-        self.file.write(content)
-        self.digest.update(content)
-
-    def close(self) -> None:
-        """Flush it to the disk."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-
-    def __enter__(self) -> _Array:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # what was not written before a disk was full
-            self.file.close()
-        self.path.unlink(missing_ok=True)

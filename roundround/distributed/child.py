@@ -1,4 +1,7 @@
-"""A verb in a process of its own, started by another verb."""
+"""A verb in a process of its own, started by another verb.
+
+Tested by tests/analysis/test_rerun.py and tests/verbs/test_reproduce.py.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roundround.distributed.interruption import interrupt, on_signals, put_back
-from roundround.support.errors import AlreadySaid, Interrupted
+from roundround.support.errors import AlreadyReported, Interrupted
 
 PACKAGES = Path(__file__).resolve().parents[2]  # the folder that holds roundround
 
 
 class VerbFailed(Exception):
-    """A verb said on standard error what went wrong; with its exit code."""
+    """A verb printed on standard error what went wrong; with its exit code."""
 
     def __init__(self, command: str, code: int) -> None:
         super().__init__(f"{command} ended with exit code {code}")
         self.code = code
 
 
-def surroundings() -> dict[str, str]:
-    """The environment of a Python process that imports nothing from the folder it stands in, whoever's that is."""
+def clean_environment() -> dict[str, str]:
+    """The environment of a Python process that imports nothing from the current folder."""
     own = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *own])}
 
@@ -31,12 +34,12 @@ def surroundings() -> dict[str, str]:
 def start(words: Sequence[str], folder: Path | None = None) -> Path:
     """Run `roundround WORDS`, in this folder or the current one; its directory.
 
-    A signal reaches it before this process goes on with the signal. AlreadySaid where it was refused, VerbFailed where
-    it failed; it has said why.
+    A signal is passed on to it first. AlreadyReported where it was refused, VerbFailed where it failed; it has printed
+    why.
     """
     command = [sys.executable, "-m", "roundround", *words]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, process_group=0, cwd=folder, env=surroundings()
+        command, stdout=subprocess.PIPE, text=True, process_group=0, cwd=folder, env=clean_environment()
     ) as child:  # Ctrl-C comes from here alone
         handlers = on_signals(interrupt)
         try:
@@ -48,7 +51,7 @@ def start(words: Sequence[str], folder: Path | None = None) -> Path:
         finally:
             put_back(handlers)
     if child.returncode == 2:
-        raise AlreadySaid(f"roundround {' '.join(words)} was refused")
+        raise AlreadyReported(f"roundround {' '.join(words)} was refused")
     if child.returncode:
         raise VerbFailed(f"roundround {' '.join(words)}", child.returncode)
     return Path(printed.strip().splitlines()[-1])

@@ -1,17 +1,35 @@
-"""The device that a run computes on: chosen and described."""
+"""The device that a run computes on: chosen, described, how much it holds, and the most that a process has used.
+
+torch takes seconds to import, and a verb without it asks only for the peak.
+
+Tested by tests/training/test_train.py, tests/training/test_meter.py and tests/test_memory.py.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from roundround.distributed.launcher import together
 from roundround.support.errors import UserError
 
+if TYPE_CHECKING:
+    import torch
+
+CGROUPS = Path("/sys/fs/cgroup")
+STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # of Linux
+FORGET_PEAK = "5"  # see proc_pid_clear_refs(5)
+
 
 def pick_device(name: str) -> torch.device:
     """`auto` is a GPU where there is one, another for each process. UserError for a device that torch does not have."""
+    import torch
+
     if name == "auto":
         launched = together()
         if launched is not None and torch.cuda.is_available():
@@ -20,7 +38,7 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch goes on for a page about backends
+    except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
         why = str(error).splitlines()[0].partition(". ")[0]
         raise UserError(f"device={name} cannot be used: {why}") from error
     if device.type == "meta":
@@ -30,6 +48,8 @@ def pick_device(name: str) -> torch.device:
 
 def describe_device(device: torch.device) -> str:
     """The device in words, for the manifest."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -39,3 +59,108 @@ def describe_device(device: torch.device) -> str:
         else []
     )
     return f"{device.type}: {names[0] if names else 'unknown'}, {torch.get_num_threads()} threads"
+
+
+# -- how much it holds
+
+
+def memory(device: torch.device) -> int:
+    """Bytes of the device; on a CPU what the machine, the control groups of the process and `ulimit -v` allow."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[1])
+    if os.name != "posix":  # the system does not say it there: what does not fit fails when it is allocated
+        return sys.maxsize
+    import resource
+
+    there, (limit, _) = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)
+    own = [] if limit == resource.RLIM_INFINITY else [limit]
+    return min([there, *own, *limits_of_control_groups()])
+
+
+def limits_of_control_groups() -> list[int]:
+    """The limits in bytes that Slurm, Docker or systemd set, of the process's own group and those around it."""
+    try:
+        own = Path("/proc/self/cgroup").read_text(encoding="ascii").partition("0::/")[2].strip()
+    except (OSError, ValueError):
+        own = ""
+    folder = CGROUPS / own
+    groups = [group for group in (folder, *folder.parents) if group.is_relative_to(CGROUPS)]
+    files = [*(group / "memory.max" for group in groups), CGROUPS / "memory" / "memory.limit_in_bytes"]
+    found = [file.read_text(encoding="ascii").strip() for file in files if file.is_file()]
+    return [int(limit) for limit in found if limit.isdigit()]
+
+
+def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> None:
+    """Raises UserError where `n_bytes`, a lower bound of what is needed, are more than the device holds."""
+    there = memory(device)
+    if n_bytes > there:
+        raise UserError(
+            f"{what} needs at least {gibibytes(n_bytes)} GiB and {device.type} has {gibibytes(there)}; {instead}"
+        )
+
+
+def gibibytes(n_bytes: int) -> str:
+    """Bytes in GiB, as a message gives them."""
+    return f"{n_bytes / 2**30:,.1f}" if n_bytes < 10 * 2**30 else f"{n_bytes / 2**30:,.0f}"
+
+
+# -- what a process has used
+
+
+class PeakMemory:
+    """What this process uses at the most from now on, in bytes; of several that train together, each knows its own.
+
+    An earlier run in the same process may have used more, as the jobs of a sweep do. Linux can forget that. Elsewhere
+    a peak is known where it is higher than any before this run.
+    """
+
+    def __init__(self) -> None:
+        self.forgotten = forget_resident_peak()
+        self.before = resident_peak()
+        for cuda, n in gpus():
+            cuda.reset_peak_memory_stats(n)
+
+    def so_far(self) -> dict[str, int | None]:
+        """`resident_bytes` and `device_bytes` (of CUDA's tensors); None where it is not known, or no GPU is used."""
+        peak = resident_peak()
+        known = peak is not None and (self.forgotten or self.before is None or peak > self.before)
+        of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
+        return {"resident_bytes": peak if known else None, "device_bytes": of_gpus or None}
+
+
+def forget_resident_peak() -> bool:
+    """Let the peak begin at what is used now; whether the system can do that."""
+    try:
+        CLEAR_REFS.write_text(FORGET_PEAK, encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def resident_peak() -> int | None:
+    """Bytes; None where the system does not say, as Windows."""
+    with suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", STATUS.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        if found is not None:  # not getrusage, which remembers the process that this one was forked from
+            return int(found[1]) * 1024
+    with suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return None
+
+
+def gpus() -> list[tuple[Any, int]]:
+    """torch.cuda with the number of each GPU, where this process has used any; a verb without torch has none."""
+    cuda = sys.modules.get("torch.cuda")
+    return [(cuda, n) for n in range(cuda.device_count())] if cuda is not None and cuda.is_initialized() else []
+
+
+def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The peaks of a run that was stopped and resumed."""
+    earlier = first or {}
+    return {
+        name: max((n for n in (earlier.get(name), now) if n is not None), default=None) for name, now in second.items()
+    }

@@ -5,6 +5,8 @@ SIGUSR2 before a job's time is over.
 
 An exception raised while modules are imported comes out of any line of anybody's code: it is lost in a callback, taken
 for a failed import, or followed by tracebacks from half-made libraries. So imports are ended at once.
+
+Tested by tests/command_line/test_interruption.py.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def put_back(handlers: dict[int, Any]) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Inside, stop signals are ignored: a process that has begun to end takes a bounded time to say why."""
+    """Inside, stop signals are ignored: a process that has begun to end takes a bounded time to report why."""
     handlers = on_signals(lambda signum, frame: None)
     try:
         yield
@@ -56,7 +58,7 @@ def signals_ignored() -> Iterator[None]:
         put_back(handlers)
 
 
-def hand_on(signum: int, handlers: dict[int, Any]) -> None:
+def pass_on(signum: int, handlers: dict[int, Any]) -> None:
     """Inside a job of submitit, let its handler have the signal too: it puts the job back into the queue, and exits."""
     handler = handlers.get(signum)
     if "SUBMITIT_EXECUTOR" in os.environ and callable(handler) and signum != signal.SIGINT:
@@ -68,7 +70,7 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
     raise Interrupted(signum)
 
 
-def sent_again(ignored: sys.UnraisableHookArgs) -> None:
+def send_again(ignored: sys.UnraisableHookArgs) -> None:
     """A `sys.unraisablehook`: an `Interrupted` that rose in a weakref's callback or a __del__ is not lost.
 
     Python drops what is raised there; so the signal is sent once more, a moment later, when another line is reached.
@@ -80,7 +82,7 @@ def sent_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def end_at_once(signum: int, frame: FrameType | None, *, speaks: bool = True) -> None:
-    """Say what happened in one line and end the process with 128 plus the signal's number."""
+    """Print one line and end the process with 128 plus the signal's number."""
     if speaks:
         with suppress(OSError):
             os.write(2, f"roundround: interrupted by {signal.Signals(signum).name}\n".encode())

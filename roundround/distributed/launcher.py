@@ -1,7 +1,7 @@
 """Who started this process: a person, or a launcher that started several which work on one run together.
 
-The launchers' variables are read here, before anything slow is imported, and nowhere else: Lightning is told what they
-say (`training/trainer.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
+The launchers' variables are read here, before anything slow is imported, and nowhere else: Lightning gets what they
+say from here (`training/trainer.py`). A variable that stands alone, such as a stale RANK=1, means nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roundround.support.errors import AlreadySaid, UserError
+from roundround.support.errors import AlreadyReported, UserError
 
 STARTED_BY = "ROUNDROUND_STARTED_BY"  # variable: the process that made Lightning start this one, by its number
 
@@ -105,7 +105,7 @@ def rank() -> int:
 
 
 def together() -> Launch | None:
-    """The launch of this process among others that work on the same run, whoever started them; None when alone."""
+    """The launch of this process and of others that work on the same run; None when alone."""
     launched = launch()
     if launched is None or launched.n_processes == 1 or without_srun(launched):
         return None  # the script of sbatch is one process
@@ -124,7 +124,7 @@ def launched_from_outside() -> Launch | None:
 
 
 def check_alone(verb: str, sharing: Sequence[str]) -> None:
-    """Raises UserError for a verb that would do the same in each of several processes; AlreadySaid in all but one.
+    """Raises UserError for a verb that would do the same in each of several processes; AlreadyReported in all but one.
 
     sharing: the verbs that share their work among the processes of a launcher.
     """
@@ -132,7 +132,7 @@ def check_alone(verb: str, sharing: Sequence[str]) -> None:
     if launched is None or verb in sharing:
         return
     if launched.rank != 0:
-        raise AlreadySaid
+        raise AlreadyReported
     raise UserError(
         f"this runs in one process and {launched.launcher} started {launched.n_processes}; start it alone "
         f"({', '.join(sharing)} share their work)"
@@ -145,7 +145,7 @@ def without_srun(launched: Launch) -> bool:
 
 
 def speaks() -> bool:
-    """Whether this process says what all would say: the first one."""
+    """Whether this process prints for all: the first one."""
     try:
         return rank() == 0
     except UserError:

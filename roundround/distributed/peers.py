@@ -1,4 +1,4 @@
-"""The processes that work on one run together: how they meet, what they tell each other, and who is missing.
+"""The processes that work on one run together: how they meet, what they exchange, and which one is missing.
 
 They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
 in the first process. Each writes there what it was asked to do, and the first answers all. A process that leaves writes
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SECONDS_TO_COME = 120.0  # from one process that is there to all: they start together, but import at their own pace
-SECONDS_TO_ANSWER = 6.0  # to a roll call; whoever lives answers in a second
+SECONDS_TO_ANSWER = 6.0  # to a roll call; a living process answers in a second
 SECONDS_TO_LEAVE = 30.0  # that a process which has failed waits for the others to end as well
 SECONDS_TO_NOTICE = 5.0  # that another process has failed, by one's own failing collective operation
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -51,7 +51,7 @@ class Peers:
         self.record: Callable[[str], None] = lambda line: None  # how the run ended, where `give_up` leaves no time to
         launched = together()
         self.rank, self.n = (0, 1) if launched is None else (launched.rank, launched.n_processes)
-        if self.n > 1:  # torch, which is not imported yet, would tell of a lost connection in twenty lines
+        if self.n > 1:  # torch, which is not imported yet, would print twenty lines about a lost connection
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         self.have_met = self.holds_store = False
         self.answer: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class Peers:
     # -- coming
 
     def join(self, answer: Mapping[str, Any] | None = None) -> None:
-        """Meet the others, where there are any. `answer` is what the first process tells all of them.
+        """Meet the others, where there are any. `answer` is what the first process sends to all of them.
 
         Raises UserError where one of them was asked for something else, has refused, or does not come.
         """
@@ -86,9 +86,9 @@ class Peers:
         threading.Thread(target=self.look_around, name="peers", daemon=True).start()
 
     def connect(self, *, seconds: float = SECONDS_TO_COME) -> Store:
-        """Open the store, in short attempts between which a signal is heard.
+        """Open the store, in short attempts, between which a signal can interrupt.
 
-        A port that does not answer yet is not shown to torch, which tells of each attempt in twenty lines. UserError
+        torch prints twenty lines about each failed attempt: it gets a port that answers. UserError
         where the store cannot be opened, PeerLost where the first process was killed before it held one.
         """
         from torch._C._distributed_c10d import PrefixStore, TCPStore  # of torch.distributed; seconds
@@ -166,36 +166,36 @@ class Peers:
     # -- leaving
 
     def leave(self, code: int, line: str) -> bool:
-        """Say how this process ends; whether the first one has heard it, or ends too.
+        """Record how this process ends; whether the first one has received it, or ends too.
 
         After a failure all leave at once, because some launchers kill the others when the first has gone; and the one
-        that holds the store goes last. Where a process was lost nobody else waits: only by the end of its neighbours
-        does one hear of it that waits for them in a collective operation.
+        that holds the store goes last. Where a process was lost the others do not wait: one that waits for them in a
+        collective operation learns of the loss only when they end.
         """
         if self.n == 1:
             return False
-        heard, self.is_leaving = False, True
+        received, self.is_leaving = False, True
         try:
             if not self.have_met:  # refused before it has met the others
                 if not 0 < code < 128 or 0 in self.named_lost:
                     return False
                 self.store = self.connect(seconds=SECONDS_TO_ANSWER)
-            self.tell_how_it_ends(code, line)
-            heard = self.present("answer")
+            self.record_end(code, line)
+            received = self.present("answer")
             waits = self.holds_store or (0 < code < 128 and not self.named_lost)
             others = set(range(self.n)) - {self.rank} - self.named_lost.keys() - self.gone
             deadline = time.monotonic() + SECONDS_TO_LEAVE
             while waits and others and time.monotonic() < deadline:
                 others = {rank for rank in others if not self.present(f"left/{rank}")}
                 time.sleep(0.05)
-            heard = heard or self.present("request/0") or self.present("left/0")
+            received = received or self.present("request/0") or self.present("left/0")
         except (RuntimeError, UserError):
             pass  # the store went, with the first process
         finally:
             self.left.set()
-        return heard
+        return received
 
-    def tell_how_it_ends(self, code: int, line: str) -> None:
+    def record_end(self, code: int, line: str) -> None:
         ending = {"code": code, "line": line, "lost": sorted(self.named_lost)}
         self.store.set(f"left/{self.rank}", json.dumps(ending))
         if 0 < code < 128:
@@ -205,7 +205,7 @@ class Peers:
     def naming_who_left(self) -> Iterator[None]:
         """Inside, an error that another process caused by leaving becomes that process's own, with its name.
 
-        A failed collective operation tells no more than that a connection was closed; and a launcher that has seen one
+        A failed collective operation reports only that a connection was closed; and a launcher that has seen one
         process die sends SIGTERM to the others.
         """
         try:
@@ -227,7 +227,7 @@ class Peers:
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:
-        """A roll call: who has left, and how; a process that neither answers nor has said how it left was killed.
+        """A roll call: who has left, and how; a process that neither answers nor has recorded its end was killed.
 
         Where one has left because of a third, the roll has been called.
         """
@@ -268,16 +268,16 @@ class Peers:
     def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
         """End this process, which has had its time to see by itself that another one is gone."""
         self.named_lost = {rank: dict(leaving)}
-        line, says = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
-        if says:
+        line, prints = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
+        if prints:
             self.record(f"failed: {line}")
         with suppress(RuntimeError):  # the store may be gone
             if self.have_met and not self.is_leaving:
-                self.tell_how_it_ends(1, line)
-        self.give_up(line if says else "")
+                self.record_end(1, line)
+        self.give_up(line if prints else "")
 
     def killed(self, rank: int) -> Exception | Interrupted:
-        """How this process ends because another one is gone that has said nothing."""
+        """How this process ends because another one is gone without a word."""
         self.named_lost = {rank: KILLED}
         return self.error_of(rank, KILLED)
 
@@ -302,5 +302,5 @@ class Peers:
 
     @property
     def speaks(self) -> bool:
-        """Whether this process says what it and the others have to say: the first that is not lost."""
+        """Whether this process prints for all: the first that is not lost."""
         return self.rank == min(set(range(self.n)) - self.named_lost.keys())

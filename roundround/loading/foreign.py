@@ -1,6 +1,8 @@
 """A checkpoint in Hugging Face's form: its files, what their headers say, and what config.json says twice or too large.
 
 Sizes that are not those of the weights are refused by whoever fills a model with them, before it takes memory.
+
+Tested by tests/loading/test_hf_load.py and tests/loading/test_hf_commands.py.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.utils import logging
 
-from roundround.model.decoder import MOST_LAYERS
+from roundround.model.kinds import MOST_LAYERS
 from roundround.support.errors import UserError, one_line, printable
 from roundround.support.files import home_expanded, parse_json, read_text
 
@@ -84,7 +86,7 @@ def count_tensors(files: Sequence[Path]) -> tuple[int, int]:
 def causal_masks(files: Sequence[Path]) -> set[str]:
     """The masks that transformers once saved beside the weights: square tables, and the number for what is masked.
 
-    A real bias of an attention, of which the name could be the same, is a row.
+    A real bias of an attention, which could have the same name, is a row.
     """
     found = set()
     for file in files:

@@ -1,15 +1,15 @@
-"""What the decoder and Hugging Face's stock Llama have in common: configuration and weights, in both directions.
+"""A checkpoint of Hugging Face's in a folder, from which a training run may start, of a model that `nodes.py` knows.
 
-An export writes a decoder as a Llama. A training run may start from a checkpoint in a folder, of a model that
-`nodes.py` knows: only safetensors are read, a pickled file is refused, and nothing runs code from the folder.
+Only safetensors are read, a pickled file is refused, and nothing runs code from the folder. `stock.py` is the other
+direction: a decoder as a model of transformers.
 
-Frequencies of the two are equal to the last bit; tests compare them.
+Tested by tests/loading/test_initial.py and tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType
@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from roundround.loading.foreign import (
     check_config,
@@ -28,114 +28,20 @@ from roundround.loading.foreign import (
     some_of,
     weight_files,
 )
-from roundround.loading.nodes import CONFIGS, GEGLU, ONE_LESS, SWIGLU, DecoderNodes, decoder_nodes
+from roundround.loading.nodes import CONFIGS, ONE_LESS, DecoderNodes, decoder_nodes
 from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.model.kinds import LayerKind
 from roundround.model.shards import fill
-from roundround.pe.base import PositionalEncoding
-from roundround.pe.nope import NoPE
-from roundround.pe.p_rope import PRoPE
-from roundround.pe.p_rope_reversed import PRoPEReversed
-from roundround.pe.partial_rope import PartialRoPE
-from roundround.pe.rope import RoPE
-from roundround.pe.rope_random import RoPERandom
-from roundround.softmax.base import AttentionSoftmax
-from roundround.softmax.softmax import Softmax
-from roundround.softmax.temperature import Temperature
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import sha256
 from roundround.support.packaged import PREFIX as PACKAGED
 from roundround.support.packaged import packaged_models
 
 PREFIX = "hf:"
-ANY_THETA = 10_000.0  # no pair rotates, so any will do
-
-
-# -- from the decoder to Llama
-
-
-def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> LlamaConfig | None:
-    """The configuration under which stock Llama computes exactly this decoder; None where there is none.
-
-    `sizes` are the decoder's arguments. Scaled embeddings are untied: see `stock_weights`.
-    """
-    shape = decoder.encoding.shape
-    rope = rope_parameters(decoder.encoding)
-    plain = all(is_plain(layer.self_attn.softmax) for layer in decoder.layers)  # type: ignore[arg-type]
-    plain = plain and sizes.get("norms", "before") == "before" and has_one_plain_kind(decoder.kinds)
-    fits = sizes["d_mlp"] > 0 and shape.d_model % shape.n_heads == 0  # Llama has MLPs, and insists on the other
-    if rope is None or not plain or not fits:
-        return None
-    return LlamaConfig(
-        vocab_size=decoder.embed_tokens.num_embeddings,
-        hidden_size=shape.d_model,
-        intermediate_size=sizes["d_mlp"],
-        num_hidden_layers=len(decoder.layers),
-        num_attention_heads=shape.n_heads,
-        num_key_value_heads=shape.n_key_heads,
-        head_dim=shape.head_dim,
-        hidden_act=GEGLU if sizes["geglu"] else SWIGLU,
-        max_position_embeddings=shape.train_length,
-        initializer_range=min(sizes["initializer_range"], 1.0),  # Llama allows no more; only fresh weights need it
-        rms_norm_eps=sizes["norm_eps"],
-        tie_word_embeddings=decoder.lm_head is None and decoder.embedding_scale is None,
-        rope_parameters=rope,
-        attention_bias=sizes.get("attention_bias", False),
-        architectures=["LlamaForCausalLM"],
-        dtype="float32",
-    )
-
-
-def rope_parameters(encoding: PositionalEncoding) -> dict[str, Any] | None:
-    """Llama's `rope_parameters` of an encoding that is the same at inference, None where there are none."""
-    match encoding:
-        case NoPE() if encoding.shape.head_dim % 2 == 0:
-            return {"rope_type": "proportional", "partial_rotary_factor": 0.0, "rope_theta": ANY_THETA}
-        case RoPE() if encoding.log_factor_P is not None:
-            return None
-        case RoPE() | RoPERandom():  # tokens stand at consecutive positions there; the export says so
-            return {"rope_type": "default", "rope_theta": encoding.theta}
-        case PRoPE():
-            return {"rope_type": "proportional", "partial_rotary_factor": encoding.p, "rope_theta": encoding.theta}
-        case PRoPEReversed() | PartialRoPE() if encoding.n_kept == encoding.shape.head_dim // 2:  # p = 1
-            return {"rope_type": "default", "rope_theta": encoding.theta}
-        case _:
-            return None
-
-
-def has_one_plain_kind(kinds: Sequence[LayerKind]) -> bool:
-    """Whether all layers are alike, and have no part or size that Llama has not."""
-    plain = LayerKind(make_encoding=kinds[0].make_encoding, make_softmax=kinds[0].make_softmax, name=kinds[0].name)
-    return all(kind == plain for kind in kinds)
-
-
-def is_plain(softmax: AttentionSoftmax) -> bool:
-    """Whether the normaliser is the plain softmax, also by another name."""
-    return isinstance(softmax, Softmax) or (isinstance(softmax, Temperature) and softmax.temperature == 1)
-
-
-def stock_weights(decoder: Decoder) -> dict[str, Tensor]:
-    """The weights by Llama's names. Gemma's factor on the embeddings is multiplied into an input matrix of its own."""
-    weights = weights_by_llama_name(decoder)
-    if decoder.embedding_scale is not None:
-        embeddings = weights["model.embed_tokens.weight"]
-        weights.setdefault("lm_head.weight", embeddings)
-        weights["model.embed_tokens.weight"] = embeddings * decoder.embedding_scale
-    return weights
-
-
-def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
-    """The decoder's weights as they are, by Llama's names; what Llama lacks is named as if it were there."""
-    state = decoder.state_dict()
-    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
-
-
-# -- a checkpoint in a folder
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in a file, of which only the rows that are asked for are read, and become float32.
+    """A weight in a file: only the rows that are asked for are read, as float32.
 
     plus_one: Gemma's norms keep what is added to one.
     """
@@ -166,7 +72,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Give the decoder these weights, or the rows of which it holds; what a variant learns beside them stays."""
+        """Give the decoder these weights, or those of their rows that it holds; what a variant learns stays."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
@@ -211,7 +117,13 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     folder, travels = checkpoint_folder(reference), not reference.startswith(PREFIX)
     if not folder.is_dir():
         raise UserError(f"init={reference}: there is no such folder")
-    path, raw = folder / "config.json", read_config(folder / "config.json")
+    path = folder / "config.json"
+    raw = read_json(path)
+    kind = raw.get("model_type") if isinstance(raw, dict) else None
+    if kind not in CONFIGS:
+        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
+    if "quantization_config" in raw:
+        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
     if not (folder / "tokenizer.json").is_file():
         raise UserError(f"{folder} has no tokenizer.json, and the vocabulary is the checkpoint's")
     files = weight_files(folder)
@@ -239,26 +151,11 @@ def stored_weights(files: Sequence[Path], *, tied: bool, one_less: bool) -> dict
                 if not left_out:
                     shape = tuple(opened.get_slice(name).get_shape())
                     plus_one = one_less and name.endswith("norm.weight")
-                    found[own_name(name)] = StoredWeight(file, name, shape, plus_one)
+                    own_name = re.sub(
+                        r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
+                    )
+                    found[own_name] = StoredWeight(file, name, shape, plus_one)
     return found
-
-
-def own_name(name: str) -> str:
-    """The decoder's name of a stored weight."""
-    name = name.removeprefix("model.")
-    return re.sub(r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The values of config.json. UserError where they are of another type of model, or of one in other numbers."""
-    raw = read_json(path)
-    kind = raw.get("model_type") if isinstance(raw, dict) else None
-    if kind not in CONFIGS:
-        raise UserError(f"{path}: model_type is {kind}, and the decoder can start from {', '.join(CONFIGS)} alone")
-    if "quantization_config" in raw:
-        raise UserError(f"{path}: the weights are quantised, and the decoder's are not")
-    assert isinstance(raw, dict)
-    return raw
 
 
 def described(raw: dict[str, Any], path: Path) -> tuple[PreTrainedConfig, DecoderNodes]:

@@ -1,6 +1,8 @@
 """A Hugging Face model: loaded with its tokenizer, or one line that says why not, and as a probe looks at it.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/loading/test_hf_load.py.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from roundround.attention.precision import at_least_float32
 from roundround.data.corpora import first_line
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
+from roundround.distributed.device import check_fits
 from roundround.loading.foreign import (
     INDEX,
     PICKLED,
@@ -50,7 +53,6 @@ from roundround.loading.patching.frequencies import (
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
-from roundround.support.memory import check_fits
 from roundround.support.packaged import model_path
 
 SPECIAL_TOKENS = ("read", "plain")
@@ -114,19 +116,13 @@ class Pretrained:
         if self.offload:
             weakref.finalize(model, shutil.rmtree, scratch, ignore_errors=True)
         model.eval().requires_grad_(False)
-        if self.dtype == "auto":
-            model = self.in_checkpoint_dtype(model, device)
-        return (model if self.offload else model.to(device)), tokenizer
-
-    def in_checkpoint_dtype(self, model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-        """The model as `dtype=auto` computes it, said in a line where that is not float32."""
         name = str(model.dtype).removeprefix("torch.")
-        if model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
+        if self.dtype == "auto" and model.dtype == torch.float16 and device.type == "cpu" and not self.offload:
             print_status(f"{name} weights are computed in float32 on the CPU; model.dtype=float16 keeps them")
-            return model.float()
-        if model.dtype != torch.float32:
+            model = model.float()
+        elif self.dtype == "auto" and model.dtype != torch.float32:
             print_status(f"computing in {name}, as the weights are kept; model.dtype=float32 rounds less")
-        return model
+        return (model if self.offload else model.to(device)), tokenizer
 
     def read(self, scratch: str, device: torch.device) -> tuple[PreTrainedModel, Any]:
         """Model and tokenizer; UserError for whatever the libraries raise."""
@@ -248,7 +244,10 @@ class ProbedHuggingFaceModel(ProbedModel):
 
     def __init__(self, name: str, model: PreTrainedModel, tokenizer: Any, *, reads_special_tokens: bool = True) -> None:
         normalisers = normalisers_of(model)
-        super().__init__(name, model, normalisers, first_token_of(tokenizer), normalisers[0].shape.train_length)
+        first_token = None if tokenizer is None else tokenizer.bos_token_id
+        if first_token is not None and tokenizer("a").input_ids[:1] != [first_token]:
+            first_token = None  # it does not put that before a text by itself
+        super().__init__(name, model, normalisers, first_token, normalisers[0].shape.train_length)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
         self.reads_special_tokens = reads_special_tokens
         if not frequency_tables(model):
@@ -275,6 +274,14 @@ class ProbedHuggingFaceModel(ProbedModel):
             found = [window if kind == "sliding_attention" else None for kind in kinds[: len(self.normalisers)]]
         both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
         return [min(windows, default=None) for windows in both]
+
+    def kinds(self) -> list[str]:
+        config = self.pretrained.config.get_text_config()
+        n, types = len(self.normalisers), getattr(config, "layer_types", None) or []
+        rotates = getattr(config, "no_rope_layers", None) or [1] * n  # 1 where RoPE is used
+        names = [kind.removesuffix("_attention") for kind in types[:n]] or ["full"] * n
+        names = [name if rotate else f"{name} nope" for name, rotate in zip(names, rotates, strict=False)]
+        return names if len(set(names)) > 1 else []
 
     def text_tokens(self, text: str) -> list[int]:
         plain = not self.reads_special_tokens
@@ -334,14 +341,6 @@ class ProbedHuggingFaceModel(ProbedModel):
             yield
         finally:
             replace_rotations(self.pretrained, own)
-
-
-def first_token_of(tokenizer: Any) -> int | None:
-    """The beginning-of-sequence token where the tokenizer puts it before a text by itself, else None."""
-    if tokenizer is None or tokenizer.bos_token_id is None:
-        return None
-    ids = tokenizer("a").input_ids
-    return int(tokenizer.bos_token_id) if ids and ids[0] == tokenizer.bos_token_id else None
 
 
 def as_pretrained_model(model: object) -> PreTrainedModel:

@@ -19,11 +19,11 @@ from roundround.config.build import build, checked_values, maker
 from roundround.config.options import load_option, options_of
 from roundround.config.recorded import THETA, flat, give_theta, own_config
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
-from roundround.loading.patterns import kinds_of, parts_of
+from roundround.loading.patterns import kinds_of, parts_of, refuse_unread_part, replaced_in_pattern
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
@@ -103,7 +103,8 @@ def planned(make: Callable[[], M]) -> M:
 class TrainedRun:
     """A training run: its directory, its manifest, and its config with the nodes given here in place of its own.
 
-    A given `pe` whose theta is null takes the run's own.
+    A given `pe` whose theta is null takes the run's own. `pattern` has parts of the run's kinds of layers that are
+    replaced, or all of another pattern where `whole_pattern`.
     source_changes: a line for each class from outside whose source is not what the run kept; printed at once.
     Raises UserError where the run is of another verb, where it stopped before it had a model, or where its config names
     a class from outside, unless `trust`.
@@ -117,6 +118,8 @@ class TrainedRun:
         pe: DictConfig | None = None,
         softmax: DictConfig | None = None,
         data: DictConfig | None = None,
+        pattern: DictConfig | None = None,
+        whole_pattern: bool = False,
     ) -> None:
         self.directory, self.manifest = directory, read_manifest(directory)
         if self.manifest["verb"] != "train":
@@ -124,8 +127,15 @@ class TrainedRun:
         if self.manifest["data"] is None:
             raise UserError(f"{directory} stopped before its model was built; there is nothing to evaluate")
         self.config = own_config(self.manifest, directory, trust=trust, pe=pe, softmax=softmax, data=data)
-        give_theta(self.config, flat(self.manifest["config"]).get("pe.theta") or THETA)
         self.replaced = {name for name, node in (("pe", pe), ("softmax", softmax)) if node is not None}
+        if pattern is not None:
+            own_pattern = self.config.get("pattern")
+            self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
+            self.replaced |= {*PARTS_WITH_PARAMETERS, "pattern"}
+        else:
+            for part in self.replaced:
+                refuse_unread_part(part, self.config.get("pattern"))
+        give_theta(self.config, flat(self.manifest["config"]).get("pe.theta") or THETA)
         given = self.replaced | ({"data"} if data is not None else set())
         own = {name: self.manifest["config"].get(name, {}) for name in REBUILT if name not in given}
         self.source_changes = tell_changes(directory, self.manifest, own)
@@ -142,12 +152,19 @@ class TrainedRun:
             return decoder_of_config(own, self.manifest["data"]["n_vocab"])
 
         plan = planned(make)  # before a wrong size takes the memory
-        for part in self.replaced:
+        if "pattern" in self.replaced:
+            for part in ("qk_norm", "gate"):
+                if {n for n in plan.state_dict() if f".{part}." in n} != {n for n in weights if f".{part}." in n}:
+                    raise UserError(f"pattern: its {part} is another than the run was trained with; train with it")
+        for part in self.replaced - {"pattern"}:
             mark = PARTS_WITH_PARAMETERS[part]
+            needed = {name for name in plan.state_dict() if mark in name}
+            if needed and needed == {name for name in weights if mark in name}:  # of kinds of layers that stay
+                continue
             weights = {name: value for name, value in weights.items() if mark not in name}
-            needed = sorted(name for name in plan.state_dict() if mark in name)
             if needed:
-                raise UserError(f"{part} has parameters that the checkpoint lacks: {', '.join(needed)}; train with it")
+                names = ", ".join(sorted(needed))
+                raise UserError(f"{part} has parameters that the checkpoint lacks: {names}; train with it")
         checkpoints.check_weights(plan, weights, folder)
         decoder = make()
         checkpoints.load_into(decoder, weights, folder)
@@ -158,6 +175,12 @@ class TrainedRun:
         saved = saved_tokenizer(self.directory, self.manifest).build([])
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
         return replace(saved, first=BOS) if own else saved
+
+    def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
+        """The options that results name: the run's own, or what the command gave in their place."""
+        own = ("pe", "softmax", "data", "pattern")
+        replaced = {group: choice for group, choice in given.items() if group in own or "@pattern." in group}
+        return {**self.manifest.get("choices", {}), **replaced}
 
     @property
     def learns_a_task(self) -> bool:
@@ -235,16 +258,21 @@ def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
     return {"data": name}
 
 
-@contextmanager
-def opened_pretrained(
-    model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
-) -> Iterator[ProbedHuggingFaceModel]:
-    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+def refuse_other_kinds(model: DictConfig) -> None:
+    """UserError for a node that is no pretrained model."""
     if model.get("kind") != "pretrained":
         raise UserError(
             f"model is of kind '{model.get('kind')}', which has no weights of its own; give a pretrained one, such as "
             "model=stories260k or model=hf model.path=DIR (roundround list model), or run=DIR for one trained here"
         )
+
+
+@contextmanager
+def opened_pretrained(
+    model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
+) -> Iterator[ProbedHuggingFaceModel]:
+    """The pretrained model of a node of kind `pretrained`, patched inside the block; UserError for another kind."""
+    refuse_other_kinds(model)
     from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
     from roundround.loading.patching.patch import Patch
 

@@ -2,6 +2,8 @@
 
 Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, Gemma 3 and Gemma 4's text models. Gemma's is Llama with GeGLU,
 embeddings times sqrt(D), and norms whose weights are written one less; the others have patterns of layers.
+
+Tested by tests/loading/test_pattern_models.py.
 """
 
 from __future__ import annotations
@@ -104,8 +106,16 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
         "norms": NORMS.get(kind, "before"),
         "attention_bias": bool(config.attention_bias),
     }
-    norm = qk_norm_node(config)
-    others = {} if norm is None else {"qk_norm": norm}
+    others: dict[str, Node] = {}
+    if kind in ("qwen3", "olmo3", "gemma3_text", "gemma4_text"):
+        others["qk_norm"] = {
+            "_target_": target(RMSQueryKeyNorm),
+            "gain": True,
+            "after_rotation": False,
+            "across_heads": kind == "olmo3",
+            "values": kind == "gemma4_text",
+            "eps": config.rms_norm_eps,
+        }
     layers = [layer_kind(config, layer) for layer in range(config.num_hidden_layers)]
     kinds = dict(layers)
     if len(kinds) == 1:
@@ -114,19 +124,6 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
             return DecoderNodes(model=model, pe=only["pe"], n_vocab=config.vocab_size, others=others)
     pattern = {"order": [name for name, _ in layers], "last": None, "whole": False, **kinds}
     return DecoderNodes(model=model, pe=None, n_vocab=config.vocab_size, others={**others, "pattern": pattern})
-
-
-def qk_norm_node(config: PreTrainedConfig) -> Node | None:
-    if config.model_type not in ("qwen3", "olmo3", "gemma3_text", "gemma4_text"):
-        return None
-    return {
-        "_target_": target(RMSQueryKeyNorm),
-        "gain": True,
-        "after_rotation": False,
-        "across_heads": config.model_type == "olmo3",
-        "values": config.model_type == "gemma4_text",
-        "eps": config.rms_norm_eps,
-    }
 
 
 def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
@@ -157,7 +154,7 @@ def own_config(config: PreTrainedConfig, layer: int) -> Any:
 
 def head_dim_of(config: PreTrainedConfig, layer: int) -> int:
     own = getattr(own_config(config, layer), "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
+    return int(config.hidden_size // config.num_attention_heads if own is None else own)
 
 
 def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from roundround.config.build import maker
-from roundround.config.checked import checked
+from roundround.config.build import checked, maker
 from roundround.config.recorded import overridden
 from roundround.model.attention import Attention
-from roundround.model.decoder import Decoder, check_sizes
+from roundround.model.decoder import Decoder
 from roundround.model.gate import OutputGate
-from roundround.model.kinds import LayerKind, order_of_layers
+from roundround.model.kinds import LayerKind, check_sizes, order_of_layers
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
-from roundround.support.errors import UserError, one_line
+from roundround.support.errors import UserError, nearest, one_line
 
 FAMILIES = {"pe": PositionalEncoding, "softmax": AttentionSoftmax, "qk_norm": QueryKeyNorm, "gate": OutputGate}
 PARTS = ("pattern", *FAMILIES)  # of a decoder, beside its sizes
 SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind
+KINDS_PARTS = (*FAMILIES, *SIZES)
+REPLACEABLE = ("pe", "softmax", "window", "chunk", "logit_scale")  # of a kind, in a model that is trained
 OF_THE_PATTERN = ("order", "last", "whole")  # every other key is a kind of layer
 
 
@@ -64,7 +66,8 @@ def parts_of(config: Any) -> dict[str, DictConfig | None]:
 
 def chosen_parts(choices: Mapping[str, Any]) -> str:
     """The options of a run's parts as one reads them, but for those that do nothing: `pattern=gemma4, softmax=sink`."""
-    return ", ".join(f"{part}={choices[part]}" for part in PARTS if choices.get(part) not in (None, "uniform", "none"))
+    shown = [*PARTS, *(group for group in choices if "@pattern." in group)]
+    return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in (None, "uniform", "none"))
 
 
 def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:
@@ -72,7 +75,10 @@ def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig |
 
     parts: the nodes of FAMILIES, for what a kind leaves open. Raises UserError where the pattern is wrong.
     """
-    check_sizes(n_layers=n_layers)
+    try:
+        check_sizes(n_layers=n_layers)
+    except ValueError as error:
+        raise UserError(f"model: {one_line(error)}") from error
     makers = {name: maker_of(name, node) for name, node in parts.items()}
     if not pattern:
         return [kind_of("layer", KindConfig(), makers)]
@@ -94,11 +100,22 @@ def split_pattern(pattern: DictConfig) -> tuple[dict[str, KindConfig], OrderConf
         if not isinstance(node, DictConfig):
             raise UserError(f"pattern.{name} must give a kind of layer by its parts, such as pe and window")
         try:
+            refuse_names(node, f"pattern.{name}")
             kinds[name] = checked(KindConfig, node)
         except UserError as error:
             raise UserError(f"pattern.{name}: {error}") from error
     order = OmegaConf.masked_copy(pattern, [key for key in OF_THE_PATTERN if key in pattern])
-    return kinds, checked(OrderConfig, order)
+    try:
+        return kinds, checked(OrderConfig, order)
+    except UserError as error:
+        raise UserError(f"pattern.{error}") from error
+
+
+def refuse_names(kind: DictConfig, where: str) -> None:
+    """UserError for an option's name where its node belongs, as in pattern.local.pe=rope."""
+    for part in FAMILIES:
+        if isinstance(value := kind.get(part), str):
+            raise UserError(f"{part}={value} is the name of an option; give {part}@{where}.{part}={value}")
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
@@ -116,9 +133,7 @@ def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., A
         make_qk_norm=makers["qk_norm"],
         make_gate=makers["gate"],
         name=name,
-        **{
-            name: getattr(kind, name) for name in ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")
-        },
+        **{name: getattr(kind, name) for name in SIZES},
     )
 
 
@@ -137,15 +152,61 @@ def close_unread_parts(cfg: DictConfig, overrides: list[str], choices: dict[str,
     for part in FAMILIES:
         closed = all(getattr(kind, part) is not None for kind in kinds.values())
         if closed and part in {key.partition(".")[0] for key in overridden(overrides)}:
-            name = next(iter(kinds))
             raise UserError(
-                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; "
-                f"give {part}@pattern.{name}.{part}=..."
+                f"{part}= is read by no layer: every kind of pattern={choices.get('pattern')} names its own; give "
+                + " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
             )
         if closed and part in cfg:
             with open_dict(cfg):
                 cfg[part] = None
             choices[part] = None
+
+
+def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig:
+    """A run's pattern with the parts that `given` has for its kinds of layers. UserError for what training decides."""
+    if not own:
+        raise UserError("the run has no pattern, its layers are alike; give pe= and softmax=, or a whole pattern=")
+    kinds, _ = split_pattern(own)
+    merged = copy.deepcopy(own)
+    for kind in map(str, given):
+        if kind in OF_THE_PATTERN:
+            raise UserError(f"pattern.{kind} is what the run was trained with; only parts of its kinds can be replaced")
+        if kind not in kinds:
+            raise UserError(f"pattern.{kind}: the run has no such kind of layer{nearest(kind, kinds)}")
+        if not isinstance(given[kind], DictConfig):
+            raise UserError(f"pattern.{kind} must give parts of a kind of layer, such as pattern.{kind}.window=128")
+        for part, value in given[kind].items():
+            place = f"pattern.{kind}.{part}"
+            if part == "theta":
+                raise UserError(f"{place} is read where a run begins; give pattern.{kind}.pe.theta=...")
+            if part not in REPLACEABLE:
+                trained = f" is what the run was trained with; {', '.join(REPLACEABLE)} can be replaced"
+                raise UserError(place + (trained if part in KINDS_PARTS else nearest_part(str(part))))
+            if isinstance(value, str) and part in FAMILIES:
+                raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
+            if not isinstance(value, DictConfig) or "_target_" in value:
+                merged[kind][part] = value
+            elif merged[kind][part] is None:
+                raise UserError(f"{place} is left open by the run's pattern; give {part}@{place}=...")
+            else:
+                merged[kind][part] = OmegaConf.merge(merged[kind][part], value)
+    return merged
+
+
+def nearest_part(name: str) -> str:
+    return f" is no part of a kind of layer{nearest(name, KINDS_PARTS)}"
+
+
+def refuse_unread_part(part: str, pattern: DictConfig | None) -> None:
+    """UserError where every kind of a run's pattern names its own encoding, or whichever part it is: none reads it."""
+    if not pattern:
+        return
+    kinds, _ = split_pattern(pattern)
+    if all(getattr(kind, part) is not None for kind in kinds.values()):
+        raise UserError(
+            f"{part}= is read by no layer: every kind of the run's pattern names its own; give "
+            + " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
+        )
 
 
 def layer_lines(decoder: Decoder) -> list[str]:

@@ -1,6 +1,8 @@
 """The model and the texts that a verb looks at, and how the one reads the others: one protocol for all verbs.
 
 docs/evaluation.md has it in words. Shapes: T targets of a window.
+
+Tested by tests/loading/test_eval_pretrained.py and tests/loading/test_hf_commands.py.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from roundround.config.verbs.probe import SubjectConfig
 from roundround.data.batches import DocumentWindows, EvaluationWindows, Tokens, check_one_window, evaluation_windows
 from roundround.data.corpora import Corpus
 from roundround.data.encoding import Encoder
+from roundround.data.prepared import TokenData
 from roundround.data.stream import Mix
 from roundround.data.tasks.base import Examples, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Vocabulary, content_hash
-from roundround.data.tokens import TokenData
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
 from roundround.model.decoder import Decoder
@@ -221,16 +223,26 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
 # -- what a verb looks at
 
 
-def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
-    """Leave out the default model where a run is given, else read the text that goes with the model where none is.
-
-    Returns the choices of the command after that.
-    """
+def settle_model(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
+    """Leave out the default model where a run is given. Returns the choices of the command after that."""
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
         OmegaConf.update(cfg, "model", None, force_add=True)
         return {group: choice for group, choice in choices.items() if group != "model"}
-    return choices if cfg.texts is not None else choices | give_default_data(cfg, otherwise=None)
+    return choices
+
+
+def settle_model_and_data(cfg: DictConfig, invocation: Invocation) -> dict[str, str]:
+    """`settle_model`; where the model stays and no text is given, read the one that goes with it."""
+    choices = settle_model(cfg, invocation)
+    given = cfg.texts is not None or "model" not in choices
+    return choices if given else choices | give_default_data(cfg, otherwise=None)
+
+
+def run_of(config: Any, *, data: DictConfig | None = None) -> TrainedRun:
+    """The training run that a verb's config names by `run`, with its nodes in place of the run's. UserError."""
+    source = find_run(config.run, config.outputs, "train", done=True)
+    return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=data)
 
 
 @contextmanager
@@ -241,10 +253,9 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
             yield probed, None
         return
     assert config.run is not None
-    source = find_run(config.run, config.outputs, "train", done=True)
-    trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
+    trained = run_of(config)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
-    name = "/".join(source.parts[-2:])
+    name = "/".join(trained.directory.parts[-2:])
     first_token = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
     yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_token), trained
 
@@ -259,11 +270,16 @@ def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | No
         return probed.tokens(APOSTROPHE if prompt is None else prompt)
     if prompt is None:
         return next(examples_of(task, task.train_lengths[1]))
+    check_symbols(prompt, task)
+    return probed.tokens(prompt)
+
+
+def check_symbols(prompt: str, task: Task) -> None:
+    """Raises UserError for a word that the task's vocabulary lacks."""
     known = {} if isinstance(task, TextTask) else task.vocabulary().tokenizer.get_vocab()
     for word in prompt.split():
         if known and word not in known:
             raise UserError(f"prompt= has '{word}', and this task knows {', '.join(task.symbols[:8])}, ... alone")
-    return probed.tokens(prompt)
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
@@ -308,7 +324,14 @@ def windows_for(
         if trained is not None and trained.separate_documents:
             raise UserError("length= joins documents to windows, and this run's did not see each other; leave it out")
         separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
-        data = joined(documents_of(config), vocabulary_of_model(probed, trained), most)
+        if trained is not None:
+            vocabulary = trained.vocabulary()
+        else:
+            from roundround.loading.load import ProbedHuggingFaceModel  # transformers takes a second to import
+
+            assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
+            vocabulary = probed.vocabulary()
+        data = joined(documents_of(config), vocabulary, most)
     reader = Reader(
         model=probed.decoder if isinstance(probed, ProbedDecoder) else probed,
         data=data,
@@ -320,16 +343,6 @@ def windows_for(
         peers=peers,
     )
     return Windowed(reader, length, reader.first_token(length))
-
-
-def vocabulary_of_model(probed: ProbedModel, trained: TrainedRun | None) -> Vocabulary:
-    """The model's tokenizer, with the token that stands between documents. UserError where there is none."""
-    if trained is not None:
-        return trained.vocabulary()
-    from roundround.loading.load import ProbedHuggingFaceModel  # transformers takes a second to import
-
-    assert isinstance(probed, ProbedHuggingFaceModel), "what was not trained here is a pretrained model"
-    return probed.vocabulary()
 
 
 def texts_for(

@@ -1,10 +1,13 @@
 """Where a training run starts: from weights drawn by its seed, from a checkpoint's, or where it stopped.
 
 `starting_point` decides that once. The run then asks its `Start` for the tokenizer, the vocabulary and the weights.
+
+Tested by tests/loading/test_initial.py and tests/training/test_train.py.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -15,18 +18,17 @@ from torch import Tensor
 
 from roundround.config.build import build, literal, plain, target_class
 from roundround.config.options import load_option
-from roundround.config.recorded import give_theta, overridden
-from roundround.config.starting import config_from_checkpoint, config_of_run, refuse_own_model
+from roundround.config.recorded import config_from_checkpoint, config_of_run, give_theta, overridden, refuse_own_model
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.corpora import Source
-from roundround.data.prepared import Prepared
+from roundround.data.prepared import Prepared, TokenData
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.batches import TaskData
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import HuggingFace, TokenizerRecipe
-from roundround.data.tokens import TokenData
+from roundround.distributed.device import check_fits
 from roundround.loading.models import TrainedRun, decoder_of_config, planned, saved_tokenizer
-from roundround.loading.patterns import PARTS, close_unread_parts
+from roundround.loading.patterns import PARTS, close_unread_parts, replaced_in_pattern
 from roundround.model.decoder import Decoder, belongs_to_a_variant
 from roundround.model.shards import fill, is_sharded
 from roundround.runs import checkpoints
@@ -34,7 +36,6 @@ from roundround.runs.directories import find_run, read_manifest
 from roundround.runs.run import Invocation
 from roundround.support.errors import UserError
 from roundround.support.files import sha256
-from roundround.support.memory import check_fits
 
 if TYPE_CHECKING:
     from roundround.loading.llama import LlamaCheckpoint
@@ -84,42 +85,52 @@ class Start:
         """Give a freshly initialised decoder its weights, those of its `past` where it has one."""
 
 
+class FromElsewhere(Start):
+    """Base of starts from other weights, whose model and tokenizer the run's config has taken over.
+
+    folder: where they lie. sha256: of their files. n_vocab: rows of their embeddings.
+    """
+
+    def __init__(self, folder: Path, sha256: str, n_vocab: int, choices: dict[str, Any]) -> None:
+        super().__init__(choices)
+        self.folder, self.sha256, self.n_vocab = folder, sha256, n_vocab
+        self.facts = {"init": {"folder": str(folder), "sha256": sha256}}
+        self.message = f"starting from the weights of {folder}"
+
+    def checked_data(self, data: Data) -> Data:
+        return with_rows(data, self.n_vocab, str(self.folder))
+
+
 @final
-class FromLlama(Start):
-    """The weights of a Llama-type checkpoint in a folder, whose model and tokenizer the run's config has taken over."""
+class FromLlama(FromElsewhere):
+    """The weights of a Llama-type checkpoint in a folder."""
 
     def __init__(self, checkpoint: LlamaCheckpoint, choices: dict[str, Any]) -> None:
-        super().__init__(choices)
+        super().__init__(checkpoint.folder, checkpoint.sha256, checkpoint.nodes.n_vocab, choices)
         self.checkpoint = checkpoint
-        self.facts = {"init": {"folder": str(checkpoint.folder), "sha256": checkpoint.sha256}}
-        self.message = f"starting from the weights of {checkpoint.folder}"
 
     def check(self, config: TrainConfig) -> None:
         with torch.device("meta"):
-            n_vocab = self.checkpoint.nodes.n_vocab
-            self.checkpoint.check(decoder_of_config(config, n_vocab))
-
-    def checked_data(self, data: Data) -> Data:
-        return with_rows(data, self.checkpoint.nodes.n_vocab, str(self.checkpoint.folder))
+            self.checkpoint.check(decoder_of_config(config, self.n_vocab))
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         self.checkpoint.load_into(decoder)
 
 
+PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override
+
+
 @final
-class FromRun(Start):
-    """The weights of a finished run's best checkpoint, whose model and tokenizer the new run's config has taken over.
+class FromRun(FromElsewhere):
+    """The weights of a finished run's best checkpoint.
 
     Its encoding and its normaliser may be others: what they learn begins anew (DroPE, arXiv:2512.12167, with NoPE).
     """
 
     def __init__(self, directory: Path, *, trust: bool, choices: dict[str, Any]) -> None:
-        super().__init__(choices)
-        self.directory, self.trained = directory, TrainedRun(directory, trust=trust)
-        self.checkpoint = checkpoints.find(directory, "best")
+        self.trained, self.checkpoint = TrainedRun(directory, trust=trust), checkpoints.find(directory, "best")
         files = sorted(self.checkpoint.glob("*.safetensors"))
-        self.facts = {"init": {"folder": str(directory), "sha256": sha256(*files)}}
-        self.message = f"starting from the weights of {directory}"
+        super().__init__(directory, sha256(*files), int(self.trained.manifest["data"]["n_vocab"]), choices)
 
     def own_weights(self, decoder: Decoder) -> dict[str, Tensor]:
         """The run's weights that the decoder has too. UserError where others are missing or of another shape."""
@@ -130,14 +141,10 @@ class FromRun(Start):
         return weights
 
     def check(self, config: TrainConfig) -> None:
-        n_vocab = self.trained.manifest["data"]["n_vocab"]
-        self.own_weights(planned(lambda: decoder_of_config(config, n_vocab)))
+        self.own_weights(planned(lambda: decoder_of_config(config, self.n_vocab)))
 
     def tokenizer(self, config: TrainConfig) -> TokenizerRecipe:
-        return saved_tokenizer(self.directory, self.trained.manifest)
-
-    def checked_data(self, data: Data) -> Data:
-        return with_rows(data, int(self.trained.manifest["data"]["n_vocab"]), str(self.directory))
+        return saved_tokenizer(self.folder, self.trained.manifest)
 
     def load_into(self, decoder: Decoder, past: checkpoints.Checkpoint | None) -> None:
         own = decoder.state_dict()
@@ -203,7 +210,8 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
         task = build(cfg.data, Task)  # type: ignore[type-abstract]
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)
-    close_unread_parts(cfg, invocation.overrides, choices)
+    if not str(cfg.init).startswith(RUN):  # else it is the run's pattern that leaves parts open
+        close_unread_parts(cfg, invocation.overrides, choices)
     cfg, start = fresh_or_from_checkpoint(cfg, invocation, choices)
     give_theta(cfg)
     start.task = task
@@ -238,9 +246,12 @@ def from_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, str | N
     """`starting_point` of a new run that begins with the weights of a finished one, perhaps with another encoding."""
     directory = find_run(str(cfg.init).removeprefix(RUN), cfg.outputs, "train", done=True)
     start = FromRun(directory, trust=cfg.trust, choices=choices)
-    refuse_own_model(invocation.overrides)
+    of_kinds = {override for override in invocation.overrides if PART_OF_KIND.search(override.partition("=")[0])}
+    refuse_own_model([override for override in invocation.overrides if override not in of_kinds])
     own, parts = start.trained.config, ("model", "tokenizer", *PARTS)
     brought = {part: plain(own.get(part)) for part in parts} | {"init": f"{RUN}{directory}"}
+    if of_kinds:
+        brought["pattern"] = plain(replaced_in_pattern(own.get("pattern"), cfg.pattern))
     then = start.trained.manifest["choices"]
     cfg, start.choices = config_from_checkpoint(
         cfg, invocation.overrides, choices, brought, {part: then.get(part) for part in parts}
@@ -256,37 +267,27 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, Resume
     if invocation.sweep is not None and cfg.resume != str(directory):  # unless a job resumes its own
         raise UserError("resume= continues one run; leave out -m")
     manifest = read_manifest(directory)
-    if cfg.init is not None:
-        cfg.init = literal(recorded_reference(cfg.init, manifest["config"].get("init")))
+    if (given := cfg.init) is not None:
+        recorded = manifest["config"].get("init")
+        if recorded is not None and not (str(given).startswith(RUN) or str(recorded).startswith(RUN)):
+            from roundround.loading.llama import checkpoint_folder
+
+            if checkpoint_folder(given).resolve() == checkpoint_folder(recorded).resolve():
+                given = recorded  # the same folder by another name
+        cfg.init = literal(given)
     cfg = config_of_run(cfg, manifest, directory, invocation.overrides, verb=invocation.verb)
-    init = cfg.get("init")
-    began = Start({})
-    if str(init).startswith(RUN) and checkpoints.newest(directory / "checkpoints") is None:
-        began = FromRun(Path(str(init).removeprefix(RUN)), trust=cfg.trust, choices={})
-        refuse_changed(manifest, directory, began.facts["init"]["sha256"], str(init))
-    elif init is not None and checkpoints.newest(directory / "checkpoints") is None:
-        from roundround.loading.llama import read_checkpoint
+    init, began = cfg.get("init"), Start({})
+    if init is not None and checkpoints.newest(directory / "checkpoints") is None:
+        if str(init).startswith(RUN):
+            began = FromRun(Path(str(init).removeprefix(RUN)), trust=cfg.trust, choices={})
+        else:
+            from roundround.loading.llama import read_checkpoint
 
-        began = FromLlama(read_checkpoint(init), {})
-        refuse_changed(manifest, directory, began.checkpoint.sha256, str(began.checkpoint.folder))
+            began = FromLlama(read_checkpoint(init), {})
+        if (manifest.get("init") or {}).get("sha256", began.sha256) != began.sha256:
+            origin = init if isinstance(began, FromRun) else began.folder
+            raise UserError(f"{origin} is no longer the checkpoint that {directory} began from; start a new run")
     return cfg, ResumedStart(directory, manifest, began, began_elsewhere=init is not None)
-
-
-def refuse_changed(manifest: dict[str, Any], directory: Path, now: str, origin: str) -> None:
-    """Raises UserError where what a run began from is no longer what it was."""
-    if (manifest.get("init") or {}).get("sha256", now) != now:
-        raise UserError(f"{origin} is no longer the checkpoint that {directory} began from; start a new run")
-
-
-def recorded_reference(given: object, recorded: object) -> object:
-    """The recorded reference to a checkpoint where the one that is given means the same folder, else that one."""
-    if str(given).startswith(RUN) or str(recorded).startswith(RUN):
-        return given
-    from roundround.loading.llama import checkpoint_folder
-
-    if recorded is None or checkpoint_folder(given).resolve() != checkpoint_folder(recorded).resolve():
-        return given
-    return recorded
 
 
 def with_rows(data: Data, n_vocab: int, origin: str) -> Data:

@@ -5,6 +5,8 @@ right ones before it, so that one forward pass of the whole example tells. Where
 as the mean of its draws, each of which is greedy decoding at the positions drawn for the whole example.
 
 Shapes: B examples, T targets, S scored ones, D model width.
+
+Tested by tests/training/test_task_runs.py.
 """
 
 from __future__ import annotations

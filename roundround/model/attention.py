@@ -1,6 +1,8 @@
 """Self-attention: projections, the encoding's rotation, the normaliser; it never asks which variant it has.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
+
+Tested by tests/model/test_decoder.py.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from roundround.attention.keys import AttentionShape, Keys
+from roundround.model.cache import LayerCache
 from roundround.model.gate import OutputGate
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
@@ -42,7 +45,18 @@ class Attention(nn.Module):
         self.qk_norm = qk_norm
         self.gate = gate
 
-    def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, prepared: Any, keys: Keys) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        encoding: PositionalEncoding,
+        prepared: Any,
+        keys: Keys,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """The layer's attention, [B, T, D]; `cache` has the keys before these tokens, and keeps theirs.
+
+        With it `keys` are of all tokens so far, windows aside.
+        """
         prepared = encoding.prepare_layer(x_BTD, prepared, keys)
         q_BHTC, k_BGTC, v_BGTC = (self.heads(proj(x_BTD)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         norm = self.qk_norm
@@ -52,8 +66,13 @@ class Attention(nn.Module):
         if norm is not None:
             q_BHTC, k_BGTC = norm(q_BHTC, k_BGTC) if norm.after_rotation else (q_BHTC, k_BGTC)
             v_BGTC = norm.of_values(v_BGTC)
-        bias, rows = encoding.bias(q_BHTC, k_BGTC, prepared), self.softmax.row_parameters(x_BTD)
-        out_BHTC = self.softmax(q_BHTC, k_BGTC, v_BGTC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)
+        k_BGKC, v_BGKC = k_BGTC, v_BGTC
+        if cache is not None:
+            k_BGKC, v_BGKC = cache.extend(k_BGTC, v_BGTC)
+            keys = cache.narrowed(keys)
+            prepared, cache.carried = encoding.continued(prepared, cache.carried)
+        bias, rows = encoding.bias(q_BHTC, k_BGKC, prepared), self.softmax.row_parameters(x_BTD)
+        out_BHTC = self.softmax(q_BHTC, k_BGKC, v_BGKC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)
         if self.gate is not None:
             out_BHTC = self.gate(out_BHTC, x_BTD, v_BGTC)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))

@@ -19,13 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from roundround.attention.documents import documents_of
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
-from roundround.model.attention import Attention
-from roundround.model.block import Block
-from roundround.model.kinds import LayerKind
+from roundround.model.block import Block, mlp_of
+from roundround.model.cache import Cache, LayerCache, check_can_be_cached
+from roundround.model.kinds import LayerKind, attention_of, check_sizes, shape_of
 from roundround.model.shards import fill
 from roundround.pe.base import PositionalEncoding
+from roundround.softmax.base import AttentionSoftmax
 
-MOST_LAYERS = 10_000  # each takes milliseconds to construct: a typo or a foreign file would take hours
 LOGITS_AT_ONCE = 2**27  # half a GiB of float32: a long window times a large vocabulary would not fit
 LOGITS_AT_ONCE_ON_CPU = 2**21  # 8 MiB stay in the cache and in the allocator's reach: 1.1 times as fast a training step
 
@@ -37,6 +37,13 @@ class Decoder(nn.Module):
     h <- h + attention(norm(h)); h <- h + mlp(norm(h)); logits = W norm(h)
 
     Touvron et al. 2023, arXiv:2302.13971; Gemma Team 2024, arXiv:2403.08295.
+
+    `kinds`: those of the layers, again and again where there are more layers. `train_length`: context in tokens that
+    the model is trained on; `head_dim` None is d_model / n_heads. `d_mlp` 0 leaves the MLPs out: h <- h +
+    attention(norm(h)) is then a whole layer; `mlp` is `gated` or `relu_squared`. `norms` says where a layer has them:
+    see `Block`. `attention_bias`: of the four projections; `other_biases`: of the MLPs and of an output matrix of its
+    own. `embedding_norm`: an RMSNorm after the embeddings. `logit_cap` c makes logits c z / sqrt(z^2 + c^2).
+    `zero_init`: see `initialise`.
     """
 
     def __init__(
@@ -58,22 +65,17 @@ class Decoder(nn.Module):
         initializer_range: float,
         norms: str = "before",
         attention_bias: bool = False,
+        mlp: str = "gated",
+        other_biases: bool = False,
+        embedding_norm: bool = False,
+        logit_cap: float | None = None,
+        zero_init: bool = False,
         shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
-        """`kinds`: those of the layers, again and again where there are more layers.
-
-        `train_length`: context in tokens that the model is trained on; `head_dim` None is d_model / n_heads. `norms`
-        says where a layer has them: see `Block`. `attention_bias`: of the four projections.
-        `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole layer. `shard_layer` may leave a
-        share of a layer's parameters, before the next layer is made: no process then ever holds all layers.
-        """
+        """`shard_layer` may leave a share of a layer's parameters, before the next layer is made."""
         super().__init__()
         check_sizes(d_model=d_model, n_layers=n_layers, train_length=train_length, n_vocab=n_vocab)
-        if d_mlp < 0:
-            raise ValueError(f"d_mlp={d_mlp} must be at least 1, or 0 for no MLPs")
-        for name, value in (("norm_eps", norm_eps), ("initializer_range", initializer_range)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name}={value} must be a finite number, 0 or above")
+        check_numbers(d_mlp, logit_cap, norm_eps=norm_eps, initializer_range=initializer_range)
         self.kinds = [kinds[layer % len(kinds)] for layer in range(n_layers)]
         shapes = [
             shape_of(kind, layer, d_model, n_heads, n_key_heads, head_dim, train_length)
@@ -83,17 +85,20 @@ class Decoder(nn.Module):
         self.embedding_scale = math.sqrt(d_model) if scaled_embeddings else None
         self.activation_checkpointing = False  # True: a layer's backward pass computes its activations again
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
+        self.embedding_norm = nn.RMSNorm(d_model, eps=norm_eps) if embedding_norm else None
+        self.logit_cap, self.zero_init = logit_cap, zero_init
         encodings, self.encoding_of_layer, self.leaders = encodings_of(self.kinds, shapes)
         self.encodings = nn.ModuleList(encodings)
         self.layers = nn.ModuleList()
         for kind, shape in zip(self.kinds, shapes, strict=True):
             attention = attention_of(kind, shape, bias=attention_bias)
-            layer = Block(attention, d_mlp=d_mlp, geglu=geglu, norm_eps=norm_eps, norms=norms)
+            own_mlp = mlp_of(mlp, d_model, d_mlp, geglu=geglu, bias=other_biases)
+            layer = Block(attention, own_mlp, norm_eps=norm_eps, norms=norms)
             self.layers.append(layer)
             if shard_layer is not None:
                 shard_layer(layer)
         self.norm = nn.RMSNorm(d_model, eps=norm_eps)
-        self.lm_head = None if tied_embeddings else nn.Linear(d_model, n_vocab, bias=False)
+        self.lm_head = None if tied_embeddings else nn.Linear(d_model, n_vocab, bias=other_biases)
         self.initialise(initializer_range, torch.Generator().manual_seed(seed))
 
     @property
@@ -105,6 +110,11 @@ class Decoder(nn.Module):
     def all_encodings(self) -> list[PositionalEncoding]:
         """Every instance once; `encoding_of_layer` has the number in here of each layer's."""
         return cast("list[PositionalEncoding]", list(self.encodings))
+
+    @property
+    def normalisers(self) -> list[AttentionSoftmax]:
+        """The normaliser of each layer."""
+        return [module for module in self.layers.modules() if isinstance(module, AttentionSoftmax)]
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
         """What an evaluation of these tokens takes its mean over: see `PositionalEncoding.draws`."""
@@ -138,21 +148,22 @@ class Decoder(nn.Module):
         scored_BT: Tensor | None = None,
         step: Any = None,
         ends_BT: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Logits [B, T, V] of the next token, or, given the targets, the loss [B, T] of each in nats.
 
         Where `scored_BT` is False the loss is 0 and no logits are computed; None scores all targets. `step` is the
         optimizer step in training, None otherwise: where the encoding draws (`PositionalEncoding.draws`), the loss is
-        the mean over its draws then. `ends_BT` is as in `hidden`.
+        the mean over its draws then. `ends_BT` and `cache` are as in `hidden`.
         """
-        if targets_BT is not None and step is None:
+        if targets_BT is not None and step is None and cache is None:
             alike = tokens_BT if ends_BT is None else tokens_BT.new_zeros(1, 1)  # documents of a batch share a draw
             draws = self.draws(alike)
             if len(draws) > 1:
-                options = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
+                options: dict[str, Any] = {"targets_BT": targets_BT, "scored_BT": scored_BT, "ends_BT": ends_BT}
                 return torch.stack([self.forward(tokens_BT, step=draw, **options) for draw in draws]).mean(0)
             [step] = draws
-        x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT)
+        x_BTD = self.hidden(tokens_BT, step=step, ends_BT=ends_BT, cache=cache)
         if targets_BT is None:
             return self.unembed(x_BTD)
         if scored_BT is None:
@@ -170,26 +181,61 @@ class Decoder(nn.Module):
         pos_BT: Tensor | None = None,
         valid_BT: Tensor | None = None,
         ends_BT: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Normed output of the last layer, [B, T, D]; tokens stand at 0, 1, 2, ... unless `pos_BT` says otherwise.
 
         `valid_BT` is False where a token is padding, which nobody sees and which is not counted. `ends_BT` is True
         where a document ends: none sees another, and positions begin at 0 in each. It goes with neither of the two.
+        `cache` (`empty_cache`) has read the tokens before these, and reads these too.
         """
         encodings = self.all_encodings
+        if cache is not None:
+            if step is not None or ends_BT is not None:
+                raise ValueError("a cache is for one text at positions that are not drawn: give no step= or ends_BT=")
+            pos_BT, valid_BT = cache.place(tokens_BT, pos_BT, valid_BT), None
         keys = self.keys(tokens_BT, step, pos_BT, valid_BT, ends_BT)  # of each encoding
         x_BTD = self.embed_tokens(tokens_BT)
         if self.embedding_scale is not None:
             x_BTD = x_BTD * self.embedding_scale
+        if self.embedding_norm is not None:
+            x_BTD = self.embedding_norm(x_BTD)
         for own in dict.fromkeys(self.leaders):
             x_BTD = encodings[own].embed(x_BTD, keys[own].q_pos_BQ)
-        prepared = [encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)]
-        for layer, kind, own in zip(self.layers, self.kinds, self.encoding_of_layer, strict=True):
-            inputs = (x_BTD, encodings[own], prepared[own], keys[own].within(kind.window, kind.chunk))
-            again = self.activation_checkpointing and torch.is_grad_enabled()
-            x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs)
+        if cache is None:
+            prepared = [
+                encoding.prepare(own.q_pos_BQ, x_BTD.dtype) for encoding, own in zip(encodings, keys, strict=True)
+            ]
+            of_layers: Sequence[LayerCache | None] = [None] * len(self.layers)
+        else:
+            prepared = [
+                encoding.prepare_part(own.q_pos_BQ, x_BTD.dtype, cache.length)
+                for encoding, own in zip(encodings, keys, strict=True)
+            ]
+            firsts = {id(new): own for own, new in reversed(list(enumerate(keys)))}  # most encodings share theirs
+            whole = {shared: cache.keys(own, keys[own]) for shared, own in firsts.items()}
+            keys, of_layers = [whole[id(new)] for new in keys], cache.layers
+        each = zip(self.layers, self.kinds, self.encoding_of_layer, of_layers, strict=True)
+        for layer, kind, own, kept in each:
+            seen = keys[own].within(kind.window, kind.chunk) if kept is None else keys[own]
+            inputs = (x_BTD, encodings[own], prepared[own], seen)
+            again = self.activation_checkpointing and torch.is_grad_enabled() and kept is None
+            x_BTD = checkpoint(layer, *inputs, use_reentrant=False) if again else layer(*inputs, kept)
         out: Tensor = self.norm(x_BTD)
         return out
+
+    def empty_cache(self, *, length: int | None = None) -> Cache:
+        """What `hidden` takes as `cache` for the first tokens of a text that will have `length`, if that is known.
+
+        Raises ValueError where an encoding has no cache.
+        """
+        for encoding in self.all_encodings:
+            check_can_be_cached(encoding)
+        layers = []
+        for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
+            windows = [window for window in (kind.window, softmax.window) if window is not None]
+            layers.append(LayerCache(min(windows, default=None), kind.chunk))
+        return Cache(layers, length=length)
 
     def keys(
         self,
@@ -211,7 +257,14 @@ class Decoder(nn.Module):
 
     def unembed(self, x_BTD: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D]."""
-        return F.linear(x_BTD, self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight)
+        return self.capped(F.linear(x_BTD, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(x_BTD))
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """c z / sqrt(z^2 + c^2), in at least float32, where there is a cap c; Gemma 2's is c tanh(z / c)."""
+        if self.logit_cap is None:
+            return logits
+        z = at_least_float32(logits)
+        return self.logit_cap * z * (z.square() + self.logit_cap**2).rsqrt()
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """-ln p(target), [B, T], at least float32, from the logits of a few rows at a time."""
@@ -224,43 +277,21 @@ class Decoder(nn.Module):
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
 
-        Encodings and normalisers have initialised their own.
+        With `zero_init` those, the output matrix and all biases begin at 0, embeddings have a standard deviation of 1
+        and other matrices one of sqrt(0.33 / columns), as in modded-nanogpt; `initializer_range` is not read. Encodings
+        and normalisers have initialised their own.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding) and not belongs_to_a_variant(name):
                 writes = name.endswith(("o_proj", "down_proj"))
                 std = initializer_range / math.sqrt(2 * len(self.layers)) if writes else initializer_range
+                if self.zero_init:
+                    std = 1.0 if name == "embed_tokens" else math.sqrt(0.33 / module.weight.shape[1])
+                    std = 0.0 if writes or name == "lm_head" else std
                 whole = torch.empty(module.weight.shape, dtype=module.weight.dtype)  # drawn alike in every process
                 fill(module.weight, nn.init.normal_(whole, std=std, generator=generator))
-
-
-def shape_of(
-    kind: LayerKind, layer: int, d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None, train_length: int
-) -> AttentionShape:
-    """The sizes of a layer's attention. Raises ValueError where they do not fit each other."""
-    n_key_heads = n_key_heads if kind.n_key_heads is None else kind.n_key_heads
-    head_dim = checked_head_dim(d_model, n_heads, n_key_heads, head_dim if kind.head_dim is None else kind.head_dim)
-    return AttentionShape(
-        n_heads=n_heads,
-        n_key_heads=n_key_heads,
-        head_dim=head_dim,
-        d_model=d_model,
-        layer=layer,
-        train_length=train_length,
-        logit_scale=kind.logit_scale,
-        **({} if kind.theta is None else {"theta": kind.theta}),
-    )
-
-
-def attention_of(kind: LayerKind, shape: AttentionShape, *, bias: bool) -> Attention:
-    """A layer's attention, freshly initialised."""
-    return Attention(
-        shape,
-        kind.make_softmax(shape),
-        qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
-        gate=None if kind.make_gate is None else kind.make_gate(shape),
-        bias=bias,
-    )
+                if self.zero_init and isinstance(module, nn.Linear) and module.bias is not None:
+                    fill(module.bias, torch.zeros(module.bias.shape, dtype=module.bias.dtype))
 
 
 def encodings_of(
@@ -308,26 +339,15 @@ def keys_of(
     return Keys(q_pos_BQ=pos_BT, k_pos_BK=pos_BT, valid_BK=valid_BT)
 
 
-def check_sizes(**sizes: int) -> None:
-    """Raises ValueError for the first size below 1, and for layers that would take hours to construct."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-        if name == "n_layers" and value > MOST_LAYERS:
-            raise ValueError(f"n_layers={value} must be at most {MOST_LAYERS}")
-
-
-def checked_head_dim(d_model: int, n_heads: int, n_key_heads: int, head_dim: int | None) -> int:
-    """Channels of a head. Raises ValueError unless the heads divide the width and the key heads divide the heads."""
-    check_sizes(n_heads=n_heads, n_key_heads=n_key_heads)
-    if n_heads % n_key_heads:
-        raise ValueError(f"n_heads={n_heads} must be a multiple of n_key_heads={n_key_heads}")
-    if head_dim is None:
-        if d_model % n_heads:
-            raise ValueError(f"d_model={d_model} must be a multiple of n_heads={n_heads} (or set head_dim)")
-        return d_model // n_heads
-    check_sizes(head_dim=head_dim)
-    return head_dim
+def check_numbers(d_mlp: int, logit_cap: float | None, **numbers: float) -> None:
+    """Raises ValueError for the first that is out of its range."""
+    if d_mlp < 0:
+        raise ValueError(f"d_mlp={d_mlp} must be at least 1, or 0 for no MLPs")
+    if logit_cap is not None and not 0 < logit_cap < math.inf:
+        raise ValueError(f"logit_cap={logit_cap} must be a finite number above 0, or null")
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}={value} must be a finite number, 0 or above")
 
 
 def belongs_to_a_variant(name: str) -> bool:

@@ -1,6 +1,8 @@
 """What stands between attention and its output matrix: gates that read the layer's input, and exclusive attention.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
+
+Tested by tests/loading/test_patterns.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Normalised queries and keys: no logit grows with the length of a vector.
 
 Shapes: B batch, T tokens, H heads, G key heads, C head channels.
+
+Tested by tests/loading/test_patterns.py.
 """
 
 from __future__ import annotations

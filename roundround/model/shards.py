@@ -1,4 +1,7 @@
-"""Parameters whose rows are shared out among processes: which rows lie here, and how they get their numbers."""
+"""Parameters whose rows are shared out among processes: which rows lie here, and how they get their numbers.
+
+Tested by tests/training/test_sharding.py.
+"""
 
 from __future__ import annotations
 

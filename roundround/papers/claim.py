@@ -1,4 +1,7 @@
-"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie."""
+"""What a statement is: a class whose check compares numbers of this program's own code with where they must lie.
+
+Tested by tests/papers/test_claims.py and tests/verbs/test_theory.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from roundround.papers import CLAIMS
 from roundround.probing.probed_model import ProbedModel
 from roundround.support.errors import UserError, nearest
+from roundround.support.panels import Panel
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,7 @@ class Comparison:
             half = (self.high - self.low) / 2
             return room / half if half else float(room == 0)
         end = self.low if math.isfinite(self.low) else self.high
-        if math.isinf(end):
-            return math.inf
-        return room / (abs(end) or 1.0)
+        return math.inf if math.isinf(end) else room / (abs(end) or 1.0)
 
 
 def near(
@@ -79,28 +80,8 @@ def at_most(what: str, ours: float, bound: float, error: float = 0.0) -> Compari
 
 
 def shown(what: str, ours: float, published: float | None = None) -> Comparison:
-    """A number that is told and not judged."""
+    """A number that is shown and not judged."""
     return Comparison(what, float(ours), -math.inf, math.inf, published)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One line of a picture, or separate points."""
-
-    name: str
-    x: ArrayLike
-    y: ArrayLike
-    points: bool = False
-
-
-@dataclass(frozen=True)
-class Picture:
-    """What the figure of a statement shows. An axis is logarithmic where its name stands in `log`, such as "xy"."""
-
-    x_label: str
-    y_label: str
-    curves: Sequence[Curve]
-    log: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +93,7 @@ class Finding:
     """
 
     comparisons: Sequence[Comparison]
-    picture: Picture | None = None
+    picture: Panel | None = None
     remark: str = ""
     can_fail: bool = True
 
@@ -156,7 +137,7 @@ class Claim(ABC):
 
     @abstractmethod
     def check(self) -> Finding:
-        """The statement on the paper's construction, in float64 where nothing else is said; seconds, no network."""
+        """The statement on the paper's construction, in float64 unless stated otherwise; seconds, no network."""
 
     def check_model(self, trained: Trained) -> Finding | None:
         """The statement asked of a trained model; None where it is about no model.

@@ -24,7 +24,8 @@ class PositionalEncoding(nn.Module):
 
     An evaluation asks `draws` what its mean is over. A forward pass calls `positions`, `embed` and `prepare` once, then
     in each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is what `prepare`
-    returned, or what `prepare_layer` made of it.
+    returned, or what `prepare_layer` made of it. With a cache of earlier tokens these hooks are given the new ones
+    alone; `prepare_part` stands in for `prepare`, and `continued` comes before `bias`, which sees all keys.
 
     Hooks keep the shape and the dtype of what they are given. Texts of a batch do not see each other. Logits depend on
     distances alone unless `embed` is overridden. A module with parameters draws them in `reset_parameters`; nothing
@@ -64,10 +65,19 @@ class PositionalEncoding(nn.Module):
         """
         return None
 
+    def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
+        """`prepare` for the new tokens of a text that is read in parts, with a cache.
+
+        For encodings that read more off all positions than where each token stands: what they take from there must be
+        the same in each part. `length` is the number of tokens that the text will have, None where nobody knows it.
+        """
+        return self.prepare(pos_BT, dtype)
+
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
         """What the next three hooks need of one layer's input, the normed `x_BTD` from which queries and keys are made.
 
-        For encodings that depend on the content; the default passes `prepared` on. Padding is in `keys.valid_BK`.
+        For encodings that depend on the content; the default passes `prepared` on. Padding is in `keys.valid_BK`,
+        whose last T keys these tokens are.
         """
         return prepared
 
@@ -79,8 +89,18 @@ class PositionalEncoding(nn.Module):
         """Keys with their positions rotated into them."""
         return k_BGTC
 
+    def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
+        """With a cache: what `bias` needs of all tokens so far, and what the layer carries to the next part.
+
+        `prepared` is of the new tokens; `carried`, [B, ...], is what the part before left, None in the first. The
+        default carries nothing. An encoding that overrides `prepare_layer` and not this has no cache.
+        """
+        return prepared, None
+
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
         """What is added to the logits of these queries and keys, which are rotated already.
+
+        The queries are the last of the keys. A cache may have dropped the first tokens of the text.
 
         Its blocks are asked for with keys that are not causal too: a bias that sums over keys leaves out by itself
         those of the future, and those that `keys.valid_BK` marks as padding.

@@ -47,10 +47,14 @@ class FoX(PositionalEncoding):
             operands = (at_least_float32(x) for x in (x_BTD, self.gate_weight, self.gate_bias))
             log_gate_BTH = F.logsigmoid(F.linear(*operands))
         if keys.valid_BK is not None:
-            log_gate_BTH = log_gate_BTH.masked_fill(~keys.valid_BK[..., None], 0.0)
+            log_gate_BTH = log_gate_BTH.masked_fill(~keys.valid_BK[:, -x_BTD.shape[1] :, None], 0.0)
         wide = torch.float32 if x_BTD.device.type == "mps" else torch.float64  # which Apple's GPUs lack
         return -log_gate_BTH.mT.to(wide).cumsum(-1)
 
+    def continued(self, prepared: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor]:
+        whole = prepared if carried is None else torch.cat([carried, carried[..., -1:] + prepared], -1)
+        return whole, whole
+
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Tensor) -> LinearBias:
         one = torch.ones(1, 1, 1, dtype=wide_dtype(q_BHTC.dtype), device=q_BHTC.device)
-        return LinearBias(one, prepared[..., -q_BHTC.shape[2] :], prepared)
+        return LinearBias(one, prepared[..., -q_BHTC.shape[2] :], prepared[..., -k_BGTC.shape[2] :])

@@ -60,7 +60,7 @@ def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     """
     n_rotated = cos_BTR.shape[-1]
     cos, sin = cos_BTR[:, None].to(x_BHTC.dtype), sin_BTR[:, None].to(x_BHTC.dtype)
-    rotating = x_BHTC[..., :n_rotated]
+    rotating = x_BHTC if n_rotated == x_BHTC.shape[-1] else x_BHTC[..., :n_rotated]
     rotated = torch.addcmul(rotating * cos, rotating.roll(n_rotated // 2, -1), sin)
     return rotated if n_rotated == x_BHTC.shape[-1] else torch.cat([rotated, x_BHTC[..., n_rotated:]], dim=-1)
 

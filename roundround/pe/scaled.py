@@ -61,4 +61,20 @@ class FollowsLength(ScaledRoPE):
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         length = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else self.original_length
+        return self.rotation_at(length, pos_BT, dtype)
+
+    def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
+        """At the frequencies of the whole text. ValueError where it outgrows them: the keys so far have rotated."""
+        length = length or self.original_length
+        n_tokens = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else length
+        if n_tokens > max(length, self.original_length):
+            raise ValueError(
+                f"the frequencies of {type(self).__name__} follow the text's length, and {n_tokens} tokens exceed "
+                f"{max(length, self.original_length)}, for which the cached keys have rotated: give the cache the "
+                "whole length, or read without a cache"
+            )
+        return self.rotation_at(length, pos_BT, dtype)
+
+    def rotation_at(self, length: int, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What `prepare` gives in a text of so many tokens."""
         return rotation(pos_BT, self.frequencies_at(length, wide_dtype(dtype), pos_BT.device), self.attention_factor)

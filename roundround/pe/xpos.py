@@ -37,12 +37,20 @@ class XPos(PositionalEncoding):
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Rotation, Rotation]:
         """Cosines and signed sines [1 or B, T, C] for the queries and for the keys, with the decay multiplied in."""
+        middle_B1 = (pos_BT.amin(-1, keepdim=True) + pos_BT.amax(-1, keepdim=True)) // 2
+        return self.decayed(pos_BT, dtype, middle_B1)
+
+    def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Rotation, Rotation]:
+        """Exponents count from the middle of the text's length, else of that in training."""
+        return self.decayed(pos_BT, dtype, ((length or self.shape.train_length) - 1) // 2)
+
+    def decayed(self, pos_BT: Tensor, dtype: torch.dtype, middle: Tensor | int) -> tuple[Rotation, Rotation]:
+        """`prepare`, with the position from which exponents count: one for all texts, or [B, 1]."""
         wide, n_pairs = wide_dtype(dtype), self.shape.head_dim // 2
         cos, sin = rotation(pos_BT, ladder(n_pairs, 2 * n_pairs, self.theta, wide, pos_BT.device))
         k = torch.arange(n_pairs, dtype=wide, device=pos_BT.device)
         log_zeta_C = (((k / n_pairs + self.gamma) / (1 + self.gamma)).log()).repeat(2)
-        middle_B1 = (pos_BT.amin(-1, keepdim=True) + pos_BT.amax(-1, keepdim=True)) // 2
-        steps_BT1 = ((pos_BT - middle_B1).to(wide) / self.scale_base)[..., None]
+        steps_BT1 = ((pos_BT - middle).to(wide) / self.scale_base)[..., None]
         decay_BTC = (steps_BT1 * log_zeta_C).exp()
         return (cos * decay_BTC, sin * decay_BTC), (cos / decay_BTC, sin / decay_BTC)
 

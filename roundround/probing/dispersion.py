@@ -7,9 +7,8 @@ Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -182,8 +181,5 @@ def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
     n_layers = 1 + max(module.shape.layer for module in normalisers)
     dispersion = Dispersion(beta_at, n_layers, normalisers[0].shape.n_heads, longest)
 
-    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        dispersion.add(softmax, qkv[0], qkv[1], **options)
-
-    with watching(normalisers, take_in):
+    with watching(normalisers, lambda softmax, qkv, options: dispersion.add(softmax, qkv[0], qkv[1], **options)):
         yield dispersion

@@ -14,17 +14,15 @@ from torch import Tensor
 
 from roundround.attention.keys import Keys
 from roundround.probing.dispersion import fused_entropies
-from roundround.probing.layout import N_ROWS, Layout, SelfTest
-from roundround.probing.norms import KINDS, PairNorms, stacked
-from roundround.probing.places import FIRST_ROW
-from roundround.probing.probed_model import ProbedModel, watching
+from roundround.probing.layout import KINDS, N_ROWS, Layout, PairNorms, SelfTest, stacked
+from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.prompt import LayerRecord, PromptRecord, check_prompt, record_layer
-from roundround.probing.rows import BANDS, RowStatistics
+from roundround.probing.rows import BANDS, FIRST_ROW, RowStatistics
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError
 
-QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32, of which entropies hold several copies
+QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32; entropies hold several copies
 SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt are a batch of their own
 BATCH_TOKENS = 2048  # tokens at once: what a probe holds in memory depends on this, not on how much text it reads
 
@@ -38,7 +36,7 @@ class Probe:
     layouts: the channel pairs of each layer, as the model rotates them. norms: [layer, head, pair]. rows: where weight
     goes, from sampled rows; None where not asked for.
     entropies: nats, mean over all rows, [H] for every layer; None where no fused kernel gives it; then the sampled rows
-    give it. prompt: a prompt token by token.
+    give it. prompt: a prompt token by token. kinds: the kind of each layer; empty where all are alike.
     """
 
     name: str
@@ -51,6 +49,11 @@ class Probe:
     rows: RowStatistics | None
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
+    kinds: Sequence[str] = ()
+
+    def layer_name(self, layer: int) -> str:
+        """A layer with its kind, where there are several: `layer 3, global`."""
+        return ", ".join([f"layer {layer}", *self.kinds[layer : layer + 1]])
 
     def contexts(self) -> list[int]:
         """Tokens that each layer sees of the training context."""
@@ -128,30 +131,27 @@ def observe(
             hidden_BTD = run(probed, [*([] if number else extra_rows), *((text, None) for text in batch)])
             if not number:
                 test.check_causality(hidden_BTD)
+    layouts = [layout for layout in seen.layouts if layout is not None]
+    if len(layouts) < len(seen.layouts):
+        raise UserError(f"not every attention layer of {probed.name} was called; roundround cannot look inside")
+    if not ablated and not any(layout.n_rotated for layout in layouts):
+        raise UserError(f"{probed.name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
+    entropies = [sums / seen.norms.n_tokens["all"] for sums in seen.entropy_sums or () if sums is not None]
     return Probe(
         name=probed.name,
         train_length=probed.longest,
         windows=probed.windows(),
+        kinds=probed.kinds(),
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
-        layouts=checked_layouts(probed.name, seen.layouts, ablated=ablated),
+        layouts=layouts,
         norms=seen.norms,
         rows=seen.rows,
-        entropies=seen.mean_entropies(),
+        entropies=entropies if len(entropies) == len(layouts) else None,
         prompt=None
         if prompt is None
         else PromptRecord(probed.words(prompt), [seen.records[layer] for layer in sorted(seen.records)]),
     )
-
-
-def checked_layouts(name: str, layouts: Sequence[Layout | None], *, ablated: bool) -> list[Layout]:
-    """The layouts of all layers; UserError where a layer was not called, or where none rotates though one should."""
-    found = [layout for layout in layouts if layout is not None]
-    if len(found) < len(layouts):
-        raise UserError(f"not every attention layer of {name} was called; roundround cannot look inside")
-    if not ablated and not any(layout.n_rotated for layout in found):
-        raise UserError(f"{name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
-    return found
 
 
 def check(probed: ProbedModel, tokens: Sequence[int], *, ablated: bool = False) -> list[Layout]:
@@ -226,11 +226,6 @@ class Watch:
         before = self.entropy_sums[layer]
         self.entropy_sums[layer] = sum_H if before is None else before + sum_H
 
-    def mean_entropies(self) -> list[Tensor] | None:
-        if self.entropy_sums is None or any(sums is None for sums in self.entropy_sums):
-            return None
-        return [sums / self.norms.n_tokens["all"] for sums in self.entropy_sums if sums is not None]
-
 
 def first_tokens(keys: Keys, n: int) -> Keys:
     """The same for the first n tokens alone."""
@@ -253,31 +248,6 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
     q, k, _ = (x[number, :, :n] for x in qkv)
     rows = {name: value[number : number + 1, :, :n] for name, value in options["rows"].items()}
     return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
-
-
-def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
-    """The model's output for rows of (tokens, position of the first): [B, T, D]. None: as the model itself has it.
-
-    Shorter rows are filled up at the end with their last token, which causality makes harmless.
-    """
-    tokens_BT = filled_up([tokens for tokens, _ in rows])
-    n_tokens = tokens_BT.shape[1]
-    pos_BT = torch.stack([positions(probed, tokens, first, n_tokens) for tokens, first in rows])
-    return probed.hidden(tokens_BT.to(probed.device), pos_BT.to(probed.device))
-
-
-def positions(probed: ProbedModel, tokens: Sequence[int], first: int | None, n_filled: int) -> Tensor:
-    """Where a row's tokens stand, [n_filled]; those that fill it up follow one by one."""
-    if first is not None:
-        return torch.arange(first, first + n_filled)
-    own_T = probed.positions(tokens)
-    return torch.cat([own_T, own_T[-1] + torch.arange(1, n_filled - len(tokens) + 1)])
-
-
-def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
-    """Tokens [B, T] of texts of several lengths, each filled up with its last token."""
-    longest = max(map(len, texts))
-    return torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts])
 
 
 def batches(

@@ -1,6 +1,8 @@
 """What a probe looks at: a decoder whose layers run through normalisers of this project.
 
 Shapes: B batch, T tokens, D model width.
+
+Tested by tests/probing/test_probe.py and tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations
@@ -56,6 +58,10 @@ class ProbedModel(ABC):
         """Tokens that a query of each layer sees at most, itself included, however long the text; None for all."""
 
     @abstractmethod
+    def kinds(self) -> list[str]:
+        """The name of each layer's kind, such as local; empty where all layers are alike."""
+
+    @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
         """Token ids of a text, without any special token."""
 
@@ -96,7 +102,7 @@ class ProbedDecoder(ProbedModel):
     """A decoder of this project; of text, the token that ends a document also stands before each."""
 
     def __init__(self, name: str, decoder: Decoder, tokenizer: Tokenizer, first_token: int | None) -> None:
-        normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
+        normalisers = decoder.normalisers
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one a layer
@@ -136,6 +142,10 @@ class ProbedDecoder(ProbedModel):
             for softmax, kind in zip(self.normalisers, self.decoder.kinds, strict=True)
         ]
         return [min(reaches, default=None) for reaches in both]
+
+    def kinds(self) -> list[str]:
+        names = [kind.name for kind in self.decoder.kinds]
+        return names if len(set(names)) > 1 else []
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
@@ -226,6 +236,26 @@ class FixedFrequencies(RotaryEncoding):
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         return self.given_P.to(device=device, dtype=dtype)
+
+
+def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
+    """The model's output for rows of (tokens, position of the first): [B, T, D]. None: as the model itself has it.
+
+    Shorter rows are filled up at the end with their last token, which causality makes harmless.
+    """
+    tokens_BT = filled_up([tokens for tokens, _ in rows])
+    found = []
+    for tokens, first in rows:
+        own_T = probed.positions(tokens) if first is None else torch.arange(first, first + len(tokens))
+        filling_T = own_T[-1] + torch.arange(1, tokens_BT.shape[1] - len(tokens) + 1)
+        found.append(torch.cat([own_T, filling_T]))
+    return probed.hidden(tokens_BT.to(probed.device), torch.stack(found).to(probed.device))
+
+
+def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
+    """Tokens [B, T] of texts of several lengths, each filled up with its last token."""
+    longest = max(map(len, texts))
+    return torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts])
 
 
 @contextmanager

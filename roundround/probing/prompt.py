@@ -1,13 +1,18 @@
-"""One short prompt, looked at whole: chunk norms of every token, logits and weights of every head.
+"""Short prompts: one looked at whole, token by token, and the entropy at the end of questions of growing length.
 
-It rides along with the first texts of a probe, so that the weights pass through the model once.
-Shapes: T tokens, H heads, G key heads, C head channels, P pairs.
+The first rides along with the first texts of a probe, so that the weights pass through the model once. The others are
+questions about the largest of ever more listed numbers, after Velickovic et al. 2024, arXiv:2410.01104, figure 3, whose
+prompt is not printed; ours is in `texts`.
+Shapes: L layers, T tokens, H heads, G key heads, C head channels, P pairs.
+
+Tested by tests/probing/test_probe.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +21,10 @@ from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
-from roundround.probing.layout import Layout
-from roundround.probing.norms import stacked
+from roundround.attention.row_measures import entropy_of_weights
+from roundround.probing.layout import Layout, stacked
+from roundround.probing.probed_model import ProbedModel, run, watching
+from roundround.probing.texts import maximum_prompt
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 
@@ -90,3 +97,43 @@ def record_layer(
     lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
     found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)
     return LayerRecord(*(x[0].float().cpu() for x in found))
+
+
+N_ELEMENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+N_LISTS = 4  # of each length, their entropies averaged
+
+
+@torch.no_grad()
+def entropy_by_length(
+    probed: ProbedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
+) -> dict[int, list[Tensor]]:
+    """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
+
+    Lists whose prompt is longer than the model's context are left out.
+    """
+    found = {}
+    for n in n_elements:
+        prompts = [probed.tokens(maximum_prompt(n, seed)) for seed in range(n_lists)]
+        if max(map(len, prompts)) > probed.longest:
+            break
+        rows = [last_row_entropy(probed, prompt) for prompt in prompts]
+        found[n] = [torch.stack(layer).mean(0) for layer in zip(*rows, strict=True)]
+    if not found:
+        raise UserError(f"{probed.name} has a context of {probed.longest} tokens, too short for prompt=maximum")
+    return found
+
+
+def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]:
+    """Entropy of each head's last row, [H] for every layer, in nats."""
+    entropies: dict[int, Tensor] = {}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        keys = options["keys"]
+        a, b = keys.n_queries - 1, keys.n_queries
+        logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
+        alpha = softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))
+        entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0, :, 0].cpu().double()
+
+    with watching(probed.normalisers, take_in):
+        run(probed, [(tokens, 0)])
+    return [entropies[layer] for layer in sorted(entropies)]

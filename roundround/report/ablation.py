@@ -1,20 +1,17 @@
-"""What changes when frequencies are set to zero: records, tables, and the curve over the fraction that is kept."""
+"""What changes when frequencies are set to zero: records and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from torch import Tensor
 
 from roundround.model.scoring import PositionLoss
-from roundround.probing.ablation import Band, context_bins
-from roundround.probing.buckets import FEW, FEWEST, mark, n_targets
-from roundround.probing.places import PLACES
+from roundround.probing.ablation import FEW, FEWEST, Band, context_bins, mark, n_targets
 from roundround.probing.probe import Probe
-from roundround.report.figures import GREY, RED, colour_map, save, set_title, subplots, widen
+from roundround.probing.rows import PLACES
 from roundround.report.numbers import fixed
 from roundround.report.probe_tables import by_head
 from roundround.support.console import print_table
@@ -106,36 +103,3 @@ def show_curve(before: PositionLoss, bands: Sequence[Band], losses: Sequence[Pos
     for name, loss in [("none", before), *((str(band), loss) for band, loss in zip(bands, losses, strict=True))]:
         table.add_row(name, *(f"{fixed(loss.perplexity(*where), 3)}{mark(loss, *where)}" for _, where in columns))
     print_table(table)
-
-
-def draw_curve(
-    before: PositionLoss, bands: Sequence[Band], losses: Sequence[PositionLoss], name: str, folder: Path
-) -> list[Path]:
-    """Perplexity against the fraction of frequencies kept, from both ends, a line for each context length."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    figure, axes = subplots(1, 2, figsize=(12, 3.8), sharey=True)
-    bins = context_bins(before)
-    colours = colour_map("viridis")([0.1 + 0.75 * i / max(1, len(bins) - 1) for i in range(len(bins))])
-    for axis, end in zip(axes, ("lowest", "highest"), strict=True):
-        of_end = [(0.0, before), *((b.fraction, loss) for b, loss in zip(bands, losses, strict=True) if b.end == end)]
-        kept = [1 - fraction for fraction, _ in of_end]
-        for colour, (first, last) in zip(colours, bins, strict=True):
-            values = [loss.perplexity(first, last) for _, loss in of_end]
-            label = f"{first:,}-{last - 1:,} tokens before ({n_targets(before, first, last):,} targets)"
-            axis.plot(kept, values, color=colour, marker="o", markersize=3, label=label)
-        axis.plot(kept, [loss.perplexity() for _, loss in of_end], color=RED, linewidth=1.8, label="all")
-        axis.axhline(before.perplexity(), color=GREY, linestyle=":", linewidth=1)
-        other = "fastest" if end == "lowest" else "slowest"
-        axis.set(yscale="log", xlabel=f"fraction kept, from the {other}", title=f"the {end} frequencies set to zero")
-        axis.invert_xaxis()
-        axis.spines[["top", "right"]].set_visible(False)
-    widen(axes[0])  # both panels share the axis, and it must have seen both
-    axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes[0].yaxis.set_major_formatter("{x:,g}")
-    axes[0].yaxis.set_minor_formatter(NullFormatter())
-    axes[0].set_ylabel("perplexity")
-    figure.legend(*axes[1].get_legend_handles_labels(), frameon=False, fontsize="small", loc="outside right center")
-    few = "" if n_targets(before) >= FEWEST else ", too few to tell"
-    set_title(figure, f"{name}: perplexity without part of the frequencies, {n_targets(before):,} targets{few}")
-    return save(figure, folder, "ablation")

@@ -1,16 +1,14 @@
-"""What an evaluation of a task says: how many examples are right at each length, as records, a table and a figure."""
+"""What an evaluation of a task says: how many examples are right at each length, as records and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from roundround.analysis.intervals import error_widths, wilson
 from roundround.model.answers import AnswerScores
-from roundround.report.figures import BLUE, RED, SHADE, save, set_title, subplots
 
 Interval = tuple[float, float]
 
@@ -95,24 +93,3 @@ def table_of_parts(by_part: Mapping[str, Mapping[int, AnswerScores]], lengths: S
         cells = [f"{by_length[n].values()['exact_match']:.2f}" if n in by_length else "" for n in lengths]
         shown.add_row(name, *cells)
     return shown
-
-
-def draw(by_length: Mapping[int, AnswerScores], *, train_lengths: Interval, title: str, folder: Path) -> list[Path]:
-    """Save `folder/accuracy` as svg, pdf and png: both shares against the length, the lengths in training shaded."""
-    lengths = sorted(by_length)
-    figure, axis = subplots(figsize=(5.6, 3.6))
-    for name, style, colour in (("exact_match", "o-", BLUE), ("token_accuracy", "s--", RED)):
-        shares = [values(by_length[n])[name] for n in lengths]
-        between = [intervals(by_length[n])[name] for n in lengths]
-        errors = [[x - low for x, (low, _) in zip(shares, between, strict=True)]]
-        errors.append([high - x for x, (_, high) in zip(shares, between, strict=True)])
-        errors = [[max(0.0, error) for error in side] for side in errors]
-        axis.errorbar(lengths, shares, errors, fmt=style, color=colour, capsize=2, label=name.replace("_", " "))
-    axis.axvspan(*train_lengths, color=SHADE, zorder=0, label="lengths in training")
-    axis.set(xscale="log", xlabel="length", ylabel="share right", ylim=(-0.03, 1.03))
-    axis.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=45 if len(lengths) > 6 else 0)
-    axis.minorticks_off()
-    axis.legend(frameon=False, fontsize="small")
-    axis.spines[["top", "right"]].set_visible(False)
-    set_title(figure, f"{title}; {next(iter(by_length.values())).n_examples:,} examples at each length")
-    return save(figure, folder, "accuracy")

@@ -1,4 +1,37 @@
-"""A comparison as text: tables for a terminal, Markdown and LaTeX, a row for each place and setting; csv and json.
+"""A comparison as text: tables for a terminal, Markdown, LaTeX and its page; and what it leaves for other programs.
+
+`results.json` is a flat list, a record for each metric, place and setting that was measured:
+
+    metric        the name of the number, such as perplexity
+    verb          what measured it: train, eval, probe, max-retrieval; null where it was read from a csv or jsonl file
+    length, ...   the place: context length, n, task, texts, layer, head, ... whichever the measurement has
+    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary, null where there is none
+    mean, low, high, n_seeds    mean over the seeds and its 95 % t interval (null for one seed)
+    seeds, values               the seeds in order, and the number of each
+    baseline                    the settings that this record is compared with; null where with none, or with itself
+    n_pairs                     the seeds that both have, whose differences are taken
+    difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
+    p, p_holm                   of the paired t-test; the same corrected over all settings that are compared with a
+                                baseline at this metric and place, those without a p (one seed) included
+    p_is_bound                  true where both are upper bounds: the difference is the same in every seed and not 0,
+                                and p is 2^(1 - n_pairs), of the signs alone (where it is 0 in every seed, p is 1)
+    value                       the mean again: every record of a results.json has a value
+    tokens_per_second           of training, the mean over the seeds; null where it is not known
+    peak_resident_bytes, peak_device_bytes    the largest over the seeds of the training run; null where not recorded
+
+Every record has all of these fields; a number that does not exist is null. `comparison.json` says the rest once:
+
+    settings   {"pe": ["nope", "rope"], ...}: the settings that vary and their values, in the order of the tables
+    baseline   ["pe=rope"]: what was asked for or taken, [] for none
+    remarks    sentences that a reader has to know: few seeds, what makes runs incomparable, what is missing
+    skipped    [{"run": DIR, "why": "failed: ..."}]: runs that were named and are not in the numbers
+    groups     [{"verb", "settings", "seeds", "runs"}]: the directories (or the file) behind each setting
+    of_tasks   true where lengths are those of tasks, which count what their papers count; else they are tokens
+    train_lengths  [512, 512]: the shortest and longest of training, where all models share them; else null
+    curves     [{"settings", "metric", "tokens", "mean", "low", "high", "n_seeds"}]: training curves, thinned
+    figures    names of the figures in figures/, without .svg and .pdf
+
+`comparison.csv` holds the records of `results.json`, `comparison.md` and `comparison.tex` the tables for people.
 
 Tested by tests/analysis/test_compare_command.py.
 """
@@ -7,53 +40,80 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pandas import DataFrame
-from rich import box
-from rich.table import Table
 
-from roundround.analysis.comparison import Comparison, Row, format_setting
+from roundround.analysis.comparison import Comparison, format_setting, format_settings
 from roundround.analysis.past_run import direction
-from roundround.report.numbers import decimals_of, fixed, shown_bytes, shown_p
+from roundround.report.numbers import decimals_of, fixed, number, shown_bytes, shown_p
+from roundround.report.tables import Cell, Record, Table, filled
 from roundround.support.errors import escaped
-from roundround.support.markdown import markdown_table
 
-MOST_ROWS = 120  # of all tables together; the files have all
-FINE = ("layer", "head", "first_position", "last_position", "kind", "first_token", "pair")  # places of detail
-TEX = {"\\": r"\textbackslash{}", **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "~": r"\textasciitilde{}"}
-TEX |= {"^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One metric of one verb. header: names of the columns; rows: cells as text."""
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
+FIELDS = {  # of a record; whatever else it has is the place where it was measured
+    "metric", "verb", "settings", "mean", "low", "high", "n_seeds", "seeds", "values", "baseline", "n_pairs",
+    "difference", "difference_low", "difference_high", "p", "p_holm", "p_is_bound", "tokens_per_second",
+    "peak_resident_bytes", "peak_device_bytes", "value", "run",
+}  # fmt: skip
+FINE = {"layer", "head", "first_position", "last_position", "kind", "first_token", "pair"}  # places of detail
+MOST_ROWS = 120  # of all tables together on a terminal; the files have all
 
 
-def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
+def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What comparison.json says, but for the names of the figures."""
+    lengths = {run.train_lengths for group in found.groups for run in group.sources}
+    return {
+        "settings": found.settings,
+        "baseline": [] if found.baseline is None else found.baseline.words,
+        "remarks": found.remarks,
+        "skipped": [{"run": run, "why": why} for run, why in found.skipped],
+        "groups": [
+            {
+                "verb": group.verb,
+                "settings": group.settings,
+                "seeds": group.seeds,
+                "runs": list(dict.fromkeys(replicate.origin for replicate in group.replicates)),
+            }
+            for group in found.groups
+        ],
+        "of_tasks": found.of_tasks,
+        "train_lengths": lengths.pop() if len(lengths) == 1 else None,
+        "curves": list(curves),
+    }
+
+
+# -- tables
+
+
+def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The records of each metric of each verb, by what the tables call it."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        verb, metric = record.get("verb"), record["metric"]
+        found.setdefault(f"{verb}: {metric}" if verb else metric, []).append(record)
+    return found
+
+
+def place_of(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in FIELDS}
+
+
+def sheets(records: Sequence[Record]) -> tuple[list[Table], list[str]]:
     """The tables to read, and the metrics that they leave out: those by layer and head, and what is too much to read.
 
     Where a verb measures how good models are, they are about that; numbers that are the same everywhere are left out.
     What is measured in detail alone is shown as far as there is room.
     """
-    judged = {row.verb for row in comparison.table if direction(row.metric)}
-    by_metric: dict[tuple[str | None, str], list[Row]] = {}
-    for row in comparison.table:
-        by_metric.setdefault((row.verb, row.metric), []).append(row)
-    found: list[Sheet] = []
+    judged = {record.get("verb") for record in records if direction(record["metric"])}
+    metrics = by_metric(records)
+    found: list[Table] = []
     left_out: list[str] = []
     n_rows = 0
-    for (verb, metric), rows in by_metric.items():
-        coarse = [row for row in rows if not set(row.coordinates) & set(FINE)]
-        chosen = coarse or rows
-        name = f"{verb}: {metric}" if verb else metric
-        same = len({value for row in rows for value in row.values}) == 1 and len(by_metric) > 1
-        if same or (verb in judged and not direction(metric)) or (n_rows + len(chosen) > MOST_ROWS and found):
+    for name, rows in metrics.items():
+        chosen = [row for row in rows if not set(place_of(row)) & FINE] or rows
+        same = len({value for row in rows for value in row["values"]}) == 1 and len(metrics) > 1
+        beside = rows[0].get("verb") in judged and not direction(rows[0]["metric"])
+        if same or beside or (n_rows + len(chosen) > MOST_ROWS and found):
             left_out.append(name)
             continue
         found.append(sheet(name, chosen[:MOST_ROWS]))
@@ -63,93 +123,90 @@ def sheets(comparison: Comparison) -> tuple[list[Sheet], list[str]]:
     return found, left_out
 
 
-def sheet(title: str, rows: Sequence[Row]) -> Sheet:
-    """The rows of one metric as text; columns that nothing stands in are left out."""
-    halves = [(row.high - row.low) / 2 for row in rows if row.low is not None and row.high is not None]
-    of_means = decimals_of([row.mean for row in rows], halves)
-    differing = [row for row in rows if row.difference is not None]
-    wide = [(row.difference_high or 0) - (row.difference_low or 0) for row in differing]
-    of_differences = decimals_of([row.difference or 0 for row in differing], [width / 2 for width in wide])
-    keys = dict.fromkeys(key for row in rows for key in row.coordinates)
-    settings = dict.fromkeys(key for row in rows for key in row.settings)
-    columns: list[tuple[str, list[str]]] = [
-        *((key, [format_cell(row.coordinates.get(key, "")) for row in rows]) for key in keys),
-        *((key, [format_cell(row.settings.get(key, "")) for row in rows]) for key in settings),
-        ("mean", [fixed(row.mean, of_means) for row in rows]),
-        ("95 % interval", [interval(row.low, row.high, of_means) for row in rows]),
-        ("seeds", [str(row.n_seeds) for row in rows]),
-        ("difference", ["" if row.difference is None else fixed(row.difference, of_differences, "+") for row in rows]),
-        ("95 % interval", [interval(row.difference_low, row.difference_high, of_differences, "+") for row in rows]),
-        ("p", [shown_p(row.p, row.p_is_bound) for row in rows]),
-        ("p (Holm)", [shown_p(row.p_holm, row.p_is_bound) for row in rows]),
-        ("tokens/s", [f"{speed:,.0f}" if (speed := row.group.tokens_per_second) is not None else "" for row in rows]),
-        ("memory", [memory(row) for row in rows]),
+def sheet(title: str, rows: Sequence[Record], **options: Any) -> Table:
+    """The records of one metric, a row for each place and setting; columns that nothing stands in are left out."""
+
+    def values(name: str) -> list[float | None]:
+        return [number(row.get(name)) for row in rows]
+
+    def widths(low: str, high: str) -> list[float]:
+        return [(b - a) / 2 for a, b in zip(values(low), values(high), strict=True) if a is not None and b is not None]
+
+    def known(name: str) -> list[float]:
+        return [value for value in values(name) if value is not None]
+
+    def column(name: str, decimals: int, sign: str = "") -> list[Cell]:
+        return [Cell("" if x is None else fixed(x, decimals, sign), x) for x in values(name)]
+
+    def interval(low: str, high: str, decimals: int, sign: str = "") -> list[Cell]:
+        ends = zip(values(low), values(high), strict=True)
+        between = [
+            None if a is None or b is None else (fixed(a, decimals, sign), fixed(b, decimals, sign)) for a, b in ends
+        ]
+        return [Cell("" if pair is None else " to ".join(pair)) for pair in between]
+
+    def p_values(name: str) -> list[Cell]:
+        bound = [row.get("p_is_bound") is True for row in rows]
+        return [Cell(shown_p(p, b), None if b else p) for p, b in zip(values(name), bound, strict=True)]
+
+    of_means = decimals_of(known("mean"), widths("low", "high"))
+    of_differences = decimals_of(known("difference"), widths("difference_low", "difference_high"))
+    places = dict.fromkeys(name for row in rows for name in place_of(row))
+    settings = dict.fromkeys(name for row in rows for name in row["settings"])
+    names = [
+        *((name, [format_cell(row.get(name, "")) for row in rows]) for name in places),
+        *((name, [format_cell(row["settings"].get(name, "")) for row in rows]) for name in settings),
     ]
-    filled = [(name, cells) for name, cells in columns if any(cells)]
-    return Sheet(title, [name for name, _ in filled], [list(row) for row in zip(*(c for _, c in filled), strict=True)])
+    pairs = [n for n, row in zip(values("n_pairs"), rows, strict=True) if n and n != row.get("n_seeds")]
+    measured = [
+        ("mean", column("mean", of_means)),
+        ("95 % interval", interval("low", "high", of_means)),
+        ("seeds", column("n_seeds", 0)),
+        ("difference", column("difference", of_differences, "+")),
+        ("95 % interval", interval("difference_low", "difference_high", of_differences, "+")),
+        ("pairs", column("n_pairs", 0) if pairs else []),
+        ("p", p_values("p")),
+        ("p (Holm)", p_values("p_holm")),
+        ("tokens/s", [Cell("" if x is None else f"{x:,.0f}", x) for x in values("tokens_per_second")]),
+        ("memory", [Cell("" if n is None else shown_bytes(n), n) for n in map(peak, rows)]),
+    ]
+    n_names = sum(any(text.text for text in cells) for _, cells in names)
+    return filled(title, [*names, *measured], names=n_names, **options)
 
 
-def format_cell(value: Any) -> str:
-    """The value of a setting or a coordinate."""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else format_setting(value)
+def peak(row: Record) -> float | None:
+    """The most memory: of the device where one was used, else of the process."""
+    return number(row.get("peak_device_bytes")) or number(row.get("peak_resident_bytes"))
 
 
-def interval(low: float | None, high: float | None, decimals: int, sign: str = "") -> str:
-    return "" if low is None or high is None else f"{fixed(low, decimals, sign)} to {fixed(high, decimals, sign)}"
+def format_cell(value: Any) -> Cell:
+    """The value of a setting or a place."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return Cell(f"{value:,}" if whole else format_setting(value), value if number(value) is not None else None)
 
 
-def memory(row: Row) -> str:
-    """The largest peak: of the device where one was used, else of the process."""
-    peaks = row.group.peak_memory
-    peak = peaks["peak_device_bytes"] or peaks["peak_resident_bytes"]
-    return "" if peak is None else shown_bytes(peak)
-
-
-# -- as documents
-
-
-def rich_tables(found: Iterable[Sheet]) -> list[Table]:
-    tables = []
-    for one in found:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=escaped(one.title), title_justify="left")
-        for name in one.header:
-            table.add_column(name, overflow="fold")
-        for row in one.rows:
-            table.add_row(*row)
-        tables.append(table)
-    return tables
-
-
-def markdown(found: Iterable[Sheet], remarks: Sequence[str]) -> str:
-    parts = [f"### {escaped(one.title)}\n\n{markdown_table(one.header, one.rows)}" for one in found]
+def markdown(found: Iterable[Table], remarks: Sequence[str]) -> str:
     listed = ["".join(f"- {escaped(remark)}\n" for remark in remarks)] if remarks else []
-    return "\n".join([*parts, *listed])
+    return "\n".join([*(table.markdown() for table in found), *listed])
 
 
-def latex(found: Iterable[Sheet], remarks: Iterable[str]) -> str:
-    """Tables for a paper; the preamble needs booktabs."""
-    parts = ["% \\usepackage{booktabs}\n"]
-    for one in found:
-        lines = [" & ".join(map(tex, row)) + r" \\" for row in [one.header, *one.rows]]
-        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
-        names = one.header.index("mean")  # what comes before the mean says what it is of
-        form = "l" * names + "r" * (len(one.header) - names)
-        parts.append(f"% {escaped(one.title)}\n\\begin{{tabular}}{{{form}}}\n{body}\n\\end{{tabular}}\n")
-    return "\n".join([*parts, "".join(f"% {escaped(remark)}\n" for remark in remarks)])
+def latex(found: Iterable[Table], remarks: Iterable[str]) -> str:
+    told = "".join(f"% {escaped(remark)}\n" for remark in remarks)
+    return "\n".join(["% \\usepackage{booktabs}\n", *(table.latex() for table in found), told])
 
 
-def tex(text: str) -> str:
-    return "".join(TEX.get(letter, letter) for letter in escaped(text))
-
-
-def as_csv(comparison: Comparison) -> str:
+def as_csv(records: Sequence[Record]) -> str:
     """The records of results.json, a line each; settings as pe=rope, softmax=softmax, seeds apart by spaces."""
     rows = []
-    for row, record in zip(comparison.table, comparison.records(), strict=True):
-        record |= {"settings": row.group.name, "baseline": None if row.baseline is None else row.baseline.name}
-        rows.append({key: plain(value) for key, value in record.items()})
+    for record in records:
+        baseline = record["baseline"]
+        told = {
+            "settings": format_settings(record["settings"]),
+            "baseline": None if baseline is None else format_settings(baseline),
+        }
+        rows.append({key: plain(value) for key, value in (record | told).items()})
     table = DataFrame(rows, dtype=object)  # integers stay such
-    first = ["metric", "verb", *dict.fromkeys(key for row in comparison.table for key in row.coordinates), "settings"]
+    first = ["metric", "verb", *dict.fromkeys(name for record in records for name in place_of(record)), "settings"]
     text: str = table[[*first, *table.columns.difference(first, sort=False)]].to_csv(index=False, lineterminator="\n")
     return text
 
@@ -160,5 +217,5 @@ def plain(value: Any) -> Any:
     return escaped(value) if isinstance(value, str) and not value.isprintable() else value
 
 
-def as_json(comparison: Comparison) -> str:
-    return json.dumps(comparison.records(), indent=2, default=str) + "\n"
+def as_json(records: Sequence[Record]) -> str:
+    return json.dumps(records, indent=2, default=str) + "\n"

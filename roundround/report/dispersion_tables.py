@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.table import Table
 
 from roundround.probing.dispersion import MEASURES, Dispersion
-from roundround.report.figures import GREY, SHADE, colour_map, save, set_title, subplots
+from roundround.report.eval_panels import DISPERSION, MOST_LAYERS
+from roundround.report.figures import save_drawing
 from roundround.support.console import print_status, print_table
 from roundround.support.files import write_json
+from roundround.support.panels import Curve, Drawing, Mark, Panel
 
 
 def records(
@@ -59,7 +60,7 @@ def leave(
     write_json(directory / "dispersion.json", by_visible_keys(by_length))
     longest = max(by_length)
     context = longest if contexts is None else contexts[longest]
-    draw(by_length[longest], context=context, title=title, folder=directory / "figures")
+    save_drawing(drawing(by_length[longest], context=context, title=title), directory / "figures")
     name = "context" if contexts is None else "length"
     shown = table(by_length, name=name, title="dispersion: the lowest and the highest head of each layer")
     print_table(shown, on_output=on_output)
@@ -108,43 +109,30 @@ def warning(dispersion: Dispersion, context: int) -> str | None:
     )
 
 
-def draw(dispersion: Dispersion, *, context: int, title: str, folder: Path) -> list[Path]:
-    """Save `folder/dispersion` as svg, pdf and png: each head against the keys it sees, and the lemma."""
-    from matplotlib.lines import Line2D
-
-    figure, axes = subplots(1, 3, figsize=(13.5, 3.8))
+def drawing(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
+    """Each head against the number of keys it sees, beside Lemma 2.1 of the widest head and what is uniform."""
     n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], context)]
-    panels = [
-        ("entropy", "entropy of a row (nats)", ("entropy_bound", torch.amin)),
-        ("largest_weight", "largest weight of a row", ("largest_weight_bound", torch.amax)),
-        ("logit_spread", "logit spread (nats)", None),
-    ]
     n_layers = len(dispersion.n_rows_LN)
-    colours = colour_map("viridis")([0.5] if n_layers == 1 else [0.9 * i / (n_layers - 1) for i in range(n_layers)])
-    for axis, (name, label, bound) in zip(axes, panels, strict=True):
-        for layer, heads_HN in enumerate(dispersion.means_LHN(name)):
-            axis.plot(n, heads_HN.T.numpy(), color=colours[layer], linewidth=1)
-        if bound is not None:
-            measure, loosest = bound
-            axis.plot(n, loosest(dispersion.means_LHN(measure), (0, 1)).numpy(), color="black", linestyle=":", lw=1.2)
-        axis.set(xscale="log", xlabel="visible keys n", ylabel=label)
-        axis.spines[["top", "right"]].set_visible(False)
-    entropy, largest, _ = axes
-    ln_n = dispersion.means_LHN("ln_n")[0, 0].numpy()
-    entropy.plot(n, ln_n, color=GREY, linestyle="--", linewidth=1.2)
+    layers = range(n_layers) if n_layers <= MOST_LAYERS else (0, n_layers // 2, n_layers - 1)
     reach = dispersion.active_range()
-    if reach is not None:
-        entropy.axhspan(*reach, color=SHADE, zorder=0)
-        middle = (reach[0] + min(reach[1], float(ln_n[-1]))) / 2
-        entropy.annotate("polynomial acts", (n[0], middle), color=GREY, fontsize="small", va="center")
-    largest.set(yscale="log")
-    largest.plot(n, [1 / x for x in n], color=GREY, linestyle="--", linewidth=1.2)
-    shown = range(n_layers) if n_layers <= 8 else (0, n_layers // 2, n_layers - 1)
-    lines = [Line2D([], [], color=colours[layer], label=f"layer {layer}") for layer in shown]
-    lines += [
-        Line2D([], [], color=GREY, linestyle="--", label="uniform: ln n, 1 / n"),
-        Line2D([], [], color="black", linestyle=":", label="Lemma 2.1, widest head"),
-    ]
-    figure.legend(handles=lines, frameon=False, fontsize="small", loc="outside right center")
-    set_title(figure, f"{title}, context {context:,}: every head, rows by the number of keys they see")
-    return save(figure, folder, "dispersion")
+    acts = [] if reach is None else [Mark("the temperature's polynomial acts", *reach, axis="y")]
+    ln_n = dispersion.means_LHN("ln_n")[0, 0]
+    widest = {
+        "entropy": dispersion.means_LHN("entropy_bound").amin((0, 1)),
+        "largest_weight": dispersion.means_LHN("largest_weight_bound").amax((0, 1)),
+    }
+    uniform: dict[str, Any] = {"entropy": ln_n, "largest_weight": [1 / x for x in n]}
+    title = f"{title}, context {context:,}: every head, rows by the number of keys they see"
+    panels = []
+    for name, label in DISPERSION.items():
+        curves = [
+            Curve(f"layer {layer}", n, heads_N, style=style)
+            for style, layer in enumerate(layers)
+            for heads_N in dispersion.means_LHN(name)[layer]
+        ]
+        if name in uniform:
+            curves.append(Curve("uniform: ln n, 1 / n", n, uniform[name], reference=True))
+            curves.append(Curve("Lemma 2.1, widest head", n, widest[name], points=True))
+        log = "xy" if name == "largest_weight" else "x"
+        panels.append(Panel("visible keys n", label, curves, log, marks=acts if name == "entropy" else []))
+    return Drawing("dispersion", title, panels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,8 @@ from rich.table import Table
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
-from roundround.probing.buckets import n_targets
+from roundround.probing.ablation import Range, merged, n_targets
 from roundround.report.numbers import fixed
-from roundround.report.perplexity import position_bins
 
 STRANGE_JOINT = 5  # times the mean loss: an even guess among 50,000 tokens is 3 times that of a good model
 
@@ -41,6 +41,14 @@ def records(
             place = {"first_position": a, "last_position": b - 1, "targets": n_targets(loss, a, b)}
             found.append({"metric": "nats_per_token", **where, **place, "value": loss.token_loss(a, b)})
     return found
+
+
+def position_bins(loss: PositionLoss) -> list[Range]:
+    """Ranges [a, b) of positions, 0..1, 1..2, 2..4, 4..8, ... up to the length; those with few targets are merged."""
+    edges = [0, 1]
+    while edges[-1] < len(loss.sum_T):
+        edges.append(min(2 * edges[-1], len(loss.sum_T)))
+    return merged(list(itertools.pairwise(edges)), loss)
 
 
 def table(by_length: Mapping[int, Mapping[str, float]], *, train_length: int, title: str) -> Table:

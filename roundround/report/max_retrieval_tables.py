@@ -16,9 +16,12 @@ from rich.table import Table
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
+from roundround.analysis.past_run import is_number
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND
-from roundround.report.numbers import shown_p
+from roundround.report.numbers import number, shown_p
+from roundround.report.tables import Record
 from roundround.support.markdown import markdown_table
+from roundround.support.panels import MOST
 
 Array = NDArray[np.float64]
 
@@ -80,6 +83,18 @@ class Measured:
                         value = float(values[i, j])
                         found.append({"metric": metric, **which, "seed": seed, "n": n, "value": value})
         return found
+
+
+def measured_of(records: Sequence[Record]) -> Measured:
+    """What the records of a run say; NaN where they say nothing."""
+    sized = [record for record in records if number(record.get("n")) is not None and "seed" in record]
+    there = [record for record in sized if abs(number(record["value"]) or 0.0) <= MOST and is_number(record["value"])]
+    found = Measured(sorted({r["seed"] for r in there}), sorted({r["n"] for r in there}))
+    for record in there:
+        metrics = found.values.setdefault(record["softmax"], {}) if "softmax" in record else found.of_logits
+        table = metrics.setdefault(record["metric"], np.full((len(found.seeds), len(found.sizes)), np.nan))
+        table[found.seeds.index(record["seed"]), found.sizes.index(record["n"])] = record["value"]
+    return found
 
 
 def alike(one: dict[str, Array], other: dict[str, Array]) -> bool:

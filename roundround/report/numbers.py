@@ -1,13 +1,21 @@
-"""Numbers as tables print them: as many digits as the interval can tell apart."""
+"""Numbers as tables print them, with as many digits as the interval can tell apart, and as a page carries them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundround.analysis.past_run import is_number
 
 MOST_DECIMALS = 8
 LARGE = 1e15
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+DIGITS = 4  # significant ones that a table shows
+STEPS = 999  # of an integer that stands for a share of the largest value
 
 
 def shown_p(p: float | None, is_bound: bool = False) -> str:
@@ -22,7 +30,7 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
     """Decimals for a column: two digits of the smallest interval; without one, four digits of the smallest value."""
-    halves = [half for half in half_widths if half > 0]
+    halves = [half for half in half_widths if 0 < half < math.inf]
     if halves:
         return bounded(1 - math.floor(math.log10(min(halves))))
     sizes = [abs(value) for value in values if value]
@@ -43,3 +51,63 @@ def shown_bytes(n: float) -> str:
     """1536 is 1.5 KiB."""
     power = min(len(UNITS) - 1, int(math.log(max(n, 1), 1024)))
     return f"{n / 1024**power:.{0 if power == 0 else 1}f} {UNITS[power]}"
+
+
+def number(value: Any) -> float | None:
+    """A finite number; None for anything else, the names of numbers that are not finite included."""
+    return float(value) if is_number(value) else None
+
+
+def shown(value: Any, digits: int = DIGITS) -> str:
+    """A value as a table shows it: numbers with a few significant digits, whole ones with all of theirs."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or number(value) is None:
+        return text_of(value)
+    if isinstance(value, int) or value == 0:
+        return f"{int(value):,}"
+    if 1e-3 <= abs(value) < 1e6:
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        return f"{value:,.{decimals}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def text_of(value: Any) -> str:
+    """A value of a config or a record in words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(text_of, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {text_of(item)}" for key, item in value.items()) + "}"
+    return str(value)
+
+
+def rounded(values: NDArray[Any], digits: int = 3) -> Any:
+    """Nested lists of numbers with this many significant digits; None for one that is not finite."""
+    if values.ndim > 1:
+        return [rounded(part, digits) for part in values]
+    return [short(float(value), digits) for value in values]
+
+
+def short(value: float, digits: int = 3) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    found = float(f"{value:.{digits - 1}e}")
+    if math.isinf(found):  # the largest floats, rounded up
+        return value
+    return int(found) if found == int(found) and abs(found) < 1e15 else found
+
+
+def scaled(values: NDArray[Any]) -> dict[str, Any]:
+    """A flat list of integers from -STEPS to STEPS, which stand for shares of `largest`; None for no number."""
+    flat = values.astype(np.float64).ravel()
+    finite = np.isfinite(flat)
+    largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
+    steps = np.rint(np.where(finite, flat, 0) / (largest or 1.0) * STEPS).astype(int).tolist()
+    return {
+        "largest": short(largest, 4),
+        "steps": [step if there else None for step, there in zip(steps, finite.tolist(), strict=True)],
+    }

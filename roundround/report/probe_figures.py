@@ -5,6 +5,7 @@ Shapes: L layers, H heads, T tokens, P pairs, D distances.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,37 +14,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.probing.layout import Layout
-from roundround.probing.maximum import N_LISTS
-from roundround.probing.norms import KINDS, stacked
-from roundround.probing.places import PLACES
+from roundround.loading.patterns import runs_of
+from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
-from roundround.probing.rows import BANDS
+from roundround.probing.rows import BANDS, PLACES
 from roundround.report.figures import (
-    BLUE,
-    SHADE,
+    PLACE_COLOURS,
     number_columns,
     save,
+    save_drawing,
     set_title,
     subplots,
 )
-from roundround.report.pair_axis import name_pairs
-from roundround.report.probe_tables import ROTATED, standing_out
+from roundround.report.probe_tables import ROTATED, shown_wavelength, standing_out
+from roundround.support.panels import Curve, Drawing, Mark, Panel
 
 HEAT = "YlGnBu"
 SIGNED = "cividis_r"  # light below 0 and dark above, in grey too
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "")  # of the places, so that they can be told apart in grey
-PLACE_COLOURS = ("#c0392b", "#e08e45", "#7d6608", "#8e44ad", "#1f5fa8", "#2e8b57", "#d5d8dc")
 HEADS_DRAWN = 1  # of each label, token by token
 SHARES_WRITTEN = 20  # heads in a row, up to which their shares fit into the picture
 FEW, FAR = 0.01, 3.0  # of the norms may lie beyond the darkest colour, where they are this many times larger
 TICKS = 6  # distances along an axis
+KINDS_NAMED = 2  # layouts whose wavelengths fit side by side
+LAYERS_NAMED = 4
 
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path) -> list[Path]:
     """Every picture of a probe; returns the paths."""
-    paths = draw_layers(seen, folder) + draw_heads(seen, folder)
+    paths = draw_layers(seen, folder) + draw_heads(seen, folder) + draw_plane(seen, folder)
     if seen.rows is not None:
         heads = [(layer, head, label) for layer, head, label, _ in standing_out(seen, HEADS_DRAWN)]
         paths += draw_labels(seen, folder) + draw_split(seen, heads, folder)
@@ -118,12 +118,29 @@ def draw_heads(seen: Probe, folder: Path) -> list[Path]:
         norms = seen.norms.mean(kind, "norm")
         for axis, layer in zip(axes[row], layers, strict=True):
             heat_map(figure, axis, norms[layer].T, label="mean norm", vmin=0)
-            axis.set(title=f"layer {layer}, {kind} norms")
+            axis.set(title=f"{seen.layer_name(layer)}, {kind} norms")
             number_columns(axis, len(norms[layer]), "head" if kind == "query" else "key head")
             strongest = seen.strongest_pairs(kind)[layer][0]
             name_pairs(axis, norms[layer].shape[1], *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: norms of 2-D chunks by head; {context_note(seen)}")
     return save(figure, folder, "heads")
+
+
+def draw_plane(seen: Probe, folder: Path) -> list[Path]:
+    """Each kind of layer as a point: how many of its pairs rotate, and how slow the slowest of them is."""
+    layers_at: dict[tuple[float, float, str], list[int]] = {}
+    for layer, layout in enumerate(seen.layouts):
+        slowest = max((layout.wavelength(pair) for pair in range(layout.n_pairs)), key=lambda n: (n < math.inf, n))
+        kind = seen.kinds[layer] if seen.kinds else seen.name
+        layers_at.setdefault((layout.n_rotated / layout.n_pairs, slowest, kind), []).append(layer)
+    curves = []
+    for number, ((share, slowest, kind), layers) in enumerate(layers_at.items()):
+        what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
+        curves.append(Curve(what, [share], [slowest if share else 2 * math.pi], points=True, style=number))
+    context = Mark("the training context", seen.train_length, seen.train_length, axis="y")
+    panel = Panel("share of pairs that rotate", "slowest wavelength (tokens)", curves, "y", marks=[context])
+    title = f"{seen.name}: its kinds of layers on the plane of rotary ladders"
+    return save_drawing(Drawing("plane", title, [panel]), folder)
 
 
 def draw_labels(seen: Probe, folder: Path) -> list[Path]:
@@ -162,7 +179,7 @@ def draw_split(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Path)
         shown = [d for d, there in zip(distances, reached.tolist(), strict=True) if there]
         ticks = range(0, len(shown), -(-len(shown) // TICKS))
         axis.set(xticks=list(ticks), xticklabels=[str(shown[i]) for i in ticks], xlabel="distance (tokens)")
-        axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
+        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}", fontsize="medium")
         strongest = int(values_PD[:, reached].abs().amax(1).argmax())
         name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
     set_title(figure, f"{seen.name}: what each frequency adds to the logit; {context_note(seen)}")
@@ -182,7 +199,7 @@ def draw_without(seen: Probe, heads: Sequence[tuple[int, int, str]], folder: Pat
             axis.bar(range(len(BANDS)), shares_B7[:, number].numpy(), bottom=below.numpy(), **drawn)
             below = below + shares_B7[:, number].float()
         axis.set_xticks(range(len(BANDS)), ["all", *BANDS[1:]], rotation=40, ha="right", fontsize="small")
-        axis.set_title(f"layer {layer}, head {head}: {label}", fontsize="medium")
+        axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}", fontsize="medium")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("share of weight")
     name_places(figure, hatched=True)
@@ -205,7 +222,7 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
         heat_map(figure, row[3], record.logits[head], label="logit", cmap=SIGNED, vmin=-most, vmax=most)
         for axis, what in zip(row, ("query norms", "key norms", "weights", "logits"), strict=True):
             axis.set_xticks(range(n), words, rotation=90, fontsize=7)
-            axis.set_title(f"layer {layer}, head {head} ({label}): {what}", fontsize="medium", loc="left")
+            axis.set_title(f"{seen.layer_name(layer)}, head {head} ({label}): {what}", fontsize="medium", loc="left")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
             strongest = int(norms_TP.square().sum(0).argmax())
             name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), strongest)
@@ -216,19 +233,64 @@ def draw_prompt(prompt: PromptRecord, heads: Sequence[tuple[int, int, str]], see
     return save(figure, folder, "prompt")
 
 
-def draw_maximum(entropies: Mapping[int, Sequence[Tensor]], name: str, folder: Path) -> list[Path]:
-    """Figure 3 of arXiv:2410.01104: entropy of the first layer's heads against the number of listed elements."""
-    n = list(entropies)
-    n_layers = len(entropies[n[0]])
-    layers = sorted({0, n_layers - 1})
-    figure, axes = subplots(1, len(layers), figsize=(4.6 * len(layers), 3.6), squeeze=False, sharey=True)
-    for axis, layer in zip(axes[0], layers, strict=True):
-        values_NH = torch.stack([entropies[size][layer] for size in n])
-        axis.fill_between(n, values_NH.amin(1).numpy(), values_NH.amax(1).numpy(), color=SHADE)
-        axis.plot(n, values_NH.numpy(), color=BLUE, linewidth=1)
-        axis.set(xscale="log", xlabel="listed numbers", title=f"layer {layer}")
-        axis.set_xscale("log", base=2)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].set_ylabel("entropy of the last row (nats)")
-    set_title(figure, f"{name}: asked for the maximum, a line a head, mean of {N_LISTS} lists")
-    return save(figure, folder, "maximum")
+# -- the axis of channel pairs
+
+
+def name_pairs(
+    axis: Any, n_pairs: int, layouts: Sequence[Layout], contexts: Sequence[int], strongest: int | None = None
+) -> None:
+    """Pairs down the axis with their wavelengths, the strongest among them; dashed where the context ends.
+
+    layouts, contexts: the pairs of each column and the tokens that it sees, or one of both for all; none for vectors to
+    which RoPE is not applied. Where columns differ, the wavelengths of both kinds stand side by side.
+    """
+    ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
+    if strongest is not None:
+        ticks = {tick for tick in ticks if abs(tick - strongest) >= n_pairs / 16} | {strongest}
+    kinds = kinds_of(layouts)
+    if not 1 <= len(kinds) <= KINDS_NAMED:
+        axis.set(yticks=sorted(ticks), ylabel="pair")
+    else:
+        names = [
+            f"{tick}: " + " | ".join(wavelength_if_any(layouts[columns[0]], tick) for columns in kinds)
+            for tick in sorted(ticks)
+        ]
+        axis.set_yticks(sorted(ticks), names, fontsize="small")
+        others = "".join(f" | {in_layers(columns)}" for columns in kinds[1:])
+        axis.set_ylabel(f"pair: wavelength (tokens){others}")
+    draw_context(axis, layouts, contexts)
+
+
+def wavelength_if_any(layout: Layout, pair: int) -> str:
+    """Tokens; `-` where the heads of this layout are too small to have the pair."""
+    return shown_wavelength(layout, pair) if pair < layout.n_pairs else "-"
+
+
+def kinds_of(layouts: Sequence[Layout]) -> list[list[int]]:
+    """The columns whose pairs rotate alike, those of the most frequent layout first; without those that do not."""
+    kinds: list[list[int]] = []
+    for column, layout in enumerate(layouts):
+        alike = [columns for columns in kinds if same(layouts[columns[0]], layout)]
+        if alike:
+            alike[0].append(column)
+        elif layout.n_rotated:
+            kinds.append([column])
+    return sorted(kinds, key=len, reverse=True)
+
+
+def in_layers(columns: Sequence[int]) -> str:
+    """`layers 5, 11, 17`, the first few of them."""
+    more = ", ..." if len(columns) > LAYERS_NAMED else ""
+    return f"layers {', '.join(map(str, columns[:LAYERS_NAMED]))}{more}"
+
+
+def draw_context(axis: Any, layouts: Sequence[Layout], contexts: Sequence[int]) -> None:
+    """A dashed line below the slowest pair that turns at least once within the context, in every column."""
+    left, right = axis.get_xlim()
+    for column, (layout, context) in enumerate(zip(layouts, contexts, strict=True)):
+        ends = (left, right) if len(layouts) == 1 else (column - 0.5, column + 0.5)
+        longer = [layout.wavelength(pair) > context for pair in range(layout.n_pairs)]
+        for pair in range(1, layout.n_pairs):
+            if longer[pair] != longer[pair - 1]:
+                axis.plot(ends, (pair - 0.5,) * 2, color="black", linestyle="--", linewidth=0.8)
+    axis.set_xlim(left, right)

@@ -13,11 +13,10 @@ from rich import box
 from rich.table import Table
 from torch import Tensor
 
-from roundround.probing.layout import Layout
-from roundround.probing.norms import KINDS
-from roundround.probing.places import PLACES
+from roundround.probing.layout import KINDS, Layout
 from roundround.probing.probe import Probe
 from roundround.probing.prompt import PromptRecord
+from roundround.probing.rows import PLACES
 from roundround.support.console import print_table
 from roundround.support.files import write_json
 
@@ -99,7 +98,8 @@ def share_table(seen: Probe) -> Table:
     without = {kind: seen.norms.share_of_slowest(kind, first_token=False).tolist() for kind in KINDS}
     for layer, layout in enumerate(seen.layouts):
         cells = [f"{with_first[kind][layer]:.2f} ({without[kind][layer]:.2f})" for kind in KINDS]
-        table.add_row(str(layer), *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
+        name = " ".join([str(layer), *seen.kinds[layer : layer + 1]])
+        table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform is 0.25; in brackets without the first token of each text"
     return table
 

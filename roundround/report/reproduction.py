@@ -11,29 +11,31 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from roundround import __version__
 from roundround.config.options import conf_dir
-from roundround.papers.claim import Comparison, Picture
-from roundround.papers.figures.figure import (
+from roundround.papers.claim import (
+    Comparison,
+)
+from roundround.papers.figures import (
     DIFFERS,
     ENTRIES,
     NOT_RUN,
     RULE,
     Entry,
     Figure,
-    HeatMap,
     count_verdicts,
     newest_of,
     read_entries,
     verdict_of,
     write_entries,
 )
-from roundround.report.figures import colour_map, save, set_title, subplots
-from roundround.report.theory import interval, number, plot
+from roundround.report.figures import save_drawing
+from roundround.report.theory import interval, number
+from roundround.support import __version__
 from roundround.support.console import print_status, print_table
 from roundround.support.errors import UserError
 from roundround.support.files import write_atomically
 from roundround.support.markdown import markdown_table
+from roundround.support.panels import Drawing, HeatMap, Panel
 
 PAPERS = {
     "rope": "Round and Round We Go! What makes Rotary Positional Encodings useful? (arXiv 2410.06205)",
@@ -157,33 +159,12 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 # -- the figure
 
 
-def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Picture], folder: Path) -> None:
-    """All panels side by side; legible without colour."""
-    if not panels:
-        return
-    figure, axes = subplots(1, len(panels), figsize=(1.2 + 4.6 * len(panels), 4.2), squeeze=False)
-    for axis, (name, panel) in zip(axes[0], panels.items(), strict=True):
-        if isinstance(panel, Picture):
-            plot(axis, panel)
-            axis.margins(y=0.25)  # for the legend
-        else:
-            draw_heat_map(figure, axis, panel)
-        axis.set_title(name, fontsize="medium", parse_math=False)
-    whose = "" if entry.is_the_papers else f"; here of {entry.model} in its place"
-    set_title(figure, f"{entry.name}: {item.shows}{whose}")
-    save(figure, folder, entry.name)
-
-
-def draw_heat_map(figure: Any, axis: Any, panel: HeatMap) -> None:
-    """Light to dark, so that grey paper shows the same order."""
-    values = np.asarray(panel.values, dtype=float)
-    image = axis.imshow(
-        values, aspect="auto", interpolation="nearest", cmap=colour_map("YlGnBu"), vmin=min(0.0, np.nanmin(values)),
-        vmax=panel.most,
-    )  # fmt: skip
-    figure.colorbar(image, ax=axis, fraction=0.05)
-    axis.locator_params(integer=True)
-    axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
+def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], folder: Path) -> None:
+    """All panels on a grid; legible without colour."""
+    if panels:
+        whose = "" if entry.is_the_papers else f"; here of {entry.model} in its place"
+        named = [replace(panel, title=name) for name, panel in panels.items()]
+        save_drawing(Drawing(entry.name, f"{entry.name}: {item.shows}{whose}", named), folder)
 
 
 # -- the page

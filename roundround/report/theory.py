@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from roundround.papers.claim import Answer, Comparison, Picture
-from roundround.report.figures import save, set_title, subplots
+from roundround.papers.claim import Answer, Comparison
+from roundround.report.figures import save_drawing
 from roundround.support.console import print_table
 from roundround.support.files import write_atomically
 from roundround.support.markdown import markdown_table
+from roundround.support.panels import Drawing, Panel
 
-STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (12, 2)))  # told apart without colour
-FEW = 8  # places of an axis that are all labelled
-NARROW = 100  # of a logarithmic axis, largest over smallest: powers of ten would be too few to read it by
 MARGIN = "margin: 1 in the middle of what is allowed, 0 at an end, negative outside; with one end, as a share of it"
 SHOWN = "shown: an identity or a measurement, which nothing could fail here"
-MARKS = ("o", "s", "^", "x", "D", "+")
 
 
 def line(answer: Answer) -> str:
@@ -80,7 +77,7 @@ def curves(answers: Sequence[Answer]) -> dict[str, Any]:
     return {answer.label: as_numbers(answer.finding.picture) for answer in answers if answer.finding.picture}
 
 
-def as_numbers(picture: Picture) -> dict[str, Any]:
+def as_numbers(picture: Panel) -> dict[str, Any]:
     return {
         "x_label": picture.x_label,
         "y_label": picture.y_label,
@@ -126,40 +123,6 @@ def write(answers: Sequence[Answer], path: Path) -> None:
 def draw(answer: Answer, folder: Path) -> None:
     """The statement's figure, legible without colour."""
     picture = answer.finding.picture
-    if picture is None:
-        return
-    figure, axis = subplots(figsize=(6.4, 4.2))
-    plot(axis, picture)
-    set_title(figure, f"{answer.label}: {answer.claim.title}")
-    save(figure, folder, "_".join(re.findall(r"[\w.-]+", answer.label)))
-
-
-def write_numbers_out(axis: Any, places: Sequence[float]) -> None:
-    """Label a narrow logarithmic axis with numbers: at its few places, or at round ones."""
-    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
-
-    low, high = axis.get_data_interval()
-    if high >= NARROW * low:
-        return
-    few = len(places) <= FEW
-    axis.set_major_locator(
-        FixedLocator(places) if few else LogLocator(subs=range(1, 9) if high < 4 * low else (1, 2, 5))
-    )
-    axis.set_minor_locator(NullLocator()) if few else axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter("{x:,g}")
-
-
-def plot(axis: Any, picture: Picture) -> None:
-    """Its curves and points, told apart without colour."""
-    for place, curve in enumerate(c for c in picture.curves if not c.points):
-        axis.plot(curve.x, curve.y, linestyle=STYLES[place % len(STYLES)], label=curve.name, linewidth=1.3)
-    for place, curve in enumerate(c for c in picture.curves if c.points):
-        axis.plot(curve.x, curve.y, MARKS[place % len(MARKS)], label=curve.name, color="black", fillstyle="none")
-    for letter in picture.log:
-        (axis.set_xscale if letter == "x" else axis.set_yscale)("log")
-        of_axis = axis.xaxis if letter == "x" else axis.yaxis
-        values = np.concatenate([np.ravel(curve.x if letter == "x" else curve.y) for curve in picture.curves])
-        write_numbers_out(of_axis, np.unique(values).tolist())
-    axis.set(xlabel=picture.x_label, ylabel=picture.y_label)
-    if any(curve.name for curve in picture.curves):
-        axis.legend(fontsize=8)
+    if picture is not None:
+        name = "_".join(re.findall(r"[\w.-]+", answer.label))
+        save_drawing(Drawing(name, f"{answer.label}: {answer.claim.title}", [picture]), folder)

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from roundround.runs.manifest import VALUES, WHOLE, Kind, fault_in
+from roundround.runs.directories import VALUES, WHOLE, Kind, fault_in
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import (
     flush_folder,

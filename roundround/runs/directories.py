@@ -1,26 +1,185 @@
-"""Where runs live: claiming a directory, finding one, putting right or sweeping what killed processes left in it.
+"""Where runs live: claiming a directory, finding one, putting right what killed processes left in it; and run.json.
 
-No torch here, so the command line starts fast. Tested by tests/runs/test_run.py and tests/runs/test_leftovers.py.
+A run directory may be anybody's. What passes the check of its run.json can be used without a second look; every string
+is text. No torch here, so the command line starts fast. Tested by tests/runs/test_run.py, test_manifest.py and
+test_leftovers.py.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from roundround import __version__
 from roundround.distributed.launcher import job, launched_from_outside, rank, started_again
-from roundround.runs.manifest import fault, time_of, too_old
+from roundround.support import __version__
 from roundround.support.errors import UserError, one_line, printable
-from roundround.support.files import home_expanded, leftovers, parse_json, read_text
+from roundround.support.files import home_expanded, parse_json, read_text
+
+MOST_TYPED = 100_000  # a word may have 128 kB, all together two MB
+MOST_TOKENS = 2**31
+OLDEST = (0, 2)  # version whose runs are read
+RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})", re.ASCII)  # what a version begins with
+
+
+class Kind(NamedTuple):
+    """What a field may hold: in words, and as a test of the value."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def or_null(kind: Kind) -> Kind:
+    return Kind(f"{kind.words} or null", lambda value: value is None or kind.fits(value))
+
+
+def like(words: str, pattern: str) -> Kind:
+    """Text that begins with the pattern."""
+    return Kind(words, lambda value: isinstance(value, str) and re.match(pattern, value) is not None)
+
+
+def by_name(words: str, fits: Callable[[Any], bool]) -> Kind:
+    return Kind(words, lambda value: isinstance(value, dict) and all(map(fits, value.values())))
+
+
+def is_date(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+TEXT = Kind("a text", lambda value: isinstance(value, str))
+DATE = Kind("a date and time", is_date)
+WHOLE = Kind("a whole number", lambda value: type(value) is int)  # True is an int too
+SIZE = Kind("a whole number from 0", lambda value: WHOLE.fits(value) and value >= 0)
+TOKENS = Kind(f"a whole number from 0 to {MOST_TOKENS:,}", lambda value: SIZE.fits(value) and value <= MOST_TOKENS)
+VALUES = Kind("values by name", lambda value: isinstance(value, dict))
+TEXTS = by_name("texts by name", or_null(TEXT).fits)
+NODE = Kind("values by name, _target_ first", lambda value: VALUES.fits(value) and TEXT.fits(value.get("_target_")))
+
+NEEDED = {
+    "verb": like("the name of a verb", r"[a-z]+(-[a-z]+)*\Z"),
+    "status": like("running, done, interrupted or failed: WHY", r"(running|done|interrupted|failed)(:|\Z)"),
+    "started": DATE,
+    "roundround": like("a version", RELEASE.pattern),
+    "command": TEXT,
+    "overrides": Kind(
+        f"a list of texts that one command can take, {MOST_TYPED:,} characters together",
+        lambda value: isinstance(value, list) and all(map(TEXT.fits, value)) and len(" ".join(value)) <= MOST_TYPED,
+    ),
+    "config": VALUES,
+    "seed": or_null(WHOLE),
+    "data": or_null(VALUES),
+    "facts": VALUES,
+    "headline": VALUES,
+    "wandb": or_null(VALUES),
+    "sweep": or_null(TEXT),
+}
+# written later in a run's life, or by some verbs
+OPTIONAL = {
+    "ended": or_null(DATE),
+    "resumed": or_null(DATE),
+    "choices": TEXTS,
+    "variants": by_name("hashes by class and file", by_name("hashes by file", TEXT.fits).fits),
+    "run": or_null(TEXT),
+    "init": or_null(TEXTS),
+    "fit": VALUES,
+    "peak_memory": or_null(by_name("numbers of bytes by name", or_null(SIZE).fits)),
+    "cwd": TEXT,
+    "git": or_null(VALUES),
+    "versions": TEXTS,
+    "device": or_null(TEXT),
+    "trains_as_softmax": Kind("true or false", lambda value: isinstance(value, bool)),
+    "job": or_null(TEXT),
+}
+NEEDED_BY_VERB = {
+    "train": {
+        **dict.fromkeys([f"config.{name}" for name in ("model", "data")], NODE),
+        **dict.fromkeys([f"config.{name}" for name in ("pe", "softmax")], or_null(NODE)),  # a pattern may name them
+        "config.tokenizer": or_null(NODE),  # a task brings its vocabulary
+        "config.seed": WHOLE,
+        "config.model.train_length": WHOLE,
+    },
+    "max-retrieval": {
+        "config.model": NODE,
+        "config.normalisers": Kind(  # the names become names of files
+            "nodes by name, each a word",
+            lambda value: by_name("", NODE.fits).fits(value) and all(re.fullmatch(r"[\w.-]+", name) for name in value),
+        ),
+    },
+}
+DATA_OF_TRAIN = {
+    "data.corpus_hash": TEXT,
+    "data.tokenizer_hash": TEXT,
+    "data.n_vocab": TOKENS,
+    "data.end_of_document": TOKENS,
+    "data.training_tokens": WHOLE,
+}
+DATA_OF_TASK = {
+    "data.train_lengths": Kind(
+        "two whole numbers, the smaller one first",
+        lambda value: isinstance(value, list) and [*map(type, value)] == [int, int] and value[0] <= value[1],
+    )
+}
+
+
+def too_old(manifest: Any) -> str | None:
+    """The version that wrote a manifest, where it is one whose runs are no longer read."""
+    version = manifest.get("roundround") if isinstance(manifest, dict) else None
+    found = RELEASE.match(version) if isinstance(version, str) else None
+    return version if found is not None and tuple(map(int, found.groups())) < OLDEST else None
+
+
+def fault(manifest: Any) -> str | None:
+    """What is wrong with the content of a run.json in a few words, field first; None where nothing is."""
+    if not isinstance(manifest, dict):
+        return "it holds no values by name"
+    return next((wrong for kinds in kinds_of(manifest) if (wrong := fault_in(manifest, kinds))), None)
+
+
+def kinds_of(manifest: dict[str, Any]) -> Iterator[Mapping[str, Kind]]:
+    """What the fields of a manifest may hold, in this order: what comes last depends on what is first."""
+    yield NEEDED
+    yield {name: kind for name, kind in OPTIONAL.items() if name in manifest}
+    yield NEEDED_BY_VERB.get(manifest["verb"], {})
+    data = manifest["data"] or {}
+    yield DATA_OF_TASK if "train_lengths" in data else {}
+    yield DATA_OF_TRAIN if manifest["verb"] == "train" and manifest["data"] is not None else {}
+
+
+def fault_in(values: dict[str, Any], kinds: Mapping[str, Kind]) -> str | None:
+    """The first field, by its dotted name, that is missing or of another kind. Those around it have been checked."""
+    for name, kind in kinds.items():
+        *parents, last = name.split(".")
+        node = functools.reduce(operator.getitem, parents, values)
+        if last not in node:
+            return f"{name} is missing"
+        if not kind.fits(node[last]):
+            return f"{name} is {brief(node[last])} and must be {kind.words}"
+    return None
+
+
+def brief(value: Any) -> str:
+    """A value in a few printable characters."""
+    if isinstance(value, dict | list):
+        return f"{'an empty' if not value else 'a'} {'mapping' if isinstance(value, dict) else 'list'}"
+    return "null" if value is None else printable(repr(value), 40)
+
+
+def time_of(started: str) -> datetime:
+    """When a run started, to compare runs by. A time without a zone is taken for one of this machine's."""
+    time = datetime.fromisoformat(started)
+    return time if time.tzinfo is not None else time.replace(tzinfo=datetime.now().astimezone().tzinfo)
+
 
 MANIFEST, LOCK, METRICS, RESULTS, PAGE = "run.json", ".lock", "metrics.jsonl", "results.json", "report.html"
 # written atomically
@@ -31,11 +190,6 @@ FILES = (
 FIGURES = ("*.svg", "*.pdf", "*.png")  # the same, in its folder
 EXPORTED = "exported"  # what a run whose parameters were shared out leaves for from_pretrained
 FOLDERS = ("checkpoints", "figures", "variants", "conf", "tensorboard", EXPORTED)
-BEFORE_MANIFEST = {LOCK, "code.patch", "multirun.yaml"}
-DAY, TIME = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d\d-\d\d-\d\d(-sweep)?(-\d+)?")
-DAYS_SWEPT = 3  # the latest that are there
-SECONDS_TO_BEGIN = 24 * 3600  # a corpus may take hours to tokenise, on another machine, where the hold is not seen
-held: list[int] = []  # the hold on the directory that this process claimed last; it falls with the process
 SCRATCH = "roundround-rank-"
 LARGEST = 16 << 20  # bytes of a manifest; most have a few thousand
 
@@ -50,26 +204,18 @@ def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequen
     if resume is not None:
         directory = find_run(resume, outputs, verb, done=False)
         found = read_manifest(directory)["verb"]
-        if found != verb:  # said before Hydra writes its log there
+        if found != verb:  # refused before Hydra writes its log there
             raise UserError(f"{directory} is a run of {found}, and this takes one of {verb}")
         refuse_links(directory)
         return str(directory)
-    earlier = directory_of_job(runs_of(outputs, verb), verb, overrides) if started_again() else None
-    if earlier is not None:
-        return str(earlier)
+    if started_again():
+        runs = all_runs(runs_of(outputs, verb), verb, done=False)
+        own = [run for run in runs if run[1].get("job") == job() and sorted(run[1]["overrides"]) == sorted(overrides)]
+        if own:  # else it had not begun
+            return str(max((time_of(manifest["started"]), path) for path, manifest in own)[1])
     if rank() != 0:
         return tempfile.mkdtemp(prefix=SCRATCH)
     return str(claim(runs_of(outputs, verb), datetime.now()))
-
-
-def directory_of_job(folder: Path, verb: str, overrides: Sequence[str]) -> Path | None:
-    """The run that this job began before it was started again; None where it had not begun."""
-    own = [
-        (time_of(manifest["started"]), path)
-        for path, manifest in all_runs(folder, verb, done=False)
-        if manifest.get("job") == job() and sorted(manifest["overrides"]) == sorted(overrides)
-    ]
-    return max(own)[1] if own else None
 
 
 def remove_scratch(directory: Path) -> None:
@@ -87,10 +233,7 @@ def sweep_directory(outputs: str, verb: str) -> str:
 
 
 def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
-    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... where another launch took it this second.
-
-    Directories that earlier launches left behind before they began are swept.
-    """
+    """Create and return `parent/<date>/<time><suffix>`, with -2, -3, ... where another launch took it this second."""
     day = parent.absolute() / now.strftime("%Y-%m-%d")
     try:
         for n in range(1, 10_000):
@@ -99,9 +242,6 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue
-            hold(path)
-            with suppress(OSError):
-                sweep(day.parent)
             return path
     except OSError as error:
         raise UserError(f"cannot create a run directory in {day}: {error.strerror}; give outputs=DIR") from error
@@ -173,7 +313,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     try:
         manifest = parse_json(read_text(path, LARGEST))
     except OSError as error:
-        raise UserError(f"{directory} is not a run directory: {why_unreadable(directory, error)}") from error
+        why = f"it has no {MANIFEST}" if os.path.isdir(directory) else "it does not exist"
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            why = f"its {MANIFEST} cannot be read: {error.strerror}"
+        raise UserError(f"{directory} is not a run directory: {why}") from error
     except ValueError as error:
         raise UserError(f"{path} is not valid json ({one_line(error)}); the run directory is damaged") from error
     version = too_old(manifest)
@@ -189,43 +332,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def why_unreadable(directory: Path, error: OSError) -> str:
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        return f"its {MANIFEST} cannot be read: {error.strerror}"
-    return f"it has no {MANIFEST}" if os.path.isdir(directory) else "it does not exist"
-
-
-# -- a run that is opened again
-
-
-def recover(directory: Path) -> None:
-    """Put a run directory right after a kill: temporary files, half-deleted checkpoints, links. The lock is held.
-
-    Raises UserError where something else lies in the place of one of its files.
-    """
-    check_kinds(directory)
-    for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
-        for path in leftovers(directory / folder, names):
-            path.unlink()
-    shutil.rmtree(directory / f".{EXPORTED}", ignore_errors=True)
-    if (directory / "checkpoints").is_dir():
-        from roundround.runs import checkpoints  # torch takes seconds to import
-
-        checkpoints.recover(directory / "checkpoints")
-
-
-def check_kinds(directory: Path) -> None:
-    """Raises UserError where a file of the run is a folder, or a folder something else."""
-    for name in FILES:
-        path = directory / name
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path} is not a file; move it away to resume the run")
-    for name in FOLDERS:
-        path = directory / name
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is not a folder; move it away to resume the run")
-
-
 def refuse_links(directory: Path) -> None:
     """Raises UserError for a link that leads out of a run: a resume would write there. W&B makes some in its folder."""
     inside = directory.resolve()
@@ -234,87 +340,3 @@ def refuse_links(directory: Path) -> None:
             if path.is_symlink() and not path.resolve().is_relative_to(inside):
                 raise UserError(f"{path} is a link that leads out of the run; put what it leads to in its place")
         folders[:] = [name for name in folders if name != "wandb"]
-
-
-# -- directories that were claimed and never begun
-
-
-def hold(directory: Path) -> None:
-    """Keep a new directory from being swept as long as this process lives, or until it claims another."""
-    handle = locked_folder(directory)
-    if handle is not None:
-        while held:
-            os.close(held.pop())
-        held.append(handle)
-
-
-def sweep(parent: Path) -> None:
-    """Remove the directories under `parent` (the runs of a verb) whose process ended before it wrote a manifest.
-
-    Only those named as `claim` names them, which hold nothing but a lock, a log of no error and what is written before
-    the manifest, which have not changed for a day, and which no living process holds.
-    """
-    days = sorted(day for day in parent.iterdir() if DAY.fullmatch(day.name) and not day.is_symlink())
-    for day in days[-DAYS_SWEPT:]:
-        with suppress(OSError):  # another start is quicker, or the folder is not ours to change
-            for directory in day.iterdir():
-                if TIME.fullmatch(directory.name) and not directory.is_symlink():
-                    remove_unbegun(directory, f"{parent.name}.log")
-
-
-def remove_unbegun(directory: Path, log_name: str) -> None:
-    """`sweep` of one directory."""
-    if (directory / MANIFEST).exists() or time.time() - directory.stat().st_mtime < SECONDS_TO_BEGIN:
-        return
-    with suppress(OSError), unheld(directory) as free:
-        if free and is_unbegun(directory, log_name):
-            shutil.rmtree(directory)
-
-
-def is_unbegun(directory: Path, log_name: str) -> bool:
-    """Whether a directory, of a run or of a sweep, holds only what is written before a manifest."""
-    temporary = leftovers(directory, FILES)
-    return all(path in temporary or comes_before(path, log_name) for path in directory.iterdir())
-
-
-def comes_before(path: Path, log_name: str) -> bool:
-    """Whether a manifest is written after this: a file, copies of the user's classes, or a job of a sweep."""
-    if path.is_symlink():
-        return False
-    if path.is_dir():
-        return path.name == "variants" or (path.name.isdecimal() and is_unbegun(path, log_name))
-    return path.name in BEFORE_MANIFEST or (path.name == log_name and tells_no_error(path))
-
-
-def tells_no_error(log: Path) -> bool:
-    """Whether a log says nothing that somebody may want to read: at most that the corpus was being tokenised."""
-    return log.stat().st_size < 4096 and b"Traceback" not in log.read_bytes()
-
-
-@contextmanager
-def unheld(directory: Path) -> Iterator[bool]:
-    """Whether no living process holds the directory; none can while this lasts."""
-    handle = locked_folder(directory)
-    try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def locked_folder(directory: Path) -> int | None:
-    """A handle on a folder with the system's lock on it; None where another has it, or there is no such lock."""
-    if os.name != "posix":  # there nothing is swept
-        return None
-    import fcntl
-
-    try:
-        handle = os.open(directory, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle

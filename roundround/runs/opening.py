@@ -1,4 +1,7 @@
-"""How a run begins, ends and is gone on with: one process at a time, and nothing left of one that never began."""
+"""How a run begins, is resumed, and ends: one process at a time, and nothing left of one that was refused.
+
+Tested by tests/runs/test_run.py.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,23 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from roundround import __version__
+from roundround.config.build import build, target_class, where
 from roundround.config.recorded import as_dict
+from roundround.distributed.device import PeakMemory, larger
 from roundround.distributed.launcher import job, rank
-from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, read_manifest, recover
+from roundround.runs.directories import (
+    EXPORTED,
+    FIGURES,
+    FILES,
+    FOLDERS,
+    LOCK,
+    MANIFEST,
+    METRICS,
+    RESULTS,
+    read_manifest,
+)
 from roundround.runs.loggers.base import Logger
-from roundround.runs.loggers.several import build_logger
+from roundround.runs.loggers.several import Several
 from roundround.runs.provenance import (
     VARIANTS,
     config_hash,
@@ -32,12 +46,10 @@ from roundround.runs.provenance import (
     versions,
 )
 from roundround.runs.run import Invocation, Run
+from roundround.support import __version__
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line
-from roundround.support.files import is_full, parse_json, write_atomically, write_json
-from roundround.support.memory import PeakMemory, larger
-
-OF_A_RUN = {METRICS, RESULTS, "tokenizer.json"}
+from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +63,7 @@ def opened(
     known: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = print_result,
 ) -> Iterator[Run]:
-    """Begin a run in its directory, or go on with the one that lies there, and record how it ends.
+    """Begin a run in its directory, or resume the one that lies there, and record how it ends.
 
     `known` goes into the manifest beside the config, and all of it is written before the logger starts. A run refused
     before its first step (UserError) leaves nothing behind, and one that was to be resumed is as it was. The last line
@@ -63,9 +75,15 @@ def opened(
     with locked(directory) if writes else nullcontext():
         earlier, patch = None, None
         if (directory / MANIFEST).exists():
-            manifest, earlier = reopened(directory, tell=writes)
+            manifest = read_manifest(directory)
+            earlier = (directory / MANIFEST).read_text(encoding="utf-8")
+            for line in refuse_changed(directory, manifest):
+                if writes:
+                    print_status(line)
+            manifest |= {"resumed": now(), "ended": None, "status": "running"}
         else:
-            check_free(directory, before)
+            if taken := before & {METRICS, RESULTS, "tokenizer.json"}:
+                raise UserError(f"{directory} has a {min(taken)} that a run would overwrite; choose another folder")
             git, patch = git_state() if writes else (None, None)
             manifest = new_manifest(invocation, config, git)
         run = Run(directory, manifest | dict(known or {}), writes=writes)
@@ -73,7 +91,10 @@ def opened(
             record_start(run, patch, before if earlier is None else None)
         with its_end(run, invocation, before, earlier, memory):
             if writes:
-                start_logger(run, logger)
+                kept = logger.start(directory, run.manifest)
+                run.logger = logger
+                if kept is not None:  # a run that is resumed without a logger keeps its id
+                    run.note(wandb=kept)
             invocation.peers.record = lambda status: run.note(status=status, ended=now())
             with invocation.peers.naming_who_left():
                 yield run
@@ -92,13 +113,32 @@ def opened_run(
     return opened(invocation, config=as_dict(cfg), logger=build_logger(cfg.logger), known=known, tell=tell)
 
 
+def build_logger(node: DictConfig) -> Logger:
+    """The logger that a node describes, or those that `logger=[wandb,csv]` names, whose nodes lie in it by name.
+
+    Raises UserError where a node is wrong, and where a logger cannot work on this machine.
+    """
+    if target_class(node, Logger) is not Several:
+        return build(node, Logger)
+    nodes = {str(name): node[name] for name in node if name != "_target_"}
+    if not nodes:
+        raise UserError("logger=several stands for a list; give the list itself, such as logger=[wandb,tensorboard]")
+    for name, inner in nodes.items():
+        if not isinstance(inner, DictConfig):
+            raise UserError(f"{where(node)} has no logger '{name}' (it has {', '.join(nodes)})")
+    try:
+        return Several([build(inner, Logger) for inner in nodes.values()])
+    except ValueError as error:
+        raise UserError(f"{where(node)}: {error}") from error
+
+
 @contextmanager
 def its_end(
     run: Run, invocation: Invocation, before: set[str], earlier: str | None, memory: PeakMemory
 ) -> Iterator[None]:
     """Records how the run ends, or takes back that it began.
 
-    before: what lay in its directory; earlier: the manifest of a run that is gone on with, as text.
+    before: what lay in its directory; earlier: the manifest of a resumed run, as text.
     """
     try:
         yield
@@ -117,7 +157,9 @@ def its_end(
     except PeerLost as error:
         status = f"failed: {one_line(error)}"
         if not run.writes and invocation.peers.speaks:  # the first process is the one that is lost
-            end_for_another(Path(invocation.peers.answer["directory"]), status)
+            directory = Path(invocation.peers.answer["directory"])
+            with suppress(OSError, UserError), locked(directory):
+                write_json(directory / MANIFEST, read_manifest(directory) | {"status": status, "ended": now()})
         end(run, status, 1, memory)
         raise
     except BaseException as error:
@@ -125,27 +167,11 @@ def its_end(
         raise
 
 
-def reopened(directory: Path, *, tell: bool) -> tuple[dict[str, Any], str]:
-    """The manifest of a run that is gone on with, and its text as it was. UserError where its classes have changed."""
-    manifest = read_manifest(directory)
-    earlier = (directory / MANIFEST).read_text(encoding="utf-8")
-    for line in refuse_changed(directory, manifest):
-        if tell:
-            print_status(line)
-    return manifest | {"resumed": now(), "ended": None, "status": "running"}, earlier
-
-
-def check_free(directory: Path, before: set[str]) -> None:
-    """Raises UserError where a new run would overwrite a file that is there."""
-    if before & OF_A_RUN:
-        raise UserError(f"{directory} has a {min(before & OF_A_RUN)} that a run would overwrite; choose another folder")
-
-
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
     """Write what is known before anything starts: the manifest last, since with it the run is there.
 
-    before: what lay in the directory of a new run; None where a run is gone on with, and what a killed process left is
-    put right first. Where writing fails, a new run leaves nothing.
+    before: what lay in the directory of a new run; None where a run is resumed, and what a killed process left is put
+    right first. Where writing fails, a new run leaves nothing.
     """
     try:
         with refusal_as_user_error(run.directory):
@@ -153,7 +179,7 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
                 run.manifest["variants"] = keep_sources(run.manifest["config"], run.directory)
             else:
                 recover(run.directory)
-            if "resume" not in run.manifest["config"]:  # a verb that cannot go on starts over in its own directory
+            if "resume" not in run.manifest["config"]:  # a verb that cannot resume starts over in its own directory
                 run.forget_after(0)
             if patch is not None:
                 write_atomically(run.directory / "code.patch", patch)
@@ -164,13 +190,6 @@ def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None
         raise
 
 
-def start_logger(run: Run, logger: Logger) -> None:
-    kept = logger.start(run.directory, run.manifest)
-    run.logger = logger
-    if kept is not None:  # a run that is resumed without a logger keeps its id
-        run.note(wandb=kept)
-
-
 def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     """Write how the run ended, and give the logger what it leaves."""
     if not run.writes:
@@ -179,44 +198,39 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
     with as_well_as_possible(run, known=known):
         peak = larger(run.manifest.get("peak_memory"), memory.so_far())
         run.note(status=status, ended=now(), peak_memory=peak)
-    for what, give in {"results": give_results, "figures": give_figures, "checkpoint": give_checkpoint}.items():
-        with as_well_as_possible(run, known=known, what=f"the {what} could not be given to the logger"):
-            give(run)
+    with as_well_as_possible(run, known=known, what="the results could not be given to the logger"):
+        if (run.directory / RESULTS).exists():
+            run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
+    with as_well_as_possible(run, known=known, what="the figures could not be given to the logger"):
+        if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
+            run.logger.figures(pictures)
+    with as_well_as_possible(run, known=known, what="the checkpoint could not be given to the logger"):
+        if (wanted := run.logger.log_checkpoint) is not None:
+            from roundround.runs import checkpoints  # torch takes seconds to import, and some verbs need none
+
+            if checkpoints.newest(run.directory / "checkpoints") is not None:  # it did not end before its first
+                also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
+                run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
     with as_well_as_possible(run, known=known):
         run.logger.finish(run.manifest, exit_code)
 
 
-def end_for_another(directory: Path, status: str) -> None:
-    """Record the end of a run whose own process was killed, unless it was not."""
-    with suppress(OSError, UserError), locked(directory):
-        manifest = read_manifest(directory)
-        write_json(directory / MANIFEST, manifest | {"status": status, "ended": now()})
+def recover(directory: Path) -> None:
+    """Put a run directory right after a kill: temporary files, half-deleted checkpoints, links. The lock is held.
 
+    Raises UserError where something else lies in the place of one of its files.
+    """
+    for path, kind in [(directory / n, "file") for n in FILES] + [(directory / n, "folder") for n in FOLDERS]:
+        if path.exists() and not (path.is_file() if kind == "file" else path.is_dir()):
+            raise UserError(f"{path} is not a {kind}; move it away to resume the run")
+    for folder, names in {".": FILES, "conf/softmax": FILES, "figures": FIGURES}.items():
+        for path in leftovers(directory / folder, names):
+            path.unlink()
+    shutil.rmtree(directory / f".{EXPORTED}", ignore_errors=True)
+    if (directory / "checkpoints").is_dir():
+        from roundround.runs import checkpoints  # torch takes seconds to import
 
-def give_results(run: Run) -> None:
-    """Give the logger the results, where there are any."""
-    if (run.directory / RESULTS).exists():
-        run.logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
-
-
-def give_figures(run: Run) -> None:
-    """Give the logger the figures, where there are any."""
-    pictures = {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}
-    if pictures:
-        run.logger.figures(pictures)
-
-
-def give_checkpoint(run: Run) -> None:
-    """Give the logger the checkpoint that it wants, unless the run ended before its first."""
-    wanted = run.logger.log_checkpoint
-    if wanted is None:
-        return
-    from roundround.runs import checkpoints  # torch takes seconds to import, and some verbs need none
-
-    if checkpoints.newest(run.directory / "checkpoints") is None:
-        return
-    also = [run.directory / name for name in (MANIFEST, "tokenizer.json") if (run.directory / name).exists()]
-    run.logger.checkpoint(checkpoints.find(run.directory, wanted), also)
+        checkpoints.recover(directory / "checkpoints")
 
 
 @contextmanager

@@ -216,10 +216,10 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
             continue
         folder = directory / VARIANTS
         differing = {name: difference(now.get(name), folder / name, kept.get(name)) for name in sorted({*now, *kept})}
-        said = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
-        if said:
+        listed = [f"{name} ({what})" for name, (what, _) in differing.items() if what]
+        if listed:
             line = (
-                f"{target} is not as {directory} was made with: {', '.join(said)}; the kept source is in {folder}: "
+                f"{target} is not as {directory} was made with: {', '.join(listed)}; the kept source is in {folder}: "
                 f"give --config-dir {folder} to use it"
             )
             found.append(Change(line, code=any(code for _, code in differing.values())))
@@ -229,7 +229,7 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """The classes from outside that a look at models of max retrieval has from their run's config, `earlier`.
 
-    By node, for `changes`; not those that `overrides` give now, of which the run knows nothing.
+    By node, for `changes`; not those that `overrides` give now, which the run does not know.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {
@@ -250,7 +250,10 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
 
 
 def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str, bool]:
-    """What is different about a file in a few words, none where nothing is; and whether its code is."""
+    """What is different about a file in a few words, none where nothing is; and whether its code is.
+
+    Of a text the first line that differs, and how many do.
+    """
     if now is None:
         return "no longer there or imported", True
     if kept_hash is None:
@@ -260,27 +263,19 @@ def difference(now: Path | None, copy: Path, kept_hash: str | None) -> tuple[str
     if not copy.is_file() or sha256(copy) != kept_hash:
         return "another text; the kept copy is damaged", True
     before, after = (path.read_text(encoding="utf-8", errors="replace") for path in (copy, now))
-    return first_difference(before.splitlines(), after.splitlines()), not same_code(before, after)
-
-
-def first_difference(before: list[str], after: list[str]) -> str:
-    """The first line that differs, and how many do."""
-    blocks = [b for b in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes() if b[0] != "equal"]
+    try:
+        same_code = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))  # other comments and layout alone
+    except (SyntaxError, ValueError):
+        same_code = False
+    lines = before.splitlines(), after.splitlines()
+    blocks = [b for b in difflib.SequenceMatcher(None, *lines, autojunk=False).get_opcodes() if b[0] != "equal"]
     if not blocks:
-        return "other line ends"
+        return "other line ends", not same_code
     _, a, a_end, b, b_end = blocks[0]
-    was, now = ("; ".join(line.strip() for line in lines) for lines in (before[a:a_end], after[b:b_end]))
+    was, is_now = ("; ".join(line.strip() for line in some) for some in (lines[0][a:a_end], lines[1][b:b_end]))
     n_lines = sum(max(block[2] - block[1], block[4] - block[3]) for block in blocks)
     many = f", {n_lines} lines in all" if n_lines > 1 else ""
-    return f"line {b + 1}: '{printable(was, 60)}' -> '{printable(now, 60)}'{many}"
-
-
-def same_code(before: str, after: str) -> bool:
-    """Whether two texts differ in comments and layout alone."""
-    try:
-        return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
-    except (SyntaxError, ValueError):
-        return False
+    return f"line {b + 1}: '{printable(was, 60)}' -> '{printable(is_now, 60)}'{many}", not same_code
 
 
 def refuse_changed(directory: Path, manifest: dict[str, Any]) -> list[str]:

@@ -144,9 +144,18 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         return fields | of_models(manifest, Path(manifest["run"]))
     if trains:
         return fields | of_manifest(manifest)
-    if source is None:
-        return fields | (of_pretrained(manifest) if "model" in manifest["config"] else {})
-    return fields | of_trained(manifest, Path(source))
+    if source is not None:
+        return fields | of_trained(manifest, Path(source))
+    config = manifest["config"]
+    if "model" not in config:
+        return fields
+    choices = manifest.get("choices", {})  # a pretrained model
+    own = {"pe": "its own", "softmax": "its own", **choices}
+    own["model"] = manifest["facts"].get("model", choices.get("model"))
+    fields |= of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
+    if "texts" in config and config.get("data") is None:
+        fields["texts"] = "shakespeare"
+    return fields | of_texts(config)
 
 
 def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -186,17 +195,6 @@ def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
     )
 
 
-def of_pretrained(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a look at a pretrained model."""
-    config, choices = manifest["config"], manifest.get("choices", {})
-    name = manifest["facts"].get("model", choices.get("model"))
-    own = {"pe": "its own", "softmax": "its own", **choices, "model": name}
-    fields = of_manifest({**manifest, "choices": own}) | {"model.path": (config.get("model") or {}).get("path")}
-    if "texts" in config and config.get("data") is None:
-        fields["texts"] = "shakespeare"
-    return fields | of_texts(config)
-
-
 def of_texts(config: dict[str, Any]) -> dict[str, Any]:
     """Texts of the package, which a probe may look at in place of the data."""
     return {"data": None, "texts": config["texts"]} if config.get("texts") is not None else {}
@@ -216,7 +214,11 @@ def typed(manifest: dict[str, Any]) -> dict[str, Any]:
     """The values, and the options of groups, that the command line of a run gave."""
     keys, values = overridden(manifest["overrides"]), flat(manifest["config"])
     keys = {key for key in keys if not is_below(key, NOT_OF_THE_RESULT)}
-    choices = {key: value for key, value in manifest.get("choices", {}).items() if key in keys and key not in NAMES}
+    choices = {
+        key: value
+        for key, value in manifest.get("choices", {}).items()
+        if key.rpartition("@")[2].replace("/", ".") in keys and key not in NAMES
+    }
     return choices | {key: cell(values[key]) for key in sorted(keys & values.keys()) if key not in NAMES}
 
 

@@ -17,7 +17,7 @@ from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
-from roundround.attention.kernel_choice import fitted
+from roundround.attention.kernels import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 
@@ -75,8 +75,9 @@ class AttentionSoftmax(nn.Module):
 
     def n_counted(self, keys: Keys) -> Tensor:
         """Number of keys that each row is taken to have, [1 or B, 1, Q, 1], int64; `count` says which."""
-        counted = keys.without_windows() if self.count == "position" else keys
-        return counted.counts(0, keys.n_queries)
+        if self.count == "position":
+            return keys.without_windows().counts(0, keys.n_queries) + keys.n_forgotten
+        return keys.counts(0, keys.n_queries)
 
     def counted(self, rows: Mapping[str, Tensor], keys: Keys) -> Mapping[str, Tensor]:
         """The row parameters with `n_visible` among them where what is visible does not tell it."""
@@ -110,7 +111,7 @@ class AttentionSoftmax(nn.Module):
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
             q_BHQC, k_BGKC, v_BGKC = fitted(q_BHQC, k_BGKC, v_BGKC)
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
-            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+            out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
             out = out[..., :n_channels].to(dtype)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
         self.announce_blocks(bias)
@@ -158,9 +159,17 @@ class AttentionSoftmax(nn.Module):
         return False
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: LinearBias | None,
+        rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """The definition in a fused form, for finite queries and keys."""
+        """The definition in a fused form, for finite queries and keys; `rows` are the `row_parameters`."""
         raise NotImplementedError
 
     def takes_documents(self, q_BHQC: Tensor, bias: Bias | None) -> bool:

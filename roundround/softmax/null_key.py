@@ -26,13 +26,16 @@ class NullKey(AttentionSoftmax):
     sums_to_one: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float] = 4
 
-    def null_logit(self, device: torch.device) -> Tensor:
-        """Logit of the null key for each head, [H], at least float32, on the device of the queries."""
+    def null_logit(self, rows: Mapping[str, Tensor], device: torch.device) -> Tensor:
+        """Logit of the null key, [1 or B, H, 1 or Q], at least float32, on the device of the queries.
+
+        `rows` holds the `row_parameters` of Q rows.
+        """
         raise NotImplementedError
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        null_H = self.null_logit(logits_BHQK.device).to(logits_BHQK.dtype)
-        null_BHQ1 = null_H[:, None, None].expand(*logits_BHQK.shape[:3], 1)
+        null_BHQ = self.null_logit(rows, logits_BHQK.device).to(logits_BHQK.dtype)
+        null_BHQ1 = null_BHQ[..., None].expand(*logits_BHQK.shape[:3], 1)
         seen_BHQK = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
@@ -40,7 +43,15 @@ class NullKey(AttentionSoftmax):
         return fused.serves(q_BHQC, bias)
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: LinearBias | None,
+        rows: Mapping[str, Tensor],
     ) -> Tensor:
-        null_H = self.null_logit(q_BHQC.device)
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_H=null_H)
+        null_BHQ = self.null_logit(rows, q_BHQC.device)
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_BHQ=null_BHQ)

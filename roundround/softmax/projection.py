@@ -49,7 +49,15 @@ class Projection(AttentionSoftmax):
         return self.fixed_alpha is not None and bias is None and splashes(q_BHQC, keys)
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: LinearBias | None,
+        rows: Mapping[str, Tensor],
     ) -> Tensor:
         q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernel divides by the root of the channels
         k, v = (kernels.repeated(x, q_BHQC).contiguous() for x in (k_BGKC, v_BGKC))

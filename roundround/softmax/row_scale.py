@@ -59,7 +59,15 @@ class RowScale(AttentionSoftmax):
         return not self.reads_entropy and fused.serves_documents(q_BHQC, bias)
 
     def attend_fused(
-        self, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: LinearBias | None,
+        rows: Mapping[str, Tensor],
     ) -> Tensor:
         n_visible = self.n_counted(keys).to(wide_dtype(q_BHQC.dtype))
         if self.differentiates_entropy and bias is None and torch.is_grad_enabled():

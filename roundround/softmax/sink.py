@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -29,5 +30,5 @@ class Sink(NullKey):
         checked_finite(init_logit=init_logit)
         self.logit = nn.Parameter(torch.full((shape.n_heads,), init_logit))
 
-    def null_logit(self, device: torch.device) -> Tensor:
-        return at_least_float32(self.logit)
+    def null_logit(self, rows: Mapping[str, Tensor], device: torch.device) -> Tensor:
+        return at_least_float32(self.logit)[None, :, None]

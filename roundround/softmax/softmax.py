@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
 
 from torch import Tensor
 
+from roundround.attention import fused
+from roundround.attention.bias import LinearBias
+from roundround.attention.keys import Keys
 from roundround.softmax.row_scale import RowScale
 
 
@@ -23,3 +26,16 @@ class Softmax(RowScale):
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> None:
         return None
+
+    def attend_fused(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: LinearBias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)  # nothing to count

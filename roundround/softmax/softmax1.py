@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -20,5 +21,5 @@ class Softmax1(NullKey):
     arXiv:2309.17453, as a zero sink.
     """
 
-    def null_logit(self, device: torch.device) -> Tensor:
-        return torch.zeros(self.shape.n_heads, device=device)
+    def null_logit(self, rows: Mapping[str, Tensor], device: torch.device) -> Tensor:
+        return torch.zeros(1, self.shape.n_heads, 1, device=device)

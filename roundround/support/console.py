@@ -1,4 +1,7 @@
-"""What a person or a script reads: lines on standard error, results on standard output, and the two streams."""
+"""What a person or a script reads: lines on standard error, results on standard output, and the two streams.
+
+Tested by tests/command_line/test_printing.py.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +72,8 @@ class Escaped:
 class Stream(io.FileIO):
     """Standard output or standard error as a file that may fail without taking the run with it.
 
-    A reader that has gone, as in `| head -1`, has what it wanted. What is told on standard error (`needed` False) is
-    lost where it cannot be written; standard output raises OutputError, once. Another process may have made a pipe
+    A reader that has gone, as in `| head -1`, has what it wanted. What cannot be written on standard error (`needed`
+    False) is lost; standard output raises OutputError, once. Another process may have made a pipe
     that both write to one that does not block: standard output then waits for its reader.
     """
 

@@ -1,4 +1,7 @@
-"""The errors that cross rooms, each with its exit code, and what makes any text fit to be printed."""
+"""The errors that cross rooms, each with its exit code, and what makes any text fit to be printed.
+
+Tested by tests/command_line/test_command_line.py and tests/runs/test_run.py.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ class UserError(Exception):
     """Wrong input: one line that says what, where and what to do. The command prints it and exits with 2."""
 
 
-class AlreadySaid(UserError):
-    """Wrong input that a verb started from here has said in its line already; the command only exits with 2."""
+class AlreadyReported(UserError):
+    """Wrong input about which another process has printed the line already; the command only exits with 2."""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -59,7 +62,7 @@ class OutputError(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message as a single line, whatever it was."""
+    """An error's message as a single line, never empty."""
     return printable(" ".join(str(error).split()) or type(error).__name__)
 
 

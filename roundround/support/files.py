@@ -1,4 +1,7 @@
-"""Files that appear whole or not at all, whatever kills their writer; their hashes; what a user gave to be read."""
+"""Files that appear whole or not at all, even where their writer is killed; hashes; reading a user's files.
+
+Tested by tests/runs/test_run.py.
+"""
 
 from __future__ import annotations
 

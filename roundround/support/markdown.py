@@ -1,4 +1,7 @@
-"""Tables in Markdown, whole whatever stands in their cells."""
+"""Tables in Markdown, whole with any text in their cells.
+
+Tested by tests/report/test_markdown.py.
+"""
 
 from __future__ import annotations
 

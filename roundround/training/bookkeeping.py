@@ -1,4 +1,7 @@
-"""What every training loop does between two steps, whoever runs the steps: show, save, prune, stop when asked."""
+"""What every training loop does between two steps, whoever runs the steps: show, save, prune, stop when asked.
+
+Tested by tests/training/test_train.py and tests/training/test_stopping_together.py.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,10 @@ class Display:
             self.live.update(self.task, numbers=numbers)
         elif time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES or step == self.n_steps:
             self.last_line = time.monotonic()
-            self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {self.left(step)} left")
+            seconds_per_step = (self.last_line - self.started) / max(1, step - self.first_step)
+            minutes, seconds = divmod(round(seconds_per_step * (self.n_steps - step)), 60)
+            left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
+            self.say(f"{self.unit} {step}/{self.n_steps}  {numbers}  {left} left")
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -136,12 +142,6 @@ class Display:
             self.live.console.print(text, highlight=False, markup=False)
         else:
             print_status(text)
-
-    def left(self, step: int) -> str:
-        done = max(1, step - self.first_step)
-        seconds = (time.monotonic() - self.started) / done * (self.n_steps - step)
-        minutes, seconds = divmod(round(seconds), 60)
-        return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes}:{seconds:02d}"
 
     def close(self) -> None:
         if self.live is not None:

@@ -1,8 +1,12 @@
-"""What happens around the optimizer steps, in order: record, validate, save, stop when asked."""
+"""What happens around the optimizer steps, in order: record, validate, save, stop when asked.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +17,14 @@ from torch import Tensor
 
 from roundround.config.verbs.train import TrainConfig
 from roundround.distributed.interruption import STOP_SIGNALS
+from roundround.probing.telemetry import attention_statistics
 from roundround.runs.checkpoints import Checkpoint, check_optimizer
 from roundround.runs.run import Run
 from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.material import Material
 from roundround.training.meter import Meter
-from roundround.training.module import LanguageModel, loss_scaler
-from roundround.training.sharding import gathered
+from roundround.training.module import LanguageModel, gathered, loss_scaler
 
 STEPS_BETWEEN_AGREEMENTS = 10  # at most, among several processes
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
@@ -111,6 +115,8 @@ class TrainingCallback(lightning.Callback):
             self.record(trainer, step)
             save = save or stop is not None
         self.bookkeeping.display.advance(step)
+        if self.config.attention_stats_every and step % self.config.attention_stats_every == 0:
+            self.look_at_attention(trainer, module, batch, step)
         if validate and self.validate(trainer, module, step):
             save = True
         if save:
@@ -190,6 +196,13 @@ class TrainingCallback(lightning.Callback):
             )
         return {"skipped_steps": self.skipped_steps}
 
+    def look_at_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
+        """Log what attention does in a text that the step has trained on; all processes do, for shares."""
+        compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
+        with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
+            text_1T = self.material.text(batch)
+            self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
+
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure what is held out, each rank a share of it; whether this is the best so far."""
         shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
@@ -205,7 +218,10 @@ class TrainingCallback(lightning.Callback):
         return False
 
     def save(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> None:
-        """Write the checkpoint; its state says which is the best so far."""
+        """Write the checkpoint; its state says which is the best so far, and what the loss scaler has done."""
+        state: dict[str, Any] = {"best": self.best, "validated": self.validated}
+        if (scaler := loss_scaler(trainer)) is not None:
+            state |= {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}
         if self.sharded:
             weights, optimizer = module.decoder.state_dict(), trainer.optimizers[0].state_dict()
         else:
@@ -216,16 +232,9 @@ class TrainingCallback(lightning.Callback):
                 step,
                 weights={name.removeprefix("decoder."): value for name, value in weights.items()},
                 optimizer=optimizer,
-                state={"best": self.best, "validated": self.validated, **self.scaling(trainer)},
+                state=state,
             )
         trainer.strategy.barrier()
-
-    def scaling(self, trainer: lightning.Trainer) -> dict[str, Any]:
-        """What a checkpoint keeps of the loss scaler."""
-        scaler = loss_scaler(trainer)
-        if scaler is None:
-            return {}
-        return {"skipped_steps": self.skipped_steps, "loss_scaler": scaler.state_dict()}
 
 
 def as_module(module: lightning.LightningModule) -> LanguageModel:

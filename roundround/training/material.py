@@ -1,4 +1,7 @@
-"""What a decoder learns, and how it is measured while it does: text, or a task."""
+"""What a decoder learns, and how it is measured while it does: text, or a task.
+
+Tested by tests/training/test_task_runs.py and tests/data/tasks/test_guessing.py.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from torch.utils.data import Dataset
 
 from roundround.config.build import build
 from roundround.config.verbs.train import TrainConfig
-from roundround.data.batches import Shares, TrainingWindows, passes, validation_windows
+from roundround.data.batches import Shares, TrainingWindows, WindowSampler, validation_windows
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.stream import Mix
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import TaskBatch, TaskData, TrainingExamples, same_length_batches, task_data
 from roundround.data.tasks.text_task import TextTask
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.loading.start import Start
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
@@ -62,6 +65,10 @@ class Material(ABC):
     @abstractmethod
     def loss(self, decoder: Decoder, batch: Any, step: int) -> Tensor:
         """The loss of a micro-batch, to go down; the mean over micro-batches and processes is that of the batch."""
+
+    @abstractmethod
+    def text(self, batch: Any) -> Tensor:
+        """A text of a micro-batch of which every token sees all before it, [1, T]."""
 
     @abstractmethod
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
@@ -129,7 +136,10 @@ class TextMaterial(Material):
 
         n_windows = int(config.trainer.max_steps) * config.batch_size
         train = data.train if isinstance(data.train, Mix) else Mix((), ())
-        self.passes = passes(train, seed=config.seed, length=self.length, n_windows=n_windows)
+        self.passes = {  # how often the run goes through each source of a mixture
+            name: share * n_windows / WindowSampler(own.sizes(), seed=config.seed, length=self.length).n_windows()
+            for name, own, share in zip(train.names, train.streams, train.shares, strict=True)
+        }
 
     def facts(self) -> dict[str, Any]:
         data = self.data
@@ -164,6 +174,15 @@ class TextMaterial(Material):
         ends_BT = None if self.separator is None else inputs_BT == self.separator
         loss_BT: Tensor = decoder(inputs_BT, targets_BT=batch[:, 1:], step=step, ends_BT=ends_BT)
         return loss_BT.mean()
+
+    def text(self, batch: Tensor) -> Tensor:
+        """The first window, or the longest document in it where none sees another."""
+        window_T = batch[0, :-1]
+        if self.separator is None:
+            return window_T[None]
+        ends = (window_T == self.separator).nonzero().flatten() + 1
+        documents = torch.tensor_split(window_T, ends.cpu())
+        return max(documents, key=len)[None]
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         batch, own = max(1, self.config.batch_size // world_size), self.windows[rank::world_size]
@@ -260,6 +279,10 @@ class TaskMaterial(Material):
     def loss(self, decoder: Decoder, batch: TaskBatch, step: int) -> Tensor:
         loss_BT: Tensor = decoder(batch.tokens, targets_BT=batch.targets, scored_BT=batch.scored, step=step)
         return loss_BT.sum() / batch.scored.sum() * batch.share
+
+    def text(self, batch: TaskBatch) -> Tensor:
+        """The first example up to its last scored target."""
+        return batch.tokens[:1, : int(batch.scored[0].nonzero().max()) + 1]
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         batches = list(same_length_batches(self.validation, VALIDATION_TOKENS // world_size))

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from roundround.distributed.device import gpus, resident_peak
 from roundround.model.block import Block
 from roundround.model.decoder import Decoder, belongs_to_a_variant
-from roundround.support.memory import gpus, resident_peak
 
 # dense 16-bit peaks in TFLOP/s, of NVIDIA's data sheets; the first whose name is in the device's
 TERAFLOPS = {
@@ -84,7 +84,10 @@ class Meter:
         waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
         memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
         found = {"waiting_share": min(1.0, waiting / seconds)}
-        self.measure_peak()
+        if self.measure is not None and (start := time.perf_counter()) >= self.not_before:
+            self.peak = max(self.peak or 0.0, self.measure())
+            end = time.perf_counter()
+            self.not_before = end + (end - start) / SHARE_OF_MEASURING
         if self.peak is not None:
             mfu = n_steps * self.flops_per_step / seconds / (self.peak * self.n_devices)
             found |= {"mfu": mfu} if mfu <= 1 else {}
@@ -96,15 +99,6 @@ class Meter:
             self.n_devices = n_shares_of_cores()
         if rank > 0:  # the first one's numbers are kept, and two that measure at once would disturb each other
             self.measure = None
-
-    def measure_peak(self) -> None:
-        """Take a measurement of the peak, unless the last one was so recent that they would slow the run down."""
-        start = time.perf_counter()
-        if self.measure is None or start < self.not_before:
-            return
-        self.peak = max(self.peak or 0.0, self.measure())
-        end = time.perf_counter()
-        self.not_before = end + (end - start) / SHARE_OF_MEASURING
 
 
 def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> float:
@@ -173,7 +167,7 @@ def n_shares_of_cores() -> float:
 
 
 def shares_of_cores(here: Cores, everywhere: Sequence[Cores]) -> float:
-    """`n_shares_of_cores` of processes that have told each other: a core that several use counts once."""
+    """`n_shares_of_cores` from what all processes have sent: a core that several use counts once."""
     busy = 0
     for machine in {name for name, _, _ in everywhere}:
         processes = [(cores, threads) for name, cores, threads in everywhere if name == machine]

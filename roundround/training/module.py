@@ -1,20 +1,106 @@
-"""The LightningModule: one loss, one optimizer, one schedule; it counts optimizer steps from the start of the run."""
+"""The LightningModule, and the decoder that it trains: whole in every process, or in shares.
+
+The module has one loss, one optimizer, one schedule, and counts optimizer steps from the start of the run. With FSDP2
+(`fully_shard` of torch.distributed.fsdp) each process holds a share of every layer's parameters; here is where it is
+applied, and Lightning's strategy for it.
+
+Tested by tests/training/test_train.py, test_half_precision.py and test_sharding.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from roundround.config.verbs.train import TrainConfig
+from roundround.loading.models import decoder_of_config, planned
+from roundround.loading.start import Start
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder
 from roundround.model.shards import is_sharded
+from roundround.runs.checkpoints import Checkpoint
 from roundround.training.material import Material
 from roundround.training.optim import OptimizerFactory
 from roundround.training.schedules import Schedule
-from roundround.training.sharding import MakeShare
+
+MakeDecoder = Callable[[Callable[[Block], object]], Decoder]  # given what is done with each layer once it is made
+MakeShare = Callable[[DeviceMesh], Decoder]  # of one process, once the processes have met
+
+
+def decoder_of(
+    config: TrainConfig, n_vocab: int, start: Start, past: Checkpoint | None, *, sharded: bool
+) -> tuple[Decoder, MakeShare | None]:
+    """The decoder with its weights; where parameters are shared out, a plan of it, and what makes a process's share."""
+
+    def make(shard_layer: Callable[[Block], object] | None = None) -> Decoder:
+        decoder = decoder_of_config(config, n_vocab, shard_layer=shard_layer)
+        decoder.activation_checkpointing = config.activation_checkpointing
+        if str(config.trainer.precision).startswith("64"):  # before it is given weights; Lightning does it after that
+            decoder.double()
+        return decoder
+
+    def share(mesh: DeviceMesh) -> Decoder:
+        decoder = sharded_decoder(make, mesh, seed=config.seed, compiled=config.compile)
+        start.load_into(decoder, past)
+        return decoder
+
+    if sharded:
+        return planned(make), share
+    torch.manual_seed(config.seed)
+    decoder = make()
+    start.load_into(decoder, past)
+    return decoder, None
+
+
+class FullyShardedStrategy(ModelParallelStrategy):
+    """Lightning's strategy with all processes in one mesh: batches and parameters are shared out among the same."""
+
+    def __init__(self) -> None:
+        super().__init__(data_parallel_size="auto", tensor_parallel_size=1)
+
+    def setup_environment(self) -> None:
+        self._data_parallel_size = self.num_nodes * self.num_processes  # Lightning's "auto" is the number of nodes
+        super().setup_environment()
+
+
+def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled: bool) -> Decoder:
+    """The decoder with this process's share of its parameters: no process ever holds more than one whole layer.
+
+    Layers are made and drawn one after the other as one process does, so all weights are the same to the last bit. The
+    embeddings, the last norm and what encodings learn are one more unit, which stays gathered until the backward pass
+    has ended: the embeddings are needed at both ends.
+    """
+
+    def shard_layer(layer: Block) -> None:
+        if compiled:
+            layer.compile()
+        fully_shard(layer, mesh=mesh)
+
+    torch.manual_seed(seed)
+    decoder = make(shard_layer)
+    fully_shard(decoder, mesh=mesh)
+    return decoder
+
+
+@contextmanager
+def gathered(decoder: Decoder) -> Iterator[None]:
+    """Inside, what lies outside of the layers is whole: `hidden` and `unembed` may be called beside the decoder."""
+    module: nn.Module = decoder
+    if not isinstance(module, FSDPModule):
+        yield
+        return
+    module.unshard()
+    yield
+    module.reshard()
 
 
 class LanguageModel(lightning.LightningModule):
@@ -83,9 +169,6 @@ class LanguageModel(lightning.LightningModule):
             scaler.unscale_(optimizer)
         self.rate = float(optimizer.param_groups[0]["lr"])
         self.grad_norm = clip(self.decoder, gradient_clip_val, by_value=gradient_clip_algorithm == "value")
-
-    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.zero_grad(set_to_none=True)
 
 
 def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:

@@ -1,4 +1,7 @@
-"""Optimizers: what a config node becomes before there are parameters."""
+"""Optimizers: what a config node becomes before there are parameters.
+
+Tested by tests/training/test_recipe.py.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,12 @@ class OptimizerFactory:
             raise ValueError(f"weight_decay={weight_decay} must be a finite number, at least 0")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.decay_biases = decay_biases
+
+    def check(self, module: nn.Module, *, sharded: bool) -> None:
+        """Raises UserError where it cannot train this module, or one whose parameters are shared out; default never.
+
+        The module may lie on the meta device.
+        """
 
     def create(self, module: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the module's parameters."""

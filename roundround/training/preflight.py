@@ -10,6 +10,7 @@ import torch
 
 from roundround.config.verbs import WHERE, keys_of
 from roundround.config.verbs.train import TrainConfig
+from roundround.distributed.device import check_fits
 from roundround.distributed.launcher import launched_from_outside
 from roundround.loading.models import check_buildable
 from roundround.model.decoder import Decoder
@@ -17,7 +18,6 @@ from roundround.runs.directories import jobs_of_sweep
 from roundround.runs.run import Run
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 from roundround.softmax.softmax import Softmax
-from roundround.support.memory import check_fits
 from roundround.training.material import Material
 from roundround.training.schedules import Schedule
 from roundround.training.trainer import shards

@@ -2,6 +2,8 @@
 
 Not torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR`: those multiply the last rate by a ratio, so only 60 of
 600 rates come out bit-equal, and a resumed run would have to replay them. Here a rate is a function of the step alone.
+
+Tested by tests/training/test_recipe.py.
 """
 
 from __future__ import annotations

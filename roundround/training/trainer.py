@@ -35,7 +35,7 @@ from roundround.distributed.peers import KILLED, SECONDS_BETWEEN_LOOKS, SECONDS_
 from roundround.runs.run import Run
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.training.sharding import FullyShardedStrategy
+from roundround.training.module import FullyShardedStrategy
 
 COUNTS = ("max_steps", "log_every_n_steps", "accumulate_grad_batches")
 SHARDS = "fsdp2"
@@ -148,7 +148,9 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     )
     settings["precision"] = (  # null: half precision where the device computes in it, weights in float32
         settings["precision"]
-        or precision_before(run)
+        or (run.manifest.get("processes") or [{"precision": None}])[-1][
+            "precision"
+        ]  # resumed, perhaps on another device
         or ("32-true" if not gpu else "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed")
     )
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
@@ -180,16 +182,11 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     return trainer
 
 
-def precision_before(run: Run) -> str | None:
-    """The precision in which a resumed run was trained, perhaps on another kind of device."""
-    return run.manifest["processes"][-1]["precision"] if run.manifest.get("processes") else None
-
-
-# -- its processes: who starts them, what Lightning is told about them, what it does when one dies
+# -- its processes: who starts them, Lightning's arguments for them, what it does when one dies
 
 
 def who_starts_processes() -> dict[str, Any]:
-    """What the Trainer is told about that. UserError in a script of sbatch for several tasks, which starts but one.
+    """The Trainer's arguments for that. UserError in a script of sbatch for several tasks, which starts one alone.
 
     The processes of srun get the variables of torchrun: Lightning's class for Slurm refuses `srun -n2`, which leaves
     the number of tasks on a machine unsaid, and puts Slurm jobs back into the queue by itself.
@@ -280,6 +277,10 @@ HINTS = (
 )
 
 
+def without_tips(record: logging.LogRecord) -> bool:
+    return "Tip: " not in record.getMessage()
+
+
 @contextmanager
 def messages_in_log() -> Iterator[None]:
     """Inside, Lightning prints nothing to the terminal and its hints reach not even the log."""
@@ -287,13 +288,8 @@ def messages_in_log() -> Iterator[None]:
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     for name in RANK_ZERO_LOGGERS:
-        logging.getLogger(name).addFilter(is_no_tip)
+        logging.getLogger(name).addFilter(without_tips)
     with warnings.catch_warnings():
         for hint in HINTS:
             warnings.filterwarnings("ignore", message=hint)
         yield
-
-
-def is_no_tip(record: logging.LogRecord) -> bool:
-    """False for advice to install another package."""
-    return "Tip: " not in record.getMessage()

@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from roundround.analysis.compare import compare as compared
 from roundround.analysis.comparison import Comparison, training_curves
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.verbs.compare import CompareConfig
-from roundround.report import comparison_figures, comparison_records, comparison_tables
+from roundround.report import comparison, comparison_tables
+from roundround.report.tables import Record
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_document, print_result, print_status, print_table
@@ -37,25 +38,27 @@ def compare(cfg: DictConfig, invocation: Invocation) -> None:
         records = [{**record, "value": record["mean"]} for record in found.records()]
         run.results(records, runs=len({replicate.origin for group in found.groups for replicate in group.replicates}))
         if run.writes:
-            show(run, found, curves, config.format)
+            show(run, found, records, curves, config.format)
 
 
-def show(run: Run, found: Comparison, curves: list[dict[str, Any]], form: str) -> None:
+def show(run: Run, found: Comparison, records: list[Record], curves: list[dict[str, Any]], form: str) -> None:
     """Leave files, print the tables or a document, and on standard error what is to be known."""
-    figures = comparison_figures.draw(found, curves, run.directory / "figures")
-    write_json(run.directory / "comparison.json", comparison_records.summary(found, curves, figures))
-    sheets, left_out = comparison_tables.sheets(found)
+    about = comparison_tables.summary(found, curves)
+    figures = comparison.draw(records, about, run.directory / "figures")
+    write_json(run.directory / "comparison.json", about | {"figures": figures})
+    sheets, left_out = comparison_tables.sheets(records)
+    rows = found.records()
     documents = {
-        "csv": comparison_tables.as_csv(found),
+        "csv": comparison_tables.as_csv(rows),
         "markdown": comparison_tables.markdown(sheets, found.remarks),
         "latex": comparison_tables.latex(sheets, found.remarks),
     }
     for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
         write_atomically(run.directory / f"comparison.{ending}", documents[name])
     if form == "table":
-        print_table(*comparison_tables.rich_tables(sheets), on_output=True)
+        print_table(*(sheet.rich() for sheet in sheets), on_output=True)
     else:
-        print_document(comparison_tables.as_json(found) if form == "json" else documents[form])
+        print_document(comparison_tables.as_json(rows) if form == "json" else documents[form])
     if found.baseline is not None and found.baseline.taken:
         print_status(f"baseline: {found.baseline}, the plain attention; baseline=none leaves differences out")
     for remark in found.remarks:

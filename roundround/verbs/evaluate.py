@@ -1,6 +1,8 @@
 """`roundround eval`: perplexity of a model on held-out text, at several context lengths, and its dispersion.
 
 The model is one trained here (`run=`) or a pretrained one (`model=`).
+
+Tested by tests/training/test_eval.py and tests/loading/test_eval_pretrained.py.
 """
 
 from __future__ import annotations
@@ -8,26 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tokenizers import AlreadyOpen
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
-from roundround.loading.patterns import chosen_parts
+from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
+from roundround.probing.ablation import FEWEST, n_targets
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.probing.probed_model import ProbedModel
-from roundround.report import dispersion_tables, evaluation, perplexity
+from roundround.report import dispersion_tables, evaluation
+from roundround.report.eval_panels import drawing
+from roundround.report.figures import save_drawing
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
@@ -59,7 +64,16 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         if config.run != "last":
             raise
         raise UserError(f"{error}, or evaluate the model in the package: roundround eval model=stories260k") from error
-    trained = TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax, data=config.data)
+    trained = TrainedRun(
+        source,
+        trust=config.trust,
+        pe=config.pe,
+        softmax=config.softmax,
+        data=config.data,
+        pattern=config.pattern,
+        whole_pattern=invocation.given.get("pattern") is not None,
+    )
+    record_pattern(cfg, trained)
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
     task = trained.task()
     if task is not None:
@@ -74,9 +88,11 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         separate = build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
     check_dispersion(config, separate=separate)
     data = trained.held_out_text()
-    remarks = []
+    remarks = [] if config.pattern is None else layer_lines(decoder)
     if data.corpus_hash != trained.manifest["data"]["corpus_hash"]:
-        remarks = ["this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"]
+        remarks += [
+            "this is not the corpus that the run was trained on, as it was then: it may have seen held-out text"
+        ]
     if decoder.draws_positions:
         remarks += ["the loss is the mean of five draws of positions, of each window or of all documents"]
     reader = reader_of(decoder, data, config, invocation, device=device, separate_documents=separate)
@@ -86,9 +102,20 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     )
 
 
+def record_pattern(cfg: DictConfig, trained: TrainedRun) -> None:
+    """Put the whole of what replaces an encoding of the run's kinds of layers into the config that is recorded."""
+    for kind, given in (cfg.get("pattern") or {}).items():
+        if isinstance(given, DictConfig) and given.get("pe") is not None:
+            given.pe = trained.config.pattern[kind].pe
+
+
 def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+    if config.pattern is not None:
+        raise UserError(
+            "pattern= is for a run, whose kinds of layers are known; a pretrained model takes pe= and softmax="
+        )
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
@@ -178,13 +205,33 @@ def score(
         )
         if run.writes:
             title = printable(f"{choices.get('model')}, {chosen_parts(choices)}")
-            show(run, config, losses, by_length, train_length=train_length, title=title)
+            show(run, config, losses, by_length, records, train_length=train_length, title=title)
             scope, *lines = evaluation.scope(losses, n_bytes, words, reader)
             for line in [f"{scope}; * is the training context length", *lines]:
                 print_status(line)
             if dispersions:
                 on_output = config.table == "stdout"
                 dispersion_tables.leave(dispersions, run.directory, title=title, on_output=on_output)
+
+
+def show(
+    run: Run,
+    config: EvalConfig,
+    losses: dict[int, PositionLoss],
+    by_length: dict[int, dict[str, float]],
+    records: Sequence[dict[str, Any]],
+    *,
+    train_length: int,
+    title: str,
+) -> None:
+    """The losses by position, the figure and the table."""
+    write_json(run.directory / "loss_by_position.json", {n: loss.by_position for n, loss in losses.items()})
+    n = max(n_targets(loss) for loss in losses.values())
+    few = "" if n >= FEWEST else ", too few to tell"
+    sample = f"{title}; {n:,} targets, the same at each length{few}"
+    save_drawing(drawing(records, (train_length, train_length), sample), run.directory / "figures")
+    table = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
+    print_table(table, on_output=config.table == "stdout")
 
 
 def measure(
@@ -202,19 +249,3 @@ def measure(
         if seen is not None:
             dispersions[length] = of_all(seen, reader.peers)
     return losses, dispersions
-
-
-def show(
-    run: Run,
-    config: EvalConfig,
-    losses: dict[int, PositionLoss],
-    by_length: dict[int, dict[str, float]],
-    *,
-    train_length: int,
-    title: str,
-) -> None:
-    """The losses by position, the figure and the table."""
-    write_json(run.directory / "loss_by_position.json", {length: loss.by_position for length, loss in losses.items()})
-    perplexity.draw(losses, train_length=train_length, title=title, folder=run.directory / "figures")
-    shown = evaluation.table(by_length, train_length=train_length, title=f"held-out text, {title}")
-    print_table(shown, on_output=config.table == "stdout")

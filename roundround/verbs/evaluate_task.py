@@ -1,4 +1,7 @@
-"""`roundround eval` of a run that learns a task: how many examples it gets right at each length."""
+"""`roundround eval` of a run that learns a task: how many examples it gets right at each length.
+
+Tested by tests/training/test_task_runs.py.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,20 @@ from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
-from roundround.distributed.device import describe_device, pick_device
+from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.models import TrainedRun
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.dispersion import Dispersion, watched
 from roundround.report import answers, dispersion_tables
+from roundround.report.eval_panels import drawing
+from roundround.report.figures import save_drawing
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
-from roundround.support.memory import check_fits
 
 OF_TEXT = ("stride", "max_tokens", "bos")  # options that mean nothing to a task
 TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
@@ -78,7 +82,9 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
             named = f"pe={choices.get('pe')}, softmax={choices.get('softmax')}"
             title = printable(f"{choices.get('data')}, {choices.get('model')}, {named}")
             on_output = config.table == "stdout"
-            answers.draw(scores, train_lengths=in_training, title=title, folder=run.directory / "figures")
+            n = next(iter(scores.values())).n_examples
+            figure = drawing(records, in_training, f"{title}; {n:,} examples at each length")
+            save_drawing(figure, run.directory / "figures")
             print_table(answers.table(scores, contexts, in_training, title=title), on_output=on_output)
             if by_name:
                 print_table(answers.table_of_parts(by_name, lengths, title=title), on_output=on_output)
@@ -103,10 +109,9 @@ def decoder_of(
     config: EvalConfig, invocation: Invocation, trained: TrainedRun
 ) -> tuple[Decoder, dict[str, str], torch.device]:
     """A run's decoder on its device, with the choices that results name: the run's own, or what replaces them."""
-    replaced = {group: choice for group, choice in invocation.given.items() if group in ("pe", "softmax", "data")}
     device = pick_device(config.device)
     decoder = trained.decoder(config.checkpoint).to(device)
-    return decoder, {**trained.manifest.get("choices", {}), **replaced}, device
+    return decoder, trained.choices_with(invocation.given), device
 
 
 def check_lengths(decoder: Decoder, n_tokens: int, what: str, choices: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`."""
+"""`roundround export`: a trained run as a folder for Hugging Face's `from_pretrained`.
+
+Tested by tests/loading/test_export_command.py.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,27 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.batches import validation_windows
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.batches import padded
 from roundround.distributed.device import describe_device
-from roundround.loading.export.agreement import agreement
 from roundround.loading.export.card import Card, card_of
 from roundround.loading.export.folder import (
     MODELING,
     ModelToExport,
+    agreement,
     check_free,
-    is_stock,
     model_to_export,
     new_folder,
     question_of,
+    stock_class,
     write_folder,
 )
 from roundround.loading.models import TrainedRun
 from roundround.loading.patterns import chosen_parts
+from roundround.loading.stock import NoStockClass, fitting_config
 from roundround.model.decoder import n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.directories import find_run
@@ -60,6 +64,11 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
         status = trained.manifest["status"].partition(":")[0]
         raise UserError(f"{source} is not finished ({status}); resume it with: roundround train resume={source}")
     model = model_to_export(trained, config.checkpoint)
+    if config.stock:
+        try:
+            fitting_config(model.decoder, model.sizes)
+        except NoStockClass as error:
+            raise UserError(f"stock=true: {error}; leave it out for a folder with code of its own") from error
     windows = held_out_windows(trained)
     state = checkpoints.read_state(checkpoints.find(trained.directory, config.checkpoint))
     card = card_of(trained.manifest, destination.name, config.checkpoint, state, question_of(trained))
@@ -89,7 +98,7 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
 
 @contextmanager
 def refused_where_full(destination: Path) -> Iterator[None]:
-    """Raises UserError where the disk of the destination is full: libraries say so in words, and not of which disk."""
+    """Raises UserError where the disk of the destination is full: libraries do not name the disk."""
     try:
         yield
     except Exception as error:
@@ -100,8 +109,8 @@ def refused_where_full(destination: Path) -> Iterator[None]:
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
     """Write beside the destination, compare logits, move into place, and print what was done."""
-    stock, pe, parts = is_stock(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
-    kind = "a stock LlamaForCausalLM" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    stock, pe, parts = stock_class(model), run.manifest["choices"].get("pe"), chosen_parts(run.manifest["choices"])
+    kind = f"a stock {stock}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
     with new_folder(destination) as folder:
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.step}")
         with refused_where_full(destination):

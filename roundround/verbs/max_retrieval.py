@@ -1,4 +1,7 @@
-"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets."""
+"""`roundround max-retrieval`: train the head of max retrieval for all seeds, and ask it about ever larger sets.
+
+Tested by tests/papers/test_max_retrieval_command.py.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.config.build import build
-from roundround.config.checked import checked
-from roundround.config.recorded import as_dict
-from roundround.config.starting import config_of_run
+from roundround.config.build import build, checked
+from roundround.config.recorded import as_dict, config_of_run
 from roundround.config.verbs import MEASURED, verb_named
 from roundround.config.verbs.max_retrieval import MaxRetrievalConfig
-from roundround.distributed.device import describe_device, pick_device
+from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.distributed.peers import Peers
 from roundround.loading.models import count_parameters
 from roundround.papers.max_retrieval.evaluation import bytes_of_one_set
@@ -29,7 +30,6 @@ from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import Interrupted, UserError
-from roundround.support.memory import check_fits
 from roundround.training.bookkeeping import Bookkeeping
 from roundround.training.optim import OptimizerFactory
 from roundround.verbs.max_retrieval_evaluation import report_on, softmax_of
@@ -60,6 +60,7 @@ def prepare_and_run(cfg: DictConfig, invocation: Invocation) -> None:
     mine = seeds_of(peers.rank, peers.n, len(seeds))
     model = build(config.model, MaxRetrieval, seeds[mine])
     optimizer = build(config.optim, OptimizerFactory)
+    optimizer.check(model, sharded=False)
     for node in config.normalisers.values():  # those that nobody evaluates too
         build(node, AttentionSoftmax, head_shape(config.model.width, config.max_items))
     softmaxes = {name: softmax_of(config, name) for name in config.names}

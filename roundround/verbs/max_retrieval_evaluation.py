@@ -1,4 +1,7 @@
-"""What trained models of max retrieval are asked: fit a temperature, measure every size, tabulate and draw."""
+"""What trained models of max retrieval are asked: fit a temperature, measure every size, tabulate and draw.
+
+Tested by tests/papers/test_max_retrieval_command.py.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ from roundround.papers.max_retrieval.evaluation import (
 )
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape
 from roundround.papers.max_retrieval.sets import FITTING, TEST, sets_of_size
-from roundround.report import max_retrieval_figures as figures
+from roundround.report import max_retrieval_panels as figures
 from roundround.report import max_retrieval_tables as report
+from roundround.report.figures import save_drawing
 from roundround.runs.run import Run
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax
@@ -208,8 +212,8 @@ def draw(
 ) -> None:
     """Every figure of the run; heat maps of the first seed, plain and adaptive, also as arrays [sets, items]."""
     folder, arrays = directory / "figures", directory / "attention.safetensors"
-    figures.accuracy(measured, folder)
-    figures.dispersion(measured, folder)
+    for drawing in figures.drawings(measured):
+        save_drawing(drawing, folder)
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
     frames = {}
@@ -225,4 +229,4 @@ def draw(
     if points is not None:
         polynomial = softmaxes["fitted"]
         assert isinstance(polynomial, AdaptiveTemperature)
-        figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes, folder)
+        save_drawing(figures.temperature_fit(points.numpy(), polynomial.coefficients, config.fit_sizes), folder)

@@ -1,4 +1,7 @@
-"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once."""
+"""`roundround prepare`: a corpus in tokens, in shards that training reads, made in parallel and once.
+
+Tested by tests/training/test_prepared_runs.py and tests/faults/test_prepare.py.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.verbs.prepare import PrepareConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared
+from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
 from roundround.data.store import Store, open_store
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.tokens import default_cache_dir, make, shared_tokenizer
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_status
@@ -65,7 +66,7 @@ def corpus_of(config: PrepareConfig) -> Corpus:
 
 
 def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
-    """The corpus at its place; of a mixture each source that is not prepared, in a folder of its own name."""
+    """The corpus in its store; of a mixture each source that is not prepared, in a folder of its own name."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]

@@ -1,4 +1,7 @@
-"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero."""
+"""`roundround probe`: how a decoder uses the frequencies of its RoPE, and what changes when some of them are zero.
+
+Tested by tests/loading/test_hf_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 from safetensors.torch import save_file
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import give_theta
 from roundround.config.verbs.probe import ProbeConfig
 from roundround.distributed.device import describe_device, pick_device
@@ -26,20 +29,24 @@ from roundround.loading.reading import (
 )
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
-from roundround.probing.maximum import entropy_by_length
+from roundround.probing.ablation import FEWEST, n_targets
 from roundround.probing.probe import SHARED_BATCH_MAX_TOKENS, batches, check, observe
 from roundround.probing.probed_model import ProbedModel
+from roundround.probing.prompt import N_LISTS, entropy_by_length
 from roundround.probing.texts import APOSTROPHE
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_figures as figures
 from roundround.report import probe_tables as report
 from roundround.report.evaluation import scope
+from roundround.report.figures import save_drawing
+from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
 from roundround.support.files import usual_mode
+from roundround.support.panels import Drawing
 
 
 def probe(cfg: DictConfig, invocation: Invocation) -> None:
@@ -110,9 +117,13 @@ def look_at_maximum(run: Run, probed: ProbedModel) -> None:
     """Entropy of every head at the end of a question about the largest of ever more numbers."""
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
-    run.results(report.records_of_maximum(entropies))
+    records = report.records_of_maximum(entropies)
+    run.results(records)
     if run.writes:
-        figures.draw_maximum(entropies, probed.name, run.directory / "figures")
+        panels = maximum_panels(records)
+        title = f"{probed.name}: asked for the maximum, mean of {N_LISTS} lists"
+        ends = panels if len(panels) == 1 else [panels[0], panels[-1]]
+        save_drawing(Drawing("maximum", title, ends), run.directory / "figures", alike=True)
         report.show_maximum(entropies)
 
 
@@ -164,9 +175,12 @@ def draw_curve(
     """Perplexity against the fraction of frequencies kept, from both ends."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
     losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
-    run.results(ablation_report.records_of_curve(before, steps, losses, common))
+    records = ablation_report.records_of_curve(before, steps, losses, common)
+    run.results(records)
     if run.writes:
-        ablation_report.draw_curve(before, steps, losses, probed.name, run.directory / "figures")
+        few = "" if n_targets(before) >= FEWEST else ", too few to tell"
+        title = f"{probed.name}: perplexity without part of the frequencies, {n_targets(before):,} targets{few}"
+        save_drawing(Drawing("ablation", title, kept_panels(records)), run.directory / "figures", alike=True)
         ablation_report.show_curve(before, steps, losses)
 
 

@@ -1,4 +1,7 @@
-"""`roundround report RUN`: one HTML page for a run, in its directory."""
+"""`roundround report RUN`: one HTML page for a run, in its directory.
+
+Tested by tests/report/test_page_command.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import webbrowser
 from pathlib import Path
 
-from roundround.analysis.choosing import directories_of, last
+from roundround.analysis.past_run import directories_of, last
 from roundround.report.page.write import MARK, write_page
 from roundround.runs.directories import PAGE
 from roundround.support.console import print_result, print_status

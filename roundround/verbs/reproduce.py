@@ -11,17 +11,15 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from roundround.analysis.repetition import has_same_numbers, planned_config
-from roundround.config.build import build
-from roundround.config.checked import checked
+from roundround.config.build import build, checked
 from roundround.config.options import load_option
 from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
 from roundround.distributed.child import VerbFailed, start
 from roundround.distributed.device import pick_device
-from roundround.papers import figure_names
-from roundround.papers.figures import logits, max_retrieval, norms, single_heads, statements, synthetic, table2
-from roundround.papers.figures.figure import (
+from roundround.papers import figure_names, item_names
+from roundround.papers.figures import (
     AGREES,
     DIFFERS,
     Entry,
@@ -29,6 +27,7 @@ from roundround.papers.figures.figure import (
     Made,
     Outcome,
     Subject,
+    figures_of,
     newest_entries,
     write_entries,
 )
@@ -39,11 +38,6 @@ from roundround.runs.run import Invocation
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import Refuted, UserError, nearest
 
-DEFINED_IN = (logits, max_retrieval, norms, single_heads, statements, synthetic, table2)
-FIGURES: dict[str, Figure] = {
-    name: module.FIGURES[name] for name in figure_names() for module in DEFINED_IN if name in module.FIGURES
-}
-
 
 def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
     """List the figures, or make some; write the page where it is asked for. Refuted where one differs."""
@@ -53,9 +47,9 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
     differing = make(chosen(config.item), cfg, config, invocation) if config.item else []
     found = newest_entries(config.outputs)
     if config.write_docs:
-        print_result(str(report.write_docs(FIGURES, found)))
+        print_result(str(report.write_docs(figures_of(figure_names()), found)))
     elif not config.item:
-        report.show_all(FIGURES, found)
+        report.show_all(figures_of(figure_names()), found)
     if differing:
         raise Refuted(f"{len(differing)} differ from the paper: {', '.join(differing)}")
 
@@ -63,9 +57,9 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
 def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
     """The figures of these names, all of them for `all`. UserError for a name that does not exist."""
     for name in wanted:
-        if name not in (*FIGURES, "all"):
-            raise UserError(f"no item '{name}'{nearest(name, [*FIGURES, 'all'])}")
-    return {name: FIGURES[name] for name in dict.fromkeys(FIGURES if "all" in wanted else wanted)}
+        if name not in item_names():
+            raise UserError(f"no item '{name}'{nearest(name, item_names())}")
+    return figures_of(dict.fromkeys(figure_names() if "all" in wanted else wanted))
 
 
 def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig, invocation: Invocation) -> list[str]:

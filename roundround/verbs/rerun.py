@@ -13,8 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from roundround.analysis.choosing import directories_of
-from roundround.analysis.past_run import PastRun, past_run
+from roundround.analysis.past_run import PastRun, directories_of, past_run
 from roundround.analysis.repetition import (
     DIFFERENT,
     MISSING,
@@ -28,13 +27,12 @@ from roundround.analysis.repetition import (
     recorded_config_dir,
     surroundings_changes,
 )
-from roundround.config.build import build, literal
-from roundround.config.checked import checked
+from roundround.config.build import build, checked, literal
 from roundround.config.recorded import refuse_foreign
 from roundround.config.verbs.rerun import RerunConfig
 from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import default_cache_dir, prepare
 from roundround.data.tokenizers import TokenizerRecipe
-from roundround.data.tokens import default_cache_dir, prepare
 from roundround.distributed.child import VerbFailed, start
 from roundround.report import rerun as report
 from roundround.runs.opening import opened_run
@@ -125,7 +123,7 @@ def check_data(before: PastRun, planned: dict[str, Any]) -> None:
 
 
 def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
-    """Compare, and say what only the repetition could tell. Refuted for numbers that differ, or other data."""
+    """Compare, and print what only the repetition shows. Refuted for numbers that differ, or other data."""
     then, now = before.manifest, again.manifest
     for line in (*config_changes(then["config"], now["config"]), *surroundings_changes(then, now.get("device"))):
         if line not in known:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from itertools import islice
 
-from roundround.analysis.choosing import Filters, directories_of_all, runs_in
+from roundround.analysis.past_run import Filters, directories_of_all, runs_in
 from roundround.report import lab_book as report
 from roundround.support.console import print_result, print_status
 from roundround.support.errors import UserError, nearest

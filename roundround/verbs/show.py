@@ -5,8 +5,7 @@ Tested by tests/analysis/test_runs_and_show.py.
 
 from __future__ import annotations
 
-from roundround.analysis.choosing import directories_of, last
-from roundround.analysis.past_run import past_run
+from roundround.analysis.past_run import directories_of, last, past_run
 from roundround.analysis.repetition import changed_settings
 from roundround.report import lab_book as report
 from roundround.support.errors import UserError, nearest

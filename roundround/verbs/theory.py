@@ -6,7 +6,7 @@ from itertools import chain
 
 from omegaconf import DictConfig
 
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import as_dict, give_theta
 from roundround.config.verbs.theory import TheoryConfig
 from roundround.distributed.device import describe_device, pick_device

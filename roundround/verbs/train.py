@@ -1,4 +1,7 @@
-"""`roundround train`: from a config to a trained model in its run directory."""
+"""`roundround train`: from a config to a trained model in its run directory.
+
+Tested by tests/training/test_train.py.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
-from roundround.config.build import build, plain, target_class
-from roundround.config.checked import checked
+from roundround.config.build import build, checked, plain, target_class
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.batches import Shares
 from roundround.distributed.device import describe_device
+from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.start import Start, starting_point
 from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
-from roundround.runs.loggers.several import build_logger
-from roundround.runs.opening import opened
+from roundround.runs.opening import build_logger, opened
 from roundround.runs.run import Invocation, Run
 from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
@@ -29,11 +31,10 @@ from roundround.support.files import write_atomically
 from roundround.training.callback import TrainingCallback
 from roundround.training.material import Material, Measured, material_of
 from roundround.training.meter import Meter, Timed, peak_flops, training_flops
-from roundround.training.module import LanguageModel
+from roundround.training.module import LanguageModel, decoder_of
 from roundround.training.optim import OptimizerFactory
 from roundround.training.preflight import about_settings, check_batch_fits, check_sizes, check_window_fits
 from roundround.training.schedules import Schedule
-from roundround.training.sharding import decoder_of
 from roundround.training.trainer import check_trainer, make_trainer, messages_in_log, processes_of_lightning, shards
 
 
@@ -47,6 +48,7 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     start.check(config)
     check_window_fits(config.model, config.trainer)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
+    optimizer.check(planned(lambda: decoder_of_config(config, n_vocab=2)), sharded=shards(config.trainer))
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
     check_sizes(config, material.n_vocab)
@@ -131,7 +133,7 @@ def batches_of(config: TrainConfig, material: Material, trainer: lightning.Train
 def meter_of(
     run: Run, config: TrainConfig, material: Material, decoder: Decoder, trainer: lightning.Trainer, batches: Timed
 ) -> Meter:
-    """What tells how well the run uses its devices, whose peak is given, known by name or measured as it goes."""
+    """The meter of how well the run uses its devices; their peak is given, known by name or measured on the way."""
     flops = training_flops(decoder, length=int(config.model.train_length), scored=material.scored_share)
     device = trainer.strategy.root_device
     peak = config.trainer.peak_flops or peak_flops(device, str(trainer.precision))
@@ -167,7 +169,8 @@ def announce(
     details = ", ".join(
         f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:,}'}" for name, value in facts.items()
     )
-    print_status(f"{choices.get('model')} model, {chosen_parts(choices)}: {details}")
+    named = [f"{choices['model']} model" if choices.get("model") else "model", chosen_parts(choices)]
+    print_status(f"{', '.join(filter(None, named))}: {details}")
     for line in layer_lines(decoder) if len(set(decoder.kinds)) > 1 else []:
         print_status(line)
     print_status(material.about())

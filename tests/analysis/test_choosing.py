@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers_runs import write_run
 
-from roundround.analysis.choosing import directories_of, directories_of_all, newest_first
+from roundround.analysis.past_run import directories_of, directories_of_all, newest_first
 from roundround.support.errors import UserError
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers_compare import write_results, write_train
 from helpers_runs import write_run
@@ -14,8 +13,10 @@ from helpers_runs import write_run
 from roundround.analysis.compare import compare
 from roundround.analysis.comparison import Comparison
 from roundround.analysis.past_run import direction, is_share
-from roundround.report import comparison_figures, comparison_records
+from roundround.report import comparison as report
+from roundround.report import comparison_tables, figures
 from roundround.report.page.write import page_of
+from roundround.support.panels import Curve
 
 TRAIN_LENGTHS, LENGTHS = [1, 20], (20, 40)
 
@@ -91,32 +92,30 @@ def test_figures_are_of_exact_match_against_length_with_the_lengths_in_training(
     outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(
-        comparison_figures, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or []
-    )
-    comparison_figures.draw(compare(outputs / "eval"), [], tmp_path)
+    monkeypatch.setattr(figures, "save", lambda figure, folder, name, kinds: seen.update({name: figure}) or [])
+    found = compare(outputs / "eval")
+    report.draw(found.records(), comparison_tables.summary(found, []), tmp_path)
     assert {"eval_exact_match_by_length", "eval_exact_match_difference_by_length"} <= seen.keys()
     (axis,) = seen["eval_exact_match_by_length"].axes
     assert (axis.get_xlabel(), axis.get_ylabel(), axis.get_yscale()) == ("length", "exact match", "linear")
     low, high = axis.get_ylim()
     assert (low < 0, high > 1, high < 1.1) == (True, True, True)
-    (shaded,) = axis.patches
-    assert [shaded.get_x(), shaded.get_x() + shaded.get_width()] == TRAIN_LENGTHS
+    (shaded,) = [patch for patch in axis.patches if patch.get_label() == "lengths in training"]
     left, right = axis.get_xlim()
+    assert [shaded.get_x(), shaded.get_x() + shaded.get_width()] == [left, TRAIN_LENGTHS[1]], "from the edge"
     assert (10 < left < 20, 40 < right < 50) == (True, True), "what was measured fills the figure"
 
 
 def test_a_grid_of_two_encodings_and_five_normalisers_is_drawn_whole() -> None:
-    def line(pe: str, softmax: str) -> comparison_figures.Line:
-        x = np.array([20.0, 40.0])
-        return comparison_figures.Line({"pe": pe, "softmax": softmax}, x, 1 / x, 0 * x)
-
     normalisers = ["softmax", "ssmax", "adaptive_temperature", "entmax15", "as_entmax", "log_n", "sigmoid"]
-    lines = [line(pe, softmax) for softmax in normalisers for pe in ("rope", "nope")]
-    panels, n_more = comparison_figures.panels_of(lines[:10])
+    x = [20.0, 40.0]
+    lines = [
+        ({"pe": pe, "softmax": name}, Curve("", x, [0.5, 0.25])) for name in normalisers for pe in ("rope", "nope")
+    ]
+    panels, n_more = report.cut(report.panels_of(lines[:10], "", ("length", "loss")))
     assert [panel.title for panel in panels] == [f"softmax={name}" for name in normalisers[:5]]
-    assert ([len(panel.lines) for panel in panels], n_more) == ([2] * 5, 0)
-    panels, n_more = comparison_figures.panels_of(lines)
+    assert ([[curve.name for curve in panel.curves] for panel in panels], n_more) == ([["pe=rope", "pe=nope"]] * 5, 0)
+    panels, n_more = report.cut(report.panels_of(lines, "", ("length", "loss")))
     assert (len(panels), n_more) == (2, 10), "of too many the first are drawn"
 
 
@@ -124,7 +123,7 @@ def test_the_page_of_a_comparison_says_length_and_not_tokens(outputs: Path) -> N
     found = compare(outputs / "eval")
     run = write_run(outputs / "compare", verb="compare", config={"outputs": "outputs"})
     write_results(run, [{**record, "value": record["mean"]} for record in found.records()])
-    (run / "comparison.json").write_text(json.dumps(comparison_records.summary(found, [], [])))
+    (run / "comparison.json").write_text(json.dumps(comparison_tables.summary(found, [])))
     text = page_of(run)
     assert 'aria-label="exact match against length.' in text
     assert "context length (tokens)" not in text

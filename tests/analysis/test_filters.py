@@ -1,4 +1,4 @@
-"""`roundround runs key=value`: the filters of analysis/choosing.py."""
+"""`roundround runs key=value`: the filters of analysis/past_run.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from filelock import FileLock
 from helpers_runs import write_run
 
-from roundround.analysis.choosing import Filters
-from roundround.analysis.past_run import PastRun, past_run
+from roundround.analysis.past_run import Filters, PastRun, past_run
 from roundround.support.errors import UserError
 
 

@@ -19,15 +19,17 @@ from forkserver import Forkserver
 from roundround import __version__ as version
 from roundround.analysis.past_run import past_run
 from roundround.analysis.repetition import overrides_of
-from roundround.distributed.child import start, surroundings
+from roundround.distributed.child import clean_environment, start
 from roundround.verbs import rerun as task
 
 SMALL = ["seeds=2", "max_steps=2", "test_sizes=[4]", "test_sets=4", "model.width=8", "device=cpu"]
 
 
 def edit(directory: Path, name: str, change: Callable[[Any], Any]) -> None:
-    path = directory / name
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    """Write a file with what the change returns; with what it has changed, where it returns nothing."""
+    content = json.loads((directory / name).read_text())
+    changed = change(content)
+    (directory / name).write_text(json.dumps(content if changed is None else changed))
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +165,7 @@ def test_a_repetition_imports_nothing_from_the_folder_it_stands_in(
     printed = start(["--version"], tmp_path)
     assert str(printed) == version
     assert not (tmp_path / "EXECUTED").exists()
-    path = surroundings()["PYTHONPATH"].split(os.pathsep)
+    path = clean_environment()["PYTHONPATH"].split(os.pathsep)
     assert path[1:] == [str(tmp_path / "mine")], "an absolute folder is the user's own"
 
 
@@ -200,11 +202,8 @@ def test_numbers_that_differ_end_with_1_and_are_named(trained: Path, again: Agai
 
 
 def test_other_versions_another_device_and_other_code_are_named(trained: Path, again: Again) -> None:
-    def older(manifest: dict[str, Any]) -> dict[str, Any]:
-        git = {"commit": "f00" * 13 + "f", "dirty": False}
-        return manifest | {"git": git, "versions": {**manifest["versions"], "torch": "1.0"}, "device": "abacus"}
-
-    edit(trained, "run.json", older)
+    older = {"git": {"commit": "f00" * 13 + "f", "dirty": False}, "device": "abacus"}
+    edit(trained, "run.json", lambda manifest: (manifest["versions"].update(torch="1.0"), manifest.update(older))[1])
     (trained / "code.patch").unlink(missing_ok=True)  # there where the checkout that runs these tests has changes
     again.manifest = lambda manifest: manifest | {"device": "cpu: new"}
     done = typed("rerun", str(trained))
@@ -221,11 +220,7 @@ def test_data_that_only_the_repetition_can_know_are_an_error(trained: Path, agai
 
 
 def test_a_value_that_is_composed_differently_today_is_named_by_its_key(trained: Path, again: Again) -> None:
-    def with_another_default(manifest: dict[str, Any]) -> dict[str, Any]:
-        manifest["config"]["optim"]["weight_decay"] = 0.25
-        return manifest
-
-    edit(trained, "run.json", with_another_default)
+    edit(trained, "run.json", lambda manifest: manifest["config"]["optim"].update(weight_decay=0.25))
     done = typed("rerun", str(trained))
     assert "the config is another: optim.weight_decay was 0.25 and is 0.1" in done.err
     assert done.err.count("the config is another") == 1
@@ -270,11 +265,7 @@ def test_another_text_or_tokenizer_is_refused_before_anything_runs(
 
 
 def test_a_class_from_outside_needs_trust(trained: Path, again: Again) -> None:
-    def foreign(manifest: dict[str, Any]) -> dict[str, Any]:
-        manifest["config"]["pe"]["_target_"] = "mine.Mine"
-        return manifest
-
-    edit(trained, "run.json", foreign)
+    edit(trained, "run.json", lambda manifest: manifest["config"]["pe"].update(_target_="mine.Mine"))
     assert "the run's pe is mine.Mine, which is not roundround's" in refused(str(trained))
 
 

@@ -164,9 +164,9 @@ def test_a_difference_that_is_the_same_in_every_seed_has_the_p_of_its_signs() ->
     assert (nope.p, nope.p_holm, nope.p_is_bound) == (0.25, 0.5, True)
     assert (alibi.p, alibi.p_holm, alibi.p_is_bound) == (1, 1, False)
     assert (rope.p, rope.p_holm, rope.p_is_bound) == (None, None, False)
-    (table,), _ = sheets(found)
-    places = [table.header.index(name) for name in ("pe", "p", "p (Holm)")]
-    assert [[row[n] for n in places] for row in table.rows] == [
+    (table,), _ = sheets(found.records())
+    places = [table.columns.index(name) for name in ("pe", "p", "p (Holm)")]
+    assert [[row[n] for n in places] for row in table.texts()] == [
         ["alibi", "1", "1"], ["nope", "<= 0.25", "<= 0.5"], ["rope", "", ""]
     ]  # fmt: skip
     assert {record["p"] for record in found.records()} == {None, 1.0, 0.25}
@@ -215,8 +215,8 @@ def test_a_diverged_run_has_a_row_and_the_others_keep_theirs(huge: float) -> Non
     assert without == (["rope"] if abs(huge) == 1e308 else [])
     messages = [line for line in remarks_of(found) if "too large" in line]
     assert len(messages) == len(without)
-    (table_shown,), _ = sheets(found)
-    assert max(len(cell) for row in table_shown.rows for cell in row) < 40
+    (table_shown,), _ = sheets(found.records())
+    assert max(len(cell) for row in table_shown.texts() for cell in row) < 40
 
 
 def test_small_differences_of_large_values_are_tested() -> None:

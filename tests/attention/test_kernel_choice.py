@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.nn.functional as F
-from test_softmax import VALID_BK, in_blocks, keys_of, layer_bias, shape_of
+from helpers_attention import VALID_BK, in_blocks, keys_of, layer_bias, shape_of
 from torch import Tensor
 
 from roundround.attention import kernels
 from roundround.attention.bias import LinearBias
-from roundround.attention.kernel_choice import Kernel, fitted, kernel_for
+from roundround.attention.kernels import Kernel, fitted, kernel_for
 from roundround.pe.alibi import ALiBi
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
@@ -161,14 +162,9 @@ def test_the_plain_softmax_never_falls_to_the_kernel_that_makes_a_matrix(
 
 
 def test_grouped_keys_are_repeated_only_where_the_kernel_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, bool]] = []
-
-    def kept(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float, enable_gqa: bool) -> Tensor:
-        calls.append((k.shape[1], enable_gqa))
-        return torch.empty_like(q)
-
+    kernel = Mock(side_effect=lambda q, k, v, **options: torch.empty_like(q))
     imitate(H100, monkeypatch)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", kept)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
     for dtype in (BF16, FP32):
         kernels.scaled_dot_product_attention(*tensors_on("cuda", dtype), 0.1, True)
     # a PyTorch whose efficient kernel takes groups
@@ -176,7 +172,8 @@ def test_grouped_keys_are_repeated_only_where_the_kernel_needs_it(monkeypatch: p
     kernels.scaled_dot_product_attention(*tensors_on("cuda", FP32), 0.1, True)
     kernels.scaled_dot_product_attention(*tensors_on("mps", FP32), 0.1, True)
     kernels.scaled_dot_product_attention(*tensors_on("cpu", FP32), 0.1, True)
-    assert calls == [(2, True), (4, False), (2, True), (4, False), (2, True)]
+    given = [(call.args[1].shape[1], call.kwargs["enable_gqa"]) for call in kernel.call_args_list]
+    assert given == [(2, True), (4, False), (2, True), (4, False), (2, True)]
 
 
 def test_bfloat16_is_float32_where_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,17 +77,13 @@ def by_loop(keys: Keys) -> Tensor:
     return mask
 
 
-def row_ranges(keys: Keys) -> list[tuple[int, int]]:
-    return list(combinations(range(keys.n_queries + 1), 2))
-
-
 @each_size
 @each_causality
 @each_padding
 def test_every_block_of_the_mask_is_the_double_loops(n_queries: int, n_keys: int, causal: bool, padded: bool) -> None:
     for keys in every_window(n_queries, n_keys, causal, padded):
         whole_BQK = by_loop(keys)
-        for a, b in row_ranges(keys):
+        for a, b in combinations(range(keys.n_queries + 1), 2):
             first, last = keys.span(a, b)
             assert 0 <= first < last <= n_keys
             visible_B1QK = keys.visible(a, b)
@@ -103,7 +99,7 @@ def test_every_block_of_the_mask_is_the_double_loops(n_queries: int, n_keys: int
 def test_counts_are_the_visible_keys_of_each_row(n_queries: int, n_keys: int, causal: bool, padded: bool) -> None:
     for keys in every_window(n_queries, n_keys, causal, padded):
         whole_BQ = by_loop(keys).sum(-1)
-        for a, b in row_ranges(keys):
+        for a, b in combinations(range(keys.n_queries + 1), 2):
             counts_B1Q1 = keys.counts(a, b)
             assert counts_B1Q1.dtype == torch.int64
             assert torch.equal(counts_B1Q1, whole_BQ[:, None, a:b, None])
@@ -118,14 +114,14 @@ def test_marked_keys_are_counted_for_each_head(n_queries: int, n_keys: int, caus
         whole_B1QK = by_loop(keys)[:, None]
         marked_BGK = torch.rand(len(whole_B1QK), 3, n_keys, generator=generator) < 0.4
         n_BGQ = (whole_B1QK & marked_BGK[:, :, None]).sum(-1)
-        for a, b in row_ranges(keys):
+        for a, b in combinations(range(keys.n_queries + 1), 2):
             assert torch.equal(keys.counts(a, b, marked_BGK), n_BGQ[:, :, a:b, None])
 
 
 @each_size
 def test_the_span_of_causal_rows_is_no_wider_than_what_they_see(n_queries: int, n_keys: int) -> None:
     for keys in every_window(n_queries, n_keys, causal=True, padded=False):
-        for a, b in row_ranges(keys):
+        for a, b in combinations(range(keys.n_queries + 1), 2):
             first, last = keys.span(a, b)
             seen = [j for j in range(n_keys) if any(sees(keys, i, j) for i in range(a, b))]
             assert (first, last) == (seen[0], seen[-1] + 1)

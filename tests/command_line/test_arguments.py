@@ -12,15 +12,17 @@ import pytest
 from conftest import Done, assert_refused
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from roundround.command_line.arguments import expand_aliases, quote_odd, read_command_line, split_flags
+from roundround.command_line.arguments import (
+    add_below,
+    expand_aliases,
+    quote_odd,
+    read_command_line,
+    read_commas,
+    split_flags,
+)
 from roundround.command_line.completion import complete_override
-from roundround.command_line.sweeps import read_commas
 from roundround.config.verbs import verb_named
 from roundround.support.errors import UserError
-
-
-def value_of(override: str) -> object:
-    return OverridesParser.create().parse_override(override).value()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_wrong_flag_is_named(args: list[str], message: str) -> None:
     ],
 )
 def test_odd_strings_arrive_as_typed(value: str) -> None:
-    assert value_of(quote_odd(f"data.path={value}")) == value
+    assert OverridesParser.create().parse_override(quote_odd(f"data.path={value}")).value() == value
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,8 @@ def test_commas_make_a_list_beside_a_conf_folder_of_ones_own(mine: Path) -> None
 def test_what_is_wrong_with_reading_a_config_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(
-        "roundround.command_line.sweeps.compose", Mock(side_effect=AssertionError("schema config source must be last"))
+        "roundround.command_line.arguments.compose",
+        Mock(side_effect=AssertionError("schema config source must be last")),
     )
     with pytest.raises(AssertionError):
         read_commas(["length=128,256"], "eval", None)
@@ -287,3 +290,12 @@ def test_a_flag_that_is_nearly_temp_is_told(roundround: Callable[..., Done]) -> 
 def test_a_group_that_a_verb_lacks_is_told(roundround: Callable[..., Done]) -> None:
     done = roundround("maxkey", "model=tiny")
     assert (done.code, "takes no model=..." in done.err) == (2, True)
+
+
+def test_keys_below_a_runs_own_group_are_added() -> None:
+    given = ["pattern.local.window=3", "pe@pattern.local.pe=nope", "+pattern.a=1", "pe=rope", "patterns.x=1"]
+    added = ["++pattern.local.window=3", "+pe@pattern.local.pe=nope", "+pattern.a=1", "pe=rope", "patterns.x=1"]
+    assert add_below(given, ("pattern",)) == added
+    assert add_below(given, ()) == given
+    whole = ["pattern=gemma4", *given]
+    assert add_below(whole, ("pattern",)) == whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def test_help_of_a_verb_lists_groups_and_options(roundround: Callable[..., Done]
     done = roundround("train", *args)
     assert done.code == 0
     assert "p_rope_reversed" in done.out
-    assert "tokenizer: bpe, bytes, gemma, hf" in done.out
+    assert "tokenizer: bpe, bytes, gemma, gpt2, hf" in done.out
 
 
 def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Done]) -> None:
@@ -54,6 +55,18 @@ def test_list_prints_name_idea_paper_and_parameters(roundround: Callable[..., Do
         assert name in done.out
     assert "arXiv:2410.06205" in done.out
     assert "p=0.75" in done.out
+
+
+def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done]) -> None:
+    lines = roundround("list", "pe").out.splitlines()
+
+    def numbers(name: str) -> list[str]:
+        [at] = [i for i, line in enumerate(lines) if line.split()[:1] == [name]]
+        return [lines[at].split("  ")[-2].strip(), *lines[at + 1].split()[-1:]]
+
+    assert numbers("rope") == ["32 of 32", f"{round(2 * math.pi * 1e4 ** (31 / 32)):,}"]
+    assert numbers("p_rope_25") == ["8 of 32", f"{round(2 * math.pi * 1e4 ** (7 / 32)):,}"]
+    assert "of 32" not in lines[next(i for i, line in enumerate(lines) if line.split()[:1] == ["alibi"])]
 
 
 @pytest.mark.parametrize("group", [path.name for path in (ROOT / "conf").iterdir() if path.is_dir()])
@@ -264,21 +277,6 @@ def test_two_launches_in_one_second_get_two_directories(here: Path) -> None:
     assert [path.name for path in paths] == ["03-04-05", "03-04-05-2", "03-04-05-3"]
 
 
-def complete(line: str, env: dict[str, str]) -> list[str]:
-    """The completions of a command line in bash, its last word being the one under the cursor."""
-    words = line.split(" ")
-    done = subprocess.run(
-        [sys.executable, "-m", "roundround"],
-        env=os.environ
-        | {"_ROUNDROUND_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-        | env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.split()
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -294,4 +292,13 @@ def complete(line: str, env: dict[str, str]) -> list[str]:
     ],
 )
 def test_the_shell_completes_groups_options_and_keys(line: str, expected: str) -> None:
-    assert expected in complete(line, {})
+    """Of a command line in bash the last word is the one under the cursor."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "roundround"],
+        env=os.environ | {"_ROUNDROUND_COMPLETE": "complete_bash"} | words,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert expected in done.stdout.split()

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import FAST, Done
+from conftest import Done
 from rich.table import Table
 
 from roundround.cli import run
@@ -119,16 +119,11 @@ def standard_output(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         yield
 
 
-@pytest.fixture
-def training(here: Path, corpus: Path) -> list[str]:
-    return ["train", *FAST, "data=text", f"data.path={corpus}", "trainer.max_steps=1"]
-
-
 def test_a_run_on_a_full_standard_output_is_done_and_found(
-    training: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, fast: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with standard_output(os.open("/dev/full", os.O_WRONLY), monkeypatch):
-        assert run(training) == 1
+        assert run(["train", *fast, "trainer.max_steps=1"]) == 1
     directory = next(Path("outputs/train").glob("*/*"))
     assert '"status": "done"' in (directory / "run.json").read_text()
     last = capsys.readouterr().err.splitlines()[-1]
@@ -137,12 +132,12 @@ def test_a_run_on_a_full_standard_output_is_done_and_found(
 
 
 def test_a_finished_run_whose_reader_has_gone_exits_with_0(
-    training: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, fast: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with standard_output(writing, monkeypatch):
-        assert run(training) == 0
+        assert run(["train", *fast, "trainer.max_steps=1"]) == 0
     assert "roundround train" not in capsys.readouterr().err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -70,25 +71,20 @@ def function() -> None:
     """No class."""
 
 
+@dataclass(kw_only=True)
 class Device(Family):
     """A library's class, as far as `build` can see: its annotations are wider or narrower than what it takes."""
 
-    __module__ = "lightning.pretended"
+    devices: int = 1
 
-    def __init__(self, *, devices: int = 1) -> None:
-        self.devices = devices
+
+Device.__module__ = "lightning.pretended"
 
 
 def node(name: str = "Wave", *, root: dict[str, Any] | None = None, **values: Any) -> DictConfig:
     """The node `wave` of a config, naming a class of this module."""
     usual = {"frequency": 0.5, "lengths": [3]} if name in ("Wave", "Ripple") else {}
     return OmegaConf.create({**(root or {}), "wave": {"_target_": f"{__name__}.{name}", **usual, **values}}).wave
-
-
-def without(key: str) -> DictConfig:
-    found = node()
-    del found[key]
-    return found
 
 
 def refused(config: DictConfig, *args: Any, **runtime: Any) -> str:
@@ -275,7 +271,9 @@ def test_what_the_caller_supplies_is_no_parameter_of_the_yaml() -> None:
 
 @pytest.mark.parametrize("key", ["frequency", "lengths"])
 def test_a_missing_value_says_what_to_type(key: str) -> None:
-    assert refused(without(key)) == f"wave.{key} has no value; give wave.{key}=..."
+    found = node()
+    del found[key]
+    assert refused(found) == f"wave.{key} has no value; give wave.{key}=..."
 
 
 def test_a_value_left_open_is_missing() -> None:
@@ -349,24 +347,27 @@ class Untyped(Family):
         self.lr, self.betas = lr, betas
 
 
+@dataclass(kw_only=True)
 class Implicit(Family):
-    def __init__(self, *, n: int = None):  # noqa: RUF013 - people write it
-        self.n = n
+    n: int = None
 
 
+@dataclass(kw_only=True)
 class Activated(Family):
-    def __init__(self, *, activation: Callable[[float], float] = abs):
-        self.activation = activation
+    activation: Callable[[float], float] = abs
 
 
+@dataclass(kw_only=True)
 class Forward(Family):
-    def __init__(self, *, lr: float, like: "NotImported" = None):  # type: ignore  # noqa: F821, UP037
-        self.lr = lr
+    lr: float
+    like: "NotImported" = None  # type: ignore  # noqa: F821, UP037
 
 
+@dataclass(kw_only=True)
 class Lists(Family):
-    def __init__(self, *, lengths: list[float], n: int = 4, maybe: list[int] | None = None):
-        self.lengths, self.n, self.maybe = lengths, n, maybe
+    lengths: list[float]
+    n: int = 4
+    maybe: list[int] | None = None
 
 
 def made(name: str, root: dict[str, Any] | None = None, **values: Any) -> Any:

@@ -9,10 +9,8 @@ import pytest
 from helpers_manifest import CONFIG, a_manifest
 from omegaconf import OmegaConf
 
-from roundround.config.build import build, literal
-from roundround.config.checked import checked
-from roundround.config.recorded import as_dict, foreign_targets, own_config
-from roundround.config.starting import config_from_checkpoint, config_of_run
+from roundround.config.build import build, checked, literal
+from roundround.config.recorded import as_dict, config_from_checkpoint, config_of_run, foreign_targets, own_config
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.corpora import Corpus
 from roundround.support.errors import UserError
@@ -79,7 +77,14 @@ def test_what_a_checkpoint_brings_is_text(trap: list[str]) -> None:
 
 
 def test_a_setting_of_the_command_line_is_resolved_once(trap: list[str]) -> None:
-    given = {"run": "\\${trap:1}", "to": "${checkpoint}", "checkpoint": "best", "outputs": "o", "trust": False}
+    given = {
+        "run": "\\${trap:1}",
+        "to": "${checkpoint}",
+        "checkpoint": "best",
+        "outputs": "o",
+        "trust": False,
+        "stock": False,
+    }
     config = checked(ExportConfig, OmegaConf.create({**given, "logger": {"_target_": "x.Y"}}))
     assert (config.run, config.to) == ("${trap:1}", "best")
     assert trap == []

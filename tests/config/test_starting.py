@@ -8,8 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from roundround.attention.keys import AttentionShape
-from roundround.config.recorded import give_theta
-from roundround.config.starting import config_from_checkpoint
+from roundround.config.recorded import config_from_checkpoint, give_theta
 from roundround.loading.models import give_default_data
 from roundround.pe.rope import RoPE
 from roundround.support.errors import UserError

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, shell
 from omegaconf import OmegaConf
 
 from roundround.config.options import conf_dir, config_name
@@ -31,7 +29,7 @@ ENTRY = '''
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one
+from roundround.config.verbs import at_least_one
 from roundround.config.verbs import Verb
 
 
@@ -50,10 +48,10 @@ class CountConfig:
 VERB = Verb(name="count", run="roundround.verbs.count:count", place=99, help="Count.", config=CountConfig)
 '''
 FUNCTION = """
-from roundround.config.checked import checked
+from roundround.config.build import checked
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.count import CountConfig
-from roundround.runs.loggers.several import build_logger
+from roundround.runs.opening import build_logger
 from roundround.runs.opening import opened
 
 
@@ -76,9 +74,8 @@ hydra:
 """
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """The program in a folder of its own, with one verb more: three files, and nothing else is touched."""
+def test_a_new_verb_is_three_files(tmp_path: Path) -> None:
+    """In a copy of the program where nothing else is touched."""
     ignored = shutil.ignore_patterns("__pycache__", "pretrained")
     shutil.copytree(ROOT / "roundround", tmp_path / "roundround", ignore=ignored)
     shutil.copytree(conf_dir(), tmp_path / "conf")
@@ -88,26 +85,18 @@ def house(tmp_path: Path) -> Path:
         "conf/count.yaml": VALUES,
     }.items():
         (tmp_path / name).write_text(text)
-    return tmp_path
-
-
-def test_a_new_verb_is_three_files(house: Path) -> None:
-    def typed(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "roundround", *words]
-        return subprocess.run(command, cwd=house, capture_output=True, text=True)
-
+    typed = partial(shell, cwd=tmp_path)
     done = typed("count", "size=3")
-    assert done.returncode == 0, done.stderr
-    directory = Path(done.stdout.splitlines()[-1])
-    assert directory.is_relative_to(house / "outputs" / "count")
-    (record,) = json.loads((directory / "results.json").read_text())
+    assert done.code == 0, done.err
+    assert done.directory.is_relative_to(tmp_path / "outputs" / "count")
+    (record,) = done.results
     assert (record["verb"], record["metric"], record["value"]) == ("count", "size", 3)
-    assert "Count." in typed("--help").stdout
-    assert "\nsize: 1\n" in typed("count", "--help").stdout
+    assert "Count." in typed("--help").out
+    assert "\nsize: 1\n" in typed("count", "--help").out
     for wrong in (["count", "size=x"], ["count", "sise=1"], ["count", "size=0"]):
         refused = typed(*wrong)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-    assert "count" in typed("runs").stdout
+        assert (refused.code, refused.err.count("\n")) == (2, 1), refused.err
+    assert "count" in typed("runs").out
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.config is not None], ids=lambda verb: verb.name)
@@ -128,7 +117,8 @@ def test_what_a_resumed_run_may_be_given_changes_no_result() -> None:
     """Everything else of a config is what run.json recorded; no other key becomes free unnoticed."""
     free = {"outputs", "logger", "resume", "trust", "checkpoint_every"}
     trainer = ("accelerator", "devices", "num_nodes", "strategy", "accumulate_grad_batches", "log_every_n_steps")
-    of_train = {"compile", "activation_checkpointing", "trainer.peak_flops", *(f"trainer.{name}" for name in trainer)}
+    of_train = {"compile", "activation_checkpointing", "attention_stats_every", "trainer.peak_flops"}
+    of_train |= {f"trainer.{name}" for name in trainer}
     assert verb_named("train").keys_of(HOW, WHERE) == free | of_train
     assert verb_named("max-retrieval").keys_of(HOW, WHERE) == free | {"run", "log_every", "device"}
 

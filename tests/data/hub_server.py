@@ -14,18 +14,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAME = "someone/stories"
 
 
-def story_rows() -> list[str]:
-    """Twelve documents as WikiText stores articles: a heading row and then rows of text."""
-    rows = []
-    for n in range(12):
-        rows += [
-            f" = Story {n} = \n",
-            "",
-            f" It began with {n} . \n",
-            " = = Part = = \n",
-            f" It went on to {n + 1} . \n",
-        ]
-    return rows
+# twelve documents as WikiText stores articles: a heading row and then rows of text
+STORY_ROWS = [
+    row
+    for n in range(12)
+    for row in (
+        f" = Story {n} = \n",
+        "",
+        f" It began with {n} . \n",
+        " = = Part = = \n",
+        f" It went on to {n + 1} . \n",
+    )
+]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         NAME: {
             "README.md": b"---\nconfigs:\n- config_name: default\n  data_files: rows.jsonl\n---\n",
             "rows.jsonl": "".join(
-                json.dumps({"text": row, "n": i}) + "\n" for i, row in enumerate(story_rows())
+                json.dumps({"text": row, "n": i}) + "\n" for i, row in enumerate(STORY_ROWS)
             ).encode(),
         }
     }
@@ -53,9 +53,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         name = found[1] if found else ""
         if name not in self.sets:
             return self.send(b"", 404, {"X-Error-Code": "RepoNotFound"})
-        return self.answer_about(name, path, body)
-
-    def answer_about(self, name: str, path: str, body: bytes) -> None:
         self.files = self.sets[name]
         if re.fullmatch(f"/api/datasets/{name}(/revision/(main|{COMMIT}))?", path):
             return self.send_json({"id": name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in self.files]})
@@ -68,22 +65,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.send_json([self.entry(name) for name in self.files if name in asked])
         file = re.fullmatch(f"/datasets/{name}/resolve/(main|{COMMIT})/(.+)", path)
         if file and file[2] in self.files:
-            return self.send_file(self.files[file[2]])
+            content = self.files[file[2]]
+            headers = {"ETag": f'"{len(content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            part = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+            if part is None:
+                return self.send(content, 200, headers)
+            first, last = int(part[1]), min(int(part[2] or len(content) - 1), len(content) - 1)
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+            return self.send(content[first : last + 1], 206, headers)
         return self.send(b"", 404, {"X-Error-Code": "EntryNotFound"})
 
     do_GET = do_HEAD = do_POST = answer
 
     def entry(self, name: str) -> dict[str, object]:
         return {"type": "file", "path": name, "size": len(self.files[name]), "oid": f"{hash(name) & 0xFFFF:040x}"}
-
-    def send_file(self, content: bytes) -> None:
-        headers = {"ETag": f'"{len(content)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        part = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if part is None:
-            return self.send(content, 200, headers)
-        first, last = int(part[1]), min(int(part[2] or len(content) - 1), len(content) - 1)
-        headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
-        return self.send(content[first : last + 1], 206, headers)
 
     def send_json(self, value: object) -> None:
         self.send(json.dumps(value).encode(), 200, {"Content-Type": "application/json"})

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import final
 
 import pytest
+from helpers_corpora import Listed
 
-from roundround.data.corpora import Corpus, fingerprint, is_held_out, well_formed
-
-
-@final
-class Listed(Corpus):
-    """A corpus of given texts."""
-
-    def __init__(self, texts: list[str], *, held_out: float) -> None:
-        super().__init__(held_out=held_out)
-        self.listed = texts
-
-    def identity(self) -> str:
-        return fingerprint(texts=self.listed, held_out=self.held_out)
-
-    def texts(self) -> Iterator[str]:
-        return iter(self.listed)
-
+from roundround.data.corpora import is_held_out, well_formed
 
 TEXTS = [f"document number {n}" for n in range(4000)]
 

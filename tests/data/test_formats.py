@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from roundround.data import formats
-from roundround.data.formats import decoded, lines, split_stream
+from roundround.data import text as formats
+from roundround.data.text import decoded, lines, split_stream
 from roundround.support.errors import UserError
 
 MARGIN = 8  # characters, above the reach of every pattern here

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import COMMIT, NAME, hub, story_rows
+from hub_server import COMMIT, NAME, STORY_ROWS, hub
 
 from roundround.data import hub as data_hub
 from roundround.data.hub import Hub, join_rows
@@ -96,8 +96,8 @@ def online(home: Path) -> tuple[str, dict[str, Any]]:
 
 
 def test_rows_are_documents(online: tuple[str, dict[str, Any]]) -> None:
-    assert online[1]["rows"][1] == [row for row in story_rows() if row]
-    assert online[1]["first rows"][1] == [row for row in story_rows() if row][:3]
+    assert online[1]["rows"][1] == [row for row in STORY_ROWS if row]
+    assert online[1]["first rows"][1] == [row for row in STORY_ROWS if row][:3]
 
 
 def test_rows_join_into_documents_streamed_or_not(online: tuple[str, dict[str, Any]]) -> None:

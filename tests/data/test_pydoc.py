@@ -74,7 +74,7 @@ def test_no_sources_is_one_line_that_names_the_folder(tmp_path: Path, monkeypatc
 def test_importing_the_data_package_loads_no_heavy_library() -> None:
     code = (
         "import sys, roundround.data.pydoc, roundround.data.text, roundround.data.hub, roundround.data.tokenizers, "
-        "roundround.data.tokens; print({'torch', 'transformers', 'datasets'} & set(sys.modules))"
+        "roundround.data.prepared; print({'torch', 'transformers', 'datasets'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

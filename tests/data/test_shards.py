@@ -8,27 +8,26 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, final
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import fsspec
 import numpy as np
 import pytest
 import torch
-from test_tokens import Listed
+from helpers_corpora import Listed
 
-from roundround.data import sampling, tokenising
-from roundround.data.batches import Mix, Shares, TrainingWindows, global_batch
+from roundround.data import batches, tokenising
+from roundround.data.batches import Mix, Mixer, Shares, TrainingWindows, WindowSampler, global_batch
 from roundround.data.encoding import Encoder
 from roundround.data.entry import write_sealed
 from roundround.data.mixture import Mixture
-from roundround.data.prepared import Prepared
-from roundround.data.sampling import Mixer, WindowSampler
+from roundround.data.prepared import Prepared, TokenData, make, opened, prepare
 from roundround.data.store import Folder, Remote, Store, check_no_credentials, open_store
 from roundround.data.stream import TokenStream
 from roundround.data.tokenizers import BPE, Bytes, OfCorpus
-from roundround.data.tokens import TokenData, make, opened, prepare
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 {'and more ' * (n % 7)}\U0001f600" for n in range(400)]
@@ -143,15 +142,9 @@ def test_a_shard_that_is_whole_is_never_made_twice(tmp_path: Path, monkeypatch: 
 
 
 def test_a_full_disk_keeps_the_whole_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to, real, n = Folder(tmp_path / "mine"), os.replace, iter(range(99))
-
-    def replace(source: Any, target: Any) -> None:
-        if next(n) > 12:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(source, target)
-
+    to, full = Folder(tmp_path / "mine"), OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace)
+        patch.setattr(os, "replace", Mock(wraps=os.replace, side_effect=chain([DEFAULT] * 13, repeat(full))))
         with pytest.raises(UserError, match=rf"no space left for tokens in {to.path}: "):
             make(Listed(TEXTS), Bytes(), to, tmp_path)
     assert "shard-00001.json" in to.names()
@@ -313,13 +306,13 @@ def test_a_shard_that_is_damaged_at_its_address_is_one_line(tmp_path: Path, chan
 def test_the_next_group_of_shards_is_fetched_before_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "GROUP", 2)
+    monkeypatch.setattr(batches, "GROUP", 2)
     there, _ = at_an_address(tmp_path)
     windows = TrainingWindows(there.train, Shares(batch_size=1, n_steps=2), seed=0, length=16)
     sampler = windows.windows.samplers[0]
     assert isinstance(there.train, TokenStream)
     _ = windows[0]
-    wanted = {*sampler.group_of(0).shards, *sampler.after(sampler.group_of(0)).shards}
+    wanted = {*sampler.group_of(0).shards, *sampler.group_of(sampler.group_of(0).n_windows).shards}
     for opening in list(there.train._opened._files.values()):
         opening.result()
     found = {file for _, file in there.train._opened._files}
@@ -332,14 +325,14 @@ SIZES = [700, 90, 1300, 17, 512, 640, 333]
 
 @pytest.mark.parametrize("group", [1, 2, 3, 99])
 def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
-    monkeypatch.setattr(sampling, "GROUP", group)
+    monkeypatch.setattr(batches, "GROUP", group)
     sampler = WindowSampler(SIZES, seed=4, length=16)
     orders = []
     for epoch in range(3):
         groups, seen = [], sampler.group_of(0)
         while seen.epoch <= epoch:
             groups += [seen] if seen.epoch == epoch else []
-            seen = sampler.after(seen)
+            seen = sampler.group_of(seen.first + seen.n_windows)
         shards = [shard for found in groups for shard in found.shards]
         orders.append(shards)
         for found in groups:
@@ -356,7 +349,7 @@ def test_an_epoch_reads_every_shard_once_in_groups(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_over_groups_is_each_items_own_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "GROUP", 3)
+    monkeypatch.setattr(batches, "GROUP", 3)
     train = prepare(Listed(TEXTS), Bytes(), tmp_path).train
     assert isinstance(train, TokenStream)
     sampler = WindowSampler(train.sizes(), seed=2, length=16)

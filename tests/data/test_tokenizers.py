@@ -13,10 +13,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import STORIES
-from test_tokens import Listed
+from helpers_corpora import Listed
 from transformers import PreTrainedTokenizerFast
 
 from roundround.data import tokenizers
+from roundround.data.prepared import prepare
 from roundround.data.tokenizers import (
     BPE,
     AlreadyOpen,
@@ -26,7 +27,6 @@ from roundround.data.tokenizers import (
     byte_characters,
     vocabulary_of,
 )
-from roundround.data.tokens import prepare
 from roundround.support.errors import Interrupted, UserError
 
 LETTERS = ["low lower lowest new newer newest wide wider widest"] * 50

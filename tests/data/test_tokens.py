@@ -12,42 +12,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from helpers_corpora import Listed
 
 from roundround.data import entry as data_entry
 from roundround.data import tokenising
-from roundround.data.corpora import Corpus, fingerprint, is_held_out
+from roundround.data.corpora import fingerprint, is_held_out
 from roundround.data.encoding import bytes_of_tokens
 from roundround.data.entry import write_sealed
+from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.store import Folder
 from roundround.data.tokenizers import BPE, AlreadyOpen, Bytes, TokenizerRecipe, Vocabulary, open_vocabulary
-from roundround.data.tokens import TokenData, default_cache_dir, prepare
 from roundround.support.errors import UserError
 
 TEXTS = [f"the text of document {n}, h\u00e9 <|endoftext|>" for n in range(300)]
-
-
-@final
-class Listed(Corpus):
-    """Given texts; counts how often it was read and may fail at the end."""
-
-    def __init__(self, texts: list[str], *, held_out: float = 0.1, error: Exception | None = None) -> None:
-        super().__init__(held_out=held_out)
-        self.listed, self.error, self.n_reads = texts, error, 0
-
-    def identity(self) -> str:
-        return fingerprint(texts=self.listed, held_out=self.held_out)
-
-    def texts(self) -> Iterator[str]:
-        self.n_reads += 1
-        yield from self.listed
-        if self.error is not None:
-            raise self.error
 
 
 @final
@@ -168,15 +152,6 @@ def change_first_byte(path: Path) -> None:
         file.write(b"X")
 
 
-def edited(**changes: object) -> Callable[[Path], object]:
-    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def replaced_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -185,8 +160,8 @@ def replaced_by_pipe(path: Path) -> None:
         ("held_out-00000.bin", Path.unlink),
         ("tokenizer.json", lambda path: path.write_text("{}")),
         ("meta.json", lambda path: path.write_text("[" * 100_000)),
-        ("meta.json", edited(n_vocab=255)),
-        ("meta.json", replaced_by_pipe),
+        ("meta.json", lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | {"n_vocab": 255}))),
+        ("meta.json", lambda path: (path.unlink(), os.mkfifo(path))),
         (".", lambda path: (shutil.rmtree(path), path.write_text("a file where the folder was"))),
     ],
 )
@@ -276,13 +251,17 @@ def test_a_failing_corpus_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_and_names_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    full, real = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")), Path.open
+
+    def open_full(path: Path, *args: Any, **options: Any) -> Any:
+        file = real(path, *args, **options)
+        if path.suffix == ".tmp":
+            file.write = full
+        return file
 
     with monkeypatch.context() as patch:
         if call == "write":
-            real = Path.open
-            patch.setattr(Path, "open", lambda path, *a, **k: FullFile(real(path, *a, **k), path.suffix == ".tmp"))
+            patch.setattr(Path, "open", open_full)
         elif call == "flush":
             patch.setattr(os, "fsync", full)
         elif call == "replace":
@@ -293,27 +272,6 @@ def test_a_full_disk_leaves_nothing_and_names_the_way_out(
             prepare(Listed(TEXTS), Bytes(), tmp_path)
     assert names(tmp_path) <= {".lock"}
     assert len(prepare(Listed(TEXTS), Bytes(), tmp_path).train) > 0
-
-
-class FullFile:
-    """A file on a disk with no space left."""
-
-    def __init__(self, file: Any, full: bool) -> None:
-        self.file, self.full = file, full
-
-    def write(self, content: Any) -> Any:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return self.file.write(content)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def __enter__(self) -> FullFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
 
 
 @pytest.mark.parametrize("place", ["/proc/x", "/dev/null/x", "~nobody-here/x", "/" + "x" * 5000])
@@ -389,7 +347,7 @@ SLOW = """
 import pathlib, sys, time
 from roundround.data.corpora import Corpus, fingerprint
 from roundround.data.tokenizers import Bytes
-from roundround.data.tokens import prepare
+from roundround.data.prepared import prepare
 
 folder, pause = pathlib.Path(sys.argv[1]), float(sys.argv[2])
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import Done, shell
@@ -26,7 +26,7 @@ from roundround.runs.directories import remove_scratch, run_directory, sweep_dir
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
-from roundround.support.errors import AlreadySaid, Interrupted, UserError
+from roundround.support.errors import AlreadyReported, Interrupted, UserError
 from roundround.support.files import write_json
 
 # what launchers set, for the second of two processes
@@ -140,7 +140,7 @@ def test_verbs_that_do_not_gain_refuse_several_processes_in_one_line(
     with pytest.raises(UserError, match="torchrun started 2; start it alone"):
         launcher.check_alone(verb, SHARING)
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(AlreadySaid):
+    with pytest.raises(AlreadyReported):
         launcher.check_alone(verb, SHARING)
     launcher.check_alone("train", SHARING)
 
@@ -294,11 +294,7 @@ def test_only_a_failure_keeps_the_scratch_folder_for_its_log(
     roundround: Callable[..., Done],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def task(*args: Any) -> None:
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr("roundround.verbs.train.train", task)
+    monkeypatch.setattr("roundround.verbs.train.train", Mock(side_effect=error))
     monkeypatch.setattr(Peers, "join", lambda self, answer: None)  # nobody else is there
     monkeypatch.setattr(Peers, "leave", lambda self, code, line: True)
     monkeypatch.setattr(tempfile, "tempdir", str(here))

@@ -17,6 +17,7 @@ from roundround.distributed.peers import Peers
 from roundround.support.errors import Interrupted, PeerLost, UserError
 
 MADE: list[Peers] = []
+BROKEN = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +91,6 @@ def test_one_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- who left
 
 
-def broken() -> RuntimeError:
-    return RuntimeError("Connection closed by peer [127.0.0.1]:4711")
-
-
 def fails_with(one: Peers, error: BaseException) -> None:
     with one.naming_who_left():
         raise error
@@ -109,11 +106,11 @@ def test_one_that_left_because_of_a_third_names_it_at_once(monkeypatch: pytest.M
     first, second, third, fourth = met({}, {}, {}, {})
     fourth.left.set()
     with pytest.raises(PeerLost, match=r"^rank 3 of 4 was killed"):
-        fails_with(first, broken())
+        fails_with(first, BROKEN)
     first.leave(1, "rank 3 of 4 was killed, or its machine is gone")
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 60)  # nobody waits for the fourth again
     with pytest.raises(PeerLost, match=r"^rank 3 of 4 was killed"):
-        fails_with(second, broken())
+        fails_with(second, BROKEN)
     assert [one.speaks for one in (first, second, third)] == [
         True,
         False,
@@ -133,7 +130,7 @@ def test_one_that_waits_for_others_and_hears_nothing_of_a_failure_records_it_and
         list(pool.map(lambda one: one.meet(store), (first, second, third)))
     third.left.set()
     with pytest.raises(PeerLost):
-        fails_with(second, broken())
+        fails_with(second, BROKEN)
     second.leave(1, "rank 2 of 3 was killed, or its machine is gone")
     assert ends.get(timeout=10) == ("recorded", "failed: rank 2 of 3 was killed, or its machine is gone")
     assert ends.get(timeout=10) == ("said", "rank 2 of 3 was killed, or its machine is gone")
@@ -145,10 +142,10 @@ def test_one_that_was_killed_is_named() -> None:
     assert all(isinstance(one, Peers) for one in both)
     third.left.set()  # its thread ends, as with its process
     with pytest.raises(PeerLost, match=r"^rank 2 of 3 was killed"):
-        fails_with(first, broken())
+        fails_with(first, BROKEN)
 
 
-@pytest.mark.parametrize("error", [broken(), Interrupted(signal.SIGTERM)], ids=["connection", "the launcher's SIGTERM"])
+@pytest.mark.parametrize("error", [BROKEN, Interrupted(signal.SIGTERM)], ids=["connection", "the launcher's SIGTERM"])
 @pytest.mark.parametrize(
     ("code", "line", "expected"),
     [
@@ -165,7 +162,7 @@ def test_one_that_failed_ends_the_others_with_its_line(
         fails_with(first, error)
 
 
-@pytest.mark.parametrize("error", [broken(), Interrupted(signal.SIGTERM)])
+@pytest.mark.parametrize("error", [BROKEN, Interrupted(signal.SIGTERM)])
 def test_an_error_while_all_live_is_ones_own(error: BaseException) -> None:
     first, _ = met({}, {})
     with pytest.raises(type(error)) as caught:
@@ -175,9 +172,9 @@ def test_an_error_while_all_live_is_ones_own(error: BaseException) -> None:
 
 def test_what_all_fail_with_is_ones_own() -> None:
     first, second = met({}, {})
-    leaves(second, 1, f"failed: RuntimeError: {broken()} (traceback in elsewhere)")
+    leaves(second, 1, f"failed: RuntimeError: {BROKEN} (traceback in elsewhere)")
     with pytest.raises(RuntimeError, match="closed by peer"):
-        fails_with(first, broken())
+        fails_with(first, BROKEN)
 
 
 def test_an_interruption_of_all_is_none_of_one() -> None:
@@ -192,7 +189,7 @@ def test_the_first_that_lives_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.speaks, second.speaks) == (True, False)
     first.left.set()
     with pytest.raises(PeerLost, match="rank 0 of 2"):
-        fails_with(second, broken())
+        fails_with(second, BROKEN)
     assert second.speaks
 
 

@@ -7,21 +7,29 @@ nothing executed that lay among the data; the secrets of the environment neither
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import shutil
+import stat
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forkserver import COMMAND, Ended, in_a_process
-from left import SECRET, about_the_files, give_back_rights, snapshot
+from forkserver import COMMAND, ROOT, Ended, in_a_process
 from originals import Originals
 
+CANARY = "EXECUTED"  # a file of this name appears where something among the data was executed
+SECRET = "open-sesame-8361"  # a value of the environment that nobody may see
+READ_WHOLE = 1 << 26  # bytes; of a larger file, such as one of 2^42 that holds nothing, the size is compared
+# a folder that was made for a run and is empty again; whole entries of the token cache, and their locks, which stay
+ALLOWED = re.compile(
+    r"outputs(/[\w-]+(/\d{4}-\d\d-\d\d)?)?"
+    r"|(cache|disk)(/roundround)?(/[0-9a-f]{32}(\.lock|(/(meta|begun|tokenizer|stamps|shard-\d{5})\.json"
+    r"|/(train|held_out|held_out_bytes)-\d{5}\.bin)?))?"
+)
+TEMPORARY = re.compile(r"(^|/)(\.(?!lock$)[^/]*|[^/]*\.tmp)$")
 LONGEST_LINE = 700  # characters of an error that somebody still reads
 # what the verbs tell while all is well
 STATUS = re.compile(
@@ -31,7 +39,7 @@ STATUS = re.compile(
             r"tokenised: ",
             r"another process is tokenising",
             r"prepared in |in [\d.,]+ s with n_processes=",
-            r"\S+ model, pe=",
+            r"(\S+ )?model(, \w+=\S+)*: ",
             r"[\d,]+ training tokens, ",
             r"W&B: ",
             r"step [\d,]+/[\d,]+  ",
@@ -108,31 +116,13 @@ class Case:
         """Whether it can go without the imports of a process of its own."""
         return self.shell is None and not self.ordinary_user and not READ_EARLY & self.env.keys()
 
-    def reason_to_skip(self) -> str | None:
-        """What a case needs and this machine lacks."""
-        shell = self.shell or ""
-        if self.ordinary_user and os.geteuid() == 0 and not shutil.which("setpriv"):
-            return "setpriv is not there to give up root's rights"
-        if "script" in shell and not shutil.which("script"):
-            return "script is not there to make a terminal"
-        return "no right to mount a small disk" if "mount" in shell and not may_mount() else None
 
-
-@cache
-def may_mount() -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "t", folder], capture_output=True, check=False)
-        subprocess.run(["umount", "-q", folder], capture_output=True, check=False)
-    return mounted.returncode == 0
-
-
-def of_values(kind: str, base: Sequence[str], table: Mapping[str, Sequence[str]], **more: Any) -> list[Case]:
-    """One case for each `key=value` of a table, behind the same words."""
-    return of_words(kind, base, [(f"{key}={value}",) for key, values in table.items() for value in values], **more)
-
-
-def of_words(kind: str, base: Sequence[str], lines: Sequence[str | Sequence[str]], **more: Any) -> list[Case]:
-    """One case for each line of words, behind the same words. Its name is printable and short."""
+def of_words(
+    kind: str, base: Sequence[str], lines: Sequence[str | Sequence[str]] | Mapping[str, Sequence[str]], **more: Any
+) -> list[Case]:
+    """One case for each line of words, or each `key=value` of a table, behind the same words; names are short."""
+    if isinstance(lines, Mapping):
+        lines = [f"{key}={value}" for key, values in lines.items() for value in values]
     found = []
     for line in lines:
         words = (line,) if isinstance(line, str) else tuple(line)
@@ -144,20 +134,30 @@ def of_words(kind: str, base: Sequence[str], lines: Sequence[str | Sequence[str]
 
 def faults_of(case: Case, folder: Path, streams: Path, originals: Originals) -> list[str]:
     """What is wrong with the answer to a case, in words; nothing where it is as it should be."""
-    extra = dict(case.env)
     for name in case.given:
         originals.copy(name, folder)
-    if "cache" in case.given:
-        extra["ROUNDROUND_CACHE"] = str(folder / "cache")
     if case.prepare is not None:
         case.prepare(folder)
     before = snapshot(folder)
-    env = {name: value for name, value in {**originals.env, **extra}.items() if value is not None}
+    cache = {"ROUNDROUND_CACHE": str(folder / "cache")} if "cache" in case.given else {}
+    env = {name: value for name, value in {**originals.env, **case.env, **cache}.items() if value is not None}
     if case.forked:
         ended = originals.server.run(case.args, folder, streams, env=env, timeout=case.patience)
-    else:
-        ended = as_a_shell_would(case, folder, env)
-    give_back_rights(folder)
+    else:  # as a shell would, and as the user whom it names
+        command = [*COMMAND, *case.args]
+        if case.shell is not None:
+            command = ["bash", "-c", case.shell, "bash", *command]
+        if case.ordinary_user and os.geteuid() == 0:
+            rights = "-dac_override,-dac_read_search"
+            command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, *command]
+        ended = in_a_process(command, folder, env=env, timeout=case.patience)
+        if "mount" in (case.shell or ""):
+            subprocess.run(["umount", "-q", str(folder / "disk")], capture_output=True, check=False)
+    folder.chmod(0o755)
+    for parent, below, _ in os.walk(folder):  # folders that the case has closed can be read again
+        for path in (Path(parent, name) for name in below):
+            if not path.is_symlink():
+                path.chmod(0o755)
     secret = any(SECRET in value for value in env.values())
     files = about_the_files(folder, before, ended.code, leaves=case.leaves, secret=secret)
     found = [*about_the_text(case, ended), *files]
@@ -168,21 +168,6 @@ def faults_of(case: Case, folder: Path, streams: Path, originals: Originals) -> 
     if case.afterwards is not None and ended.code == 0:
         found += case.afterwards(folder, originals)
     return found
-
-
-def as_a_shell_would(case: Case, folder: Path, env: Mapping[str, str]) -> Ended:
-    """Run a case with its line of bash, as the user whom it names."""
-    command = [*COMMAND, *case.args]
-    if case.shell is not None:
-        command = ["bash", "-c", case.shell, "bash", *command]
-    if case.ordinary_user and os.geteuid() == 0:
-        rights = "-dac_override,-dac_read_search"
-        command = ["setpriv", "--bounding-set", rights, "--inh-caps", rights, *command]
-    try:
-        return in_a_process(command, folder, env=env, timeout=case.patience)
-    finally:
-        if case.shell is not None and "mount" in case.shell:
-            subprocess.run(["umount", "-q", str(folder / "disk")], capture_output=True, check=False)
 
 
 def about_the_text(case: Case, ended: Ended) -> list[str]:
@@ -205,4 +190,54 @@ def about_the_text(case: Case, ended: Ended) -> list[str]:
         found.append(f"{case.says!r} is not said: {text[-300:]!r}")
     if SECRET in text:
         found.append("a secret of the environment in the output")
+    return found
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """(kind, permissions, content) of everything below a folder by its path there; of a log its text, else a hash.
+
+    The permissions of folders are left out: the judge gives them back before it looks.
+    """
+    found = {}
+    for path in (Path(parent, name) for parent, below, names in os.walk(folder) for name in (*below, *names)):
+        about = path.lstat()
+        kind, mode, content = stat.S_IFMT(about.st_mode), stat.S_IMODE(about.st_mode), b"%d bytes" % about.st_size
+        if kind == stat.S_IFDIR:
+            mode, content = 0, b""
+        elif kind == stat.S_IFLNK:
+            content = os.fsencode(os.readlink(path))
+        elif kind == stat.S_IFREG and about.st_size <= READ_WHOLE and os.access(path, os.R_OK):
+            data = path.read_bytes()
+            content = data if path.suffix == ".log" else hashlib.sha256(data).digest()
+        found[path.relative_to(folder).as_posix()] = kind, mode, content
+    return found
+
+
+def about_the_files(
+    folder: Path, before: Mapping[str, tuple[int, int, bytes]], code: int, *, leaves: bool, secret: bool
+) -> list[str]:
+    """What is wrong with what a command left behind, in words.
+
+    leaves: with exit code 2, too, files may stay or change. secret: its environment held the secret.
+    """
+    after, found = snapshot(folder), []
+    new = sorted(after.keys() - before.keys())
+    changed = sorted(path for path, state in before.items() if after.get(path) != state)
+    if any(CANARY in path for path in new) or (ROOT / CANARY).exists():
+        found.append("something among the data was executed")
+    if code == 2 and not leaves:
+        left = [path for path in new if not ALLOWED.fullmatch(path)]
+        # of a run that was refused, its log keeps why, with the traceback: it may have got more lines
+        logs = {path for path in changed if path.endswith(".log") and path in after}
+        grown = {path for path in logs if after[path][2].startswith(before[path][2])}
+        spoilt = [path for path in changed if path not in grown]
+        found += [f"left {left[:4]}"] if left else []
+        found += [f"changed {spoilt[:4]}"] if spoilt else []
+    if code >= 0:
+        temporary = [path for path in new if TEMPORARY.search(path)]
+        found += [f"temporary files left: {temporary[:4]}"] if temporary else []
+    if secret:
+        files = [path for path in (*new, *changed) if (folder / path).is_file()]
+        telling = [path for path in files if SECRET.encode() in (folder / path).read_bytes()]
+        found += [f"a secret of the environment in {telling[:4]}"] if telling else []
     return found

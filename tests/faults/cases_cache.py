@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from case import Case
-from damage import GONE, LONG_INTEGER, NESTED, Damage, changed, in_json, linked, one_bit, put, replaced, values
+from damage import GONE, LONG_INTEGER, NESTED, Damage, all_of, changed, in_json, linked, one_bit, put, replaced, values
 from originals import RECIPES, Originals
 from stopping import content, runs_in
 
@@ -66,16 +65,6 @@ def objects(entry: Path) -> None:
     in_json(entry / "meta.json", dtype="object", **counts)
 
 
-def broken_tokenizer(entry: Path) -> None:
-    (entry / "tokenizer.json").write_text("{}")
-    in_json(entry / "meta.json", tokenizer_hash=sha256(b"{}").hexdigest())
-
-
-def a_file_in_its_place(entry: Path) -> None:
-    shutil.rmtree(entry)
-    entry.write_text("not a folder")
-
-
 meta = partial(values, "meta.json")
 ARRAYS = ("train-00000.bin", "held_out-00000.bin", "held_out_bytes-00000.bin")
 DAMAGES: dict[str, Damage] = {
@@ -118,8 +107,10 @@ DAMAGES: dict[str, Damage] = {
     "train.bin a link to /dev/zero": linked(ARRAYS[0], "/dev/zero"),
     "tokenizer.json broken": put("tokenizer.json", b"{"),
     "tokenizer.json gone": replaced("tokenizer.json"),
-    "a broken tokenizer with its right hash": broken_tokenizer,
-    "a file in the place of the entry": a_file_in_its_place,
+    "a broken tokenizer with its right hash": all_of(
+        put("tokenizer.json", "{}"), values("meta.json", tokenizer_hash=sha256(b"{}").hexdigest())
+    ),
+    "a file in the place of the entry": replaced(".", lambda entry: entry.write_text("not a folder")),
 }
 
 UNFINISHED: dict[str, Damage] = {  # as a kill leaves it: it is resumed, and no line is due

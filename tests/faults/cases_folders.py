@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from case import Case
@@ -13,10 +12,6 @@ from originals import MAXKEY, TRAIN
 
 COMMAND = "_target_: os.system\ncommand: touch EXECUTED\n"
 TAG = "!!python/object/apply:os.system ['touch EXECUTED']\n"
-LETTERS = "abcdefghij"
-MULTIPLYING = f"a: &a [{','.join('x' * 9)}]\n" + "".join(
-    f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in pairwise(LETTERS)
-)
 GOOD_MODULE = """from roundround.pe.rope import RoPE
 class Half(RoPE):
     "Half."
@@ -66,7 +61,6 @@ CASES = [
     of_folder("two that need each other", {"pe/x.yaml": "defaults: [y]\n", "pe/y.yaml": "defaults: [x]\n"}),
     of_yaml("no target", "p: 0.5\n"),
     of_yaml("a target of a number", "_target_: 5\n"),
-    of_yaml("a list that multiplies itself", MULTIPLYING),
     of_yaml("an alias of itself", "a: &a [*a]\n"),
     of_yaml("nested 5,000 deep", "a: " + "[" * 5000 + "]" * 5000),
     of_yaml("a line of a million letters", "a: " + "x" * 1_000_000),
@@ -133,5 +127,4 @@ CASES = [
     ),
     of_folder("list: a broken yaml", {"pe/x.yaml": "a: [1\n"}, verb=["list", "pe"], codes=(0, 2)),
     of_folder("list: a hostile yaml", {"pe/x.yaml": COMMAND}, verb=["list", "pe"], codes=(0, 2)),
-    of_folder("list: a list that multiplies itself", {"pe/x.yaml": MULTIPLYING}, verb=["list", "pe"], codes=(0, 2)),
 ]  # fmt: skip

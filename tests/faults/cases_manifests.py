@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from case import Case
+from case import SECRET, Case
 from damage import COMMAND, GONE, LONG_INTEGER, NESTED, changed, linked, put, replaced
 from damage import values as values_of
-from left import SECRET
 
 VERBS = {
     "resume": ("run", ["train", "resume=run", "logger=none"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case import Case, of_values, of_words
+from case import Case, of_words
 from originals import MAXKEY
 
 VALUES = {
@@ -67,7 +67,7 @@ GOOD = [
 ]  # fmt: skip
 
 CASES = [
-    *of_values("maxkey", MAXKEY, VALUES),
+    *of_words("maxkey", MAXKEY, VALUES),
     *of_words("maxkey", MAXKEY, NORMALISERS),
     *of_words("maxkey", ["maxkey", "logger=none"], TWO_OF_A_KIND, given=("maxkey-run",)),
     *of_words(

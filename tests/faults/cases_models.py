@@ -18,9 +18,9 @@ from damage import (
     WEIGHTS,
     ZIPPED_PICKLE,
     Damage,
+    all_of,
     changed,
     holding,
-    in_json,
     linked,
     put,
     replaced,
@@ -67,7 +67,7 @@ config = partial(values, "config.json")
 
 def instead_of_weights(files: Mapping[str, str | bytes]) -> Damage:
     """These files, and not the weights."""
-    return lambda folder: [replaced("model.safetensors")(folder), holding(files)(folder)]
+    return all_of(replaced("model.safetensors"), holding(files))
 
 
 def index(content: Any) -> Damage:
@@ -84,21 +84,15 @@ def index(content: Any) -> Damage:
 HOSTILE = "import os\nos.system('touch EXECUTED')\n"
 
 
-def code_of_its_own(folder: Path) -> None:
-    config(auto_map={"AutoConfig": "hostile.C", "AutoModelForCausalLM": "hostile.M"}, model_type="hostile")(folder)
-    (folder / "hostile.py").write_text(HOSTILE + "class C: pass\nclass M: pass\n")
-
-
-def code_beside_llama(folder: Path) -> None:
-    config(auto_map={"AutoModelForCausalLM": "hostile.M"})(folder)
-    (folder / "hostile.py").write_text(HOSTILE)
-
-
-def tokenizer_with_code(folder: Path) -> None:
-    in_json(
-        folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["hostile.T", "hostile.T"]}, tokenizer_class="T"
-    )
-    (folder / "hostile.py").write_text(HOSTILE + "class T: pass\n")
+CODE_OF_ITS_OWN = all_of(
+    config(auto_map={"AutoConfig": "hostile.C", "AutoModelForCausalLM": "hostile.M"}, model_type="hostile"),
+    put("hostile.py", HOSTILE + "class C: pass\nclass M: pass\n"),
+)
+CODE_BESIDE_LLAMA = all_of(config(auto_map={"AutoModelForCausalLM": "hostile.M"}), put("hostile.py", HOSTILE))
+TOKENIZER_WITH_CODE = all_of(
+    values("tokenizer_config.json", auto_map={"AutoTokenizer": ["hostile.T", "hostile.T"]}, tokenizer_class="T"),
+    put("hostile.py", HOSTILE + "class T: pass\n"),
+)
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -156,9 +150,9 @@ CASES = [
     *of_model("config.json a link to itself", linked("config.json", "config.json")),
     *[case for what, changes in WRONG.items() for case in of_model(what, config(**changes))],
     *[case for what, changes in EITHER.items() for case in of_model(what, config(**changes), codes=(0, 2))],
-    *hostile("code of its own", code_of_its_own, (*WEIGHED, "eval")),
-    *hostile("code beside a llama", code_beside_llama, (*WEIGHED, "eval"), codes=(0, 2)),
-    *hostile("code beside the tokenizer", tokenizer_with_code, READ, codes=(0, 2)),
+    *hostile("code of its own", CODE_OF_ITS_OWN, (*WEIGHED, "eval")),
+    *hostile("code beside a llama", CODE_BESIDE_LLAMA, (*WEIGHED, "eval"), codes=(0, 2)),
+    *hostile("code beside the tokenizer", TOKENIZER_WITH_CODE, READ, codes=(0, 2)),
     *hostile("pickle as pytorch_model.bin", instead_of_weights({"pytorch_model.bin": PICKLE}), (*WEIGHED, "eval")),
     *hostile("zipped pickle as pytorch_model.bin", instead_of_weights({"pytorch_model.bin": ZIPPED_PICKLE})),
     *hostile("pickle as weights.pt", instead_of_weights({"weights.pt": PICKLE})),

@@ -6,9 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from case import Case
+from case import SECRET, Case
 from damage import changed, one_bit, put, replaced, values
-from left import SECRET
 from originals import ON_PLAIN_TEXT, PLAIN_TEXT, SMALL, Originals
 
 PREPARE = ["prepare", *ON_PLAIN_TEXT, "tokenizer=bytes", "n_processes=1"]

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from case import Case, of_words
+from case import of_words
 from cases_manifests import of_run
 from damage import (
     GONE,
@@ -61,17 +61,12 @@ def state(**changes: Any) -> Damage:
     return change
 
 
-def weights() -> list[Case]:
-    found = []
-    for what, change in WEIGHTS.items():
-        damaged, forged = (rewritten("model.safetensors", change, honest=honest) for honest in (False, True))
-        forged_optimiser = rewritten("trainer.safetensors", change, honest=True)
-        found += checkpoint(f"weights {what}", ("resume", "eval", "export"), damaged)
-        found += checkpoint(f"weights {what}, with their hash", ("resume", "eval"), forged)
-        found += checkpoint(f"optimiser {what}, with its hash", ("resume",), forged_optimiser)
-    return found
-
-
+# what is said of a damaged file, by whom it is read, and whether its hash was made right again
+FILES = [
+    ("model.safetensors", "weights {}", ("resume", "eval", "export"), False),
+    ("model.safetensors", "weights {}, with their hash", ("resume", "eval"), True),
+    ("trainer.safetensors", "optimiser {}, with its hash", ("resume",), True),
+]
 STATES: dict[str, dict[str, Any]] = {
     "step text": {"step": "x"}, "step -5": {"step": -5}, "step 10^18": {"step": 10**18}, "step null": {"step": None},
     "step 1.5": {"step": 1.5}, "step gone": {"step": GONE}, "optimiser null": {"optimiser": None},
@@ -83,7 +78,12 @@ STATES: dict[str, dict[str, Any]] = {
     "best at step text": {"best": {"step": "x", "nats_per_token": 5.0}}, "validated text": {"validated": "x"},
 }  # fmt: skip
 CHECKPOINTS = [
-    *weights(),
+    *[
+        case
+        for what, change in WEIGHTS.items()
+        for name, about, verbs, honest in FILES
+        for case in checkpoint(about.format(what), verbs, rewritten(name, change, honest=honest))
+    ],
     *checkpoint("one bit of the weights", TRAINING, rewritten("model.safetensors", one_bit, honest=False)),
     *checkpoint("one bit of the optimiser", ("resume",), rewritten("trainer.safetensors", one_bit, honest=False)),
     *checkpoint("one tensor more", TRAINING, rewritten("model.safetensors", one_more_tensor, honest=True)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from case import Case
-from left import SECRET
+from case import SECRET, Case
 from originals import MAXKEY, TRAIN
 
 WANDB = [word for word in TRAIN if word != "logger=none"]

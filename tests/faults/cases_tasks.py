@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case import Case, of_values, of_words
+from case import Case, of_words
 from originals import PLAIN_TEXT, TASK, TRAIN
 
 SIZES = ["0", "-1", "1.5", "nan", "abc", "null", "''", "[2]", "9" * 400]
@@ -70,11 +70,11 @@ CASES = [
     *(
         case
         for task, table in TASKS.items()
-        for case in of_values(
+        for case in of_words(
             f"parameters of {task}", [*TASK, f"data={task}"], {f"data.{name}": values for name, values in table.items()}
         )
     ),
-    *of_values("parameters of tasks", TASK, {f"data.{name}": values for name, values in OF_ALL.items()}),
+    *of_words("parameters of tasks", TASK, {f"data.{name}": values for name, values in OF_ALL.items()}),
     *of_words("text beside a task", TASK, BESIDE_A_TASK),
     *of_words("text beside a task", TRAIN, ["data.train_lengths=[1,4]", "tokenizer=null"]),
     *(
@@ -82,7 +82,7 @@ CASES = [
         for task, words in TYPOS.items()
         for case in of_words(f"typos in {task}", [*TASK, f"data={task}"], [f"data.{word}" for word in words])
     ),
-    *of_values("eval of a task", EVAL, OF_EVAL, given=("task-run",)),
+    *of_words("eval of a task", EVAL, OF_EVAL, given=("task-run",)),
     Case(name="good eval of a task: length=2,9", args=[*EVAL, "length=2,9"], codes=(0,), given=("task-run",)),
     *of_words(
         "eval of text as a task", ["eval", "run=run", "logger=none"], ["data=copy", "examples=4"], given=("run",)

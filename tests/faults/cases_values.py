@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case import Case, of_values, of_words
+from case import Case, of_words
 from originals import TRAIN
 
 MODEL = {
@@ -20,6 +20,8 @@ MODEL = {
     "model.tied_embeddings": ["maybe", "2", "null"],
     "model.geglu": ["maybe", "2"],
     "model.scaled_embeddings": ["maybe"],
+    "model.mlp": ["relu", "null"],
+    "model.logit_cap": ["0", "-1", "nan", "abc"],
     "+model.d_modle": ["16"],
     "model.d_modle": ["16"],
     "model": ["hf", "gemma-7b", "nope", "null", "''", "5", "[tiny]", "../model/tiny", "stories260k"],
@@ -45,6 +47,7 @@ TRAINING = {
     "validate_every": ["0", "-1", "null", "abc", "1.5"],
     "validation_tokens": ["0", "-1", "null", "abc"],
     "checkpoint_every": ["0", "-1", "''", "null", "abc"],
+    "attention_stats_every": ["0", "-1", "1.5", "abc"],
     "compile": ["perhaps", "2", "null"],
     "trust": ["perhaps", "null"],
     "init": ["abc", "hf:", "hf:nope", "hf:/dev/null", "''", "5", "hf:.", "hf:" + "x" * 5000, "[hf:x]", "HF:x"],
@@ -234,24 +237,24 @@ EITHER = [
 WITHOUT_DATA = [word for word in TRAIN if not word.startswith("data")]
 
 CASES = [
-    *of_values("values of the model", TRAIN, MODEL),
-    *of_values("values of the optimiser", TRAIN, OPTIMISER),
+    *of_words("values of the model", TRAIN, MODEL),
+    *of_words("values of the optimiser", TRAIN, OPTIMISER),
     *of_words(
         "values of the optimiser", [*TRAIN, "schedule=wsd"], ["schedule.decay_fraction=2", "schedule.decay_fraction=x"]
     ),
-    *of_values("values of the training", TRAIN, TRAINING),
-    *of_values("values of the trainer", TRAIN, TRAINER | NOT_HONOURED),
+    *of_words("values of the training", TRAIN, TRAINING),
+    *of_words("values of the trainer", TRAIN, TRAINER | NOT_HONOURED),
     *of_words(
         "values of the trainer", TRAIN, [("trainer.gradient_clip_val=null", "+trainer.gradient_clip_algorithm=norm")]
     ),
-    *of_values("values of the encoding", TRAIN, ENCODING),
+    *of_words("values of the encoding", TRAIN, ENCODING),
     *of_words("values of the encoding", TRAIN, ENCODING_WORDS),
-    *of_values("values of the normaliser", TRAIN, NORMALISER),
+    *of_words("values of the normaliser", TRAIN, NORMALISER),
     *of_words("values of the normaliser", TRAIN, NORMALISER_WORDS),
     *of_words("values of the tokenizer", TRAIN, TOKENIZER_WORDS),
-    *of_values("values of the data", TRAIN, DATA),
+    *of_words("values of the data", TRAIN, DATA),
     *of_words("values of the data", WITHOUT_DATA, HUB_WORDS),
-    *of_values("values of the data", WITHOUT_DATA, {"data": CORPORA}),
+    *of_words("values of the data", WITHOUT_DATA, {"data": CORPORA}),
     *of_words("good values", TRAIN, GOOD, codes=(0,)),
     *of_words("good values", WITHOUT_DATA, ["data=pydoc"], codes=(0,)),
     *of_words("good values", TRAIN, INFERENCE_ONLY, codes=(0,), notes=["acts at inference only"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from case import Case, of_values, of_words
+from case import Case, of_words
 from damage import holding
 from originals import PLAIN_TEXT
 
@@ -137,29 +137,29 @@ CASES = [
     *of_words("good reproduce", ["reproduce"], ["rope.fig1", ("item=rope.fig1", "device=cpu")], codes=(0,)),
     *of_words("theory", ["theory"], THEORY),
     *of_words("good theory", ["theory"], ["rope.lemma_a_1", ("claim=rope.lemma_a_3", "device=cpu")], codes=(0,)),
-    *of_values("eval", EVAL, OF_EVAL, **RUN),
+    *of_words("eval", EVAL, OF_EVAL, **RUN),
     *of_words("eval", EVAL, [("dispersion=true", "softmax=temperature", "softmax.temperature=nan")], **RUN),
     *of_words(
         "eval", EVAL, [("length=[16,32]", "stride=17"), ("bos=true", "model=stories260k"), ("pe=rope", "pe.p=1")],
         **RUN,
     ),
-    *of_values("eval without a run", ["eval", "logger=none"], {"run": RUNS}),
+    *of_words("eval without a run", ["eval", "logger=none"], {"run": RUNS}),
     *of_words("eval without a run", ["eval"], ["logger=none", "checkpoint=last", "run=last"]),
-    *of_values("probe", PROBE, OF_PROBE, **RUN),
+    *of_words("probe", PROBE, OF_PROBE, **RUN),
     *of_words(
         "probe", PROBE,
         [("prompt=maximum", "ablate=lowest:0.25"), ("texts=sums", "data=pydoc"), ("run=run", "model=stories260k")],
         **RUN,
     ),
-    *of_values(
+    *of_words(
         "probe without a run", ["probe", "logger=none"], {"run": RUNS[:8], "model": ["nope", "tiny", "''", "gemma-7b"]},
     ),
-    *of_values("probe a model", PROBE_LLAMA, {"model.path": PLACES}),
-    *of_values("probe a model", [*PROBE_LLAMA, "model.path=llama"], OF_LLAMA, given=("llama",)),
-    *of_values("eval a model", ["eval", "model=hf", "logger=none", f"text={PLAIN_TEXT}"], {"model.path": PLACES}),
+    *of_words("probe a model", PROBE_LLAMA, {"model.path": PLACES}),
+    *of_words("probe a model", [*PROBE_LLAMA, "model.path=llama"], OF_LLAMA, given=("llama",)),
+    *of_words("eval a model", ["eval", "model=hf", "logger=none", f"text={PLAIN_TEXT}"], {"model.path": PLACES}),
     *[
         Case(name=case.name.replace("to=there ", ""), args=[*EXPORT, *case.args[-1].split(" ", 1)], given=("run",))
-        for case in of_values("export", EXPORT, OF_EXPORT)
+        for case in of_words("export", EXPORT, OF_EXPORT)
     ],
     *of_words("export", EXPORT, [(), ("to",), ("to=a", "to")], **RUN),
     *of_words(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from case import Case, of_values, of_words
+from case import SECRET, Case, of_words
 from damage import holding
-from left import SECRET
 from originals import TRAIN
 
 from roundround import __version__
@@ -102,7 +101,7 @@ NAMED = {
     "data.path=nope.txt": "data.path: no file, folder or glob match at",
     "resume=nope": "nope is not a run directory: it does not exist", "init=hf:nope": "there is no such folder",
     "pe=p_rope pe.p=2": "must lie between 0", "seed=-1": "must lie between 0 and 2^32 - 1",
-    "+trainer.max_epochs=2": "trainer.max_steps", "--config-dir=/nope": "there is no such folder",
+    "+trainer.max_epochs=2": "'max_steps'", "--config-dir=/nope": "there is no such folder",
 }  # fmt: skip
 NAMED_BY_OTHERS = {
     "trian": "Did you mean 'train'?",
@@ -128,12 +127,12 @@ CASES = [
     *of_words("flags", TRAIN, FLAGS),
     *of_words("Hydra's own options", TRAIN, HYDRAS),
     *of_words("shell syntax", TRAIN, [tuple(line.split(" ", 1)) if "hf" in line else line for line in SHELLISH]),
-    *of_values("outputs", TRAIN, {"outputs": OUTPUTS}),
+    *of_words("outputs", TRAIN, {"outputs": OUTPUTS}),
     *of_words(
         "outputs", [],
         [("eval", "outputs="), ("maxkey", "outputs="), ("maxkey", "outputs=/dev/null"), ("probe", "outputs=")],
     ),
-    *of_values("good outputs", TRAIN, {"outputs": GOOD_OUTPUTS}, codes=(0,)),
+    *of_words("good outputs", TRAIN, {"outputs": GOOD_OUTPUTS}, codes=(0,)),
     Case(
         name="good outputs: from the environment",
         args=(*TRAIN, "outputs=${oc.env:PLACE}"), env={"PLACE": "there"}, codes=(0,),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from left import CANARY
+from case import CANARY
 
 COMMAND = {"_target_": "os.system", "command": f"touch {CANARY}"}
 PICKLE = b"\x80\x02cposix\nsystem\nX\x0e\x00\x00\x00touch EXECUTED\x85R."  # touches the canary when it is loaded
@@ -72,6 +72,10 @@ def replaced(name: str, make: Callable[[Path], object] = lambda path: None) -> D
         make(path)
 
     return change
+
+
+def all_of(*damages: Damage) -> Damage:
+    return lambda folder: [damage(folder) for damage in damages]
 
 
 def linked(name: str, target: str) -> Damage:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import forkserver
 import pytest
 from forkserver import ROOT, Forkserver
 from originals import Originals
 from stopping import AssertNoFaults, Bench
+
+ONE_CASE = "::test_wrong_input_is_answered_in_one_line["
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Forkserver]:
     if sys.platform != "linux":
         pytest.skip("commands are forked and stopped as Linux does it")
-    with Forkserver() as running:
-        yield running
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, forkserver.__file__], cwd=ROOT, env=os.environ | offline, **pipes) as server:
+        yield Forkserver(server)
+        server.stdin.close()  # its end
 
 
 @pytest.fixture(scope="session")
@@ -64,25 +71,31 @@ def assert_no_faults(record_property: Callable[[str, object], None]) -> AssertNo
     return assert_all
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note whether a test tries the package: the suite's checks of itself have neither the mark nor a case."""
-    call = getattr(item, "callspec", None)
-    if item.get_closest_marker("faults") or (call is not None and "case" in call.params):
-        item.user_properties.append(("fault", True))
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The counts by kind of fault, as docs/reliability.md shows them; a test whose setup or end fails falls short."""
+    """The counts by kind of fault, as docs/reliability.md shows them; a test whose setup or end fails falls short.
+
+    A test says its kind and counts itself (`assert_no_faults`), or is one case of its parameter's kind. The suite's
+    checks of itself have neither the mark nor a case.
+    """
     reports: dict[str, list[pytest.TestReport]] = {}
     for outcome in ("passed", "failed", "error", "skipped", ""):  # "": setups and ends with nothing to say
         for report in terminalreporter.stats.get(outcome, []):
-            if isinstance(report, pytest.TestReport) and ("fault", True) in report.user_properties:
+            if isinstance(report, pytest.TestReport) and ("faults" in report.keywords or ONE_CASE in report.nodeid):
                 reports.setdefault(report.nodeid, []).append(report)
     counts: dict[str, list[float]] = {}
-    for of_test in reports.values():
-        if any(report.when == "call" or not report.passed for report in of_test):  # else nobody waited for its end
-            kind, *numbers = counted(of_test)
-            counts[kind] = [a + b for a, b in zip(counts.get(kind, [0] * 4), numbers, strict=True)]
+    for name, of_test in reports.items():
+        if not any(report.when == "call" or not report.passed for report in of_test):
+            continue  # nobody waited for its end
+        failed, skipped = (any(getattr(report, how) for report in of_test) for how in ("failed", "skipped"))
+        tallies = [value for report in of_test for key, value in report.user_properties if key == "tally"]
+        function, _, parameter = name.partition("::")[2].partition("[")
+        kind = parameter.partition(":")[0] if ": " in parameter else function.removeprefix("test_").replace("_", " ")
+        tried, short = int(not skipped), 0
+        if tallies:
+            kind, tried, short = tallies[0]
+        right = tried - max(short, int(failed)) if tried else 0
+        numbers = (tried, right, int(skipped and not tallies), sum(report.duration for report in of_test))
+        counts[kind] = [a + b for a, b in zip(counts.get(kind, [0] * 4), numbers, strict=True)]
     if not counts:
         return
     terminalreporter.section("faults")
@@ -90,18 +103,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     every = [sum(column) for column in zip(*counts.values(), strict=True)]
     for kind, (tried, right, skipped, seconds) in [*sorted(counts.items()), ("all", every)]:
         terminalreporter.write_line(f"{kind:<50} {tried:>6} {right:>6} {skipped:>8} {seconds:>8.0f}")
-
-
-def counted(reports: Sequence[pytest.TestReport]) -> tuple[str, int, int, int, float]:
-    """(kind, tried, right, skipped, seconds) of a test: what it says itself, or one case of its parameter's kind."""
-    seconds = sum(report.duration for report in reports)
-    failed = int(any(report.failed for report in reports))
-    for name, value in (of_report for report in reports for of_report in report.user_properties):
-        if name == "tally":
-            kind, tried, short = value
-            return kind, tried, tried - max(short, failed), 0, seconds
-    function, _, parameter = reports[0].nodeid.partition("::")[2].partition("[")
-    kind = parameter.partition(":")[0] if ": " in parameter else function.removeprefix("test_").replace("_", " ")
-    if any(report.skipped for report in reports):
-        return kind, 0, 0, 1, seconds
-    return kind, 1, 1 - failed, 0, seconds

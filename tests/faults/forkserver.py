@@ -19,7 +19,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,20 +40,11 @@ class Ended:
     changes: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
 class Forkserver:
-    """The client: a context manager. What its commands import stays off the network."""
+    """The client of a server that runs."""
 
-    def __enter__(self) -> Forkserver:
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent", "CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
-        self.server.stdin.close()
-        self.server.wait()
-        self.server.stdout.close()
+    server: subprocess.Popen[str]
 
     def run(self, args: Sequence[str], folder: Path, streams: Path, **options: Any) -> Ended:
         """`run_together`, of one command."""
@@ -162,24 +152,21 @@ def serve() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for line in sys.stdin:
         requests = json.loads(line)
-        begun = [forked(request) for request in requests]
+        begun = []
+        for request in requests:
+            ready, tell = os.pipe()  # which says when the child has become the command
+            pid = os.fork()
+            if pid == 0:
+                os.close(ready)
+                become(request, tell)
+            os.close(tell)
+            begun.append((pid, ready))
         ends = [
             waited(*child, request["signals"], request["timeout"])
             for child, request in zip(begun, requests, strict=True)
         ]
         replies.write(json.dumps([{"code": code, "hung": hung} for code, hung in ends]) + "\n")
         replies.flush()
-
-
-def forked(request: dict[str, Any]) -> tuple[int, int]:
-    """(process id of a child that is becoming the command, a pipe that says when it has)."""
-    ready, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(ready)
-        become(request, tell)
-    os.close(tell)
-    return pid, ready
 
 
 def waited(pid: int, ready: int, signals: Sequence[tuple[float, int]], timeout: float) -> tuple[int, bool]:

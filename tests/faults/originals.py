@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from forkserver import ROOT, Forkserver
@@ -31,17 +32,18 @@ RECIPES = {
 }
 
 
+@dataclass(frozen=True)
 class Originals:
     """The things that a case may be given, each made at the first call and copied for every case."""
 
-    def __init__(self, server: Forkserver, env: Mapping[str, str], folder: Path) -> None:
-        self.server, self.env, self.folder = server, env, folder
+    server: Forkserver
+    env: Mapping[str, str]
+    folder: Path
 
     def copy(self, name: str, folder: Path) -> None:
         """Put `run`, `task-run`, `maxkey-run`, `llama` or `cache` into a folder, under that name."""
-        shutil.copytree(self.original(name), folder / name, symlinks=True)
-        if name == "llama":
-            (folder / name / "stories.txt").unlink(missing_ok=True)  # no part of a Hugging Face folder
+        unused = shutil.ignore_patterns("stories.txt") if name == "llama" else None  # no part of a Hugging Face folder
+        shutil.copytree(self.original(name), folder / name, symlinks=True, ignore=unused)
 
     def original(self, name: str) -> Path:
         """Where it lies; a run is trained at the first call, and leaves its tokens in `cache`."""

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,6 @@ from typing import Any
 
 from forkserver import Ended, Forkserver
 from originals import SMALL
-
-from roundround.runs.directories import SECONDS_TO_BEGIN
 
 AssertNoFaults = Callable[[str, Mapping[str, Sequence[str]]], None]  # a kind of fault; what is wrong, by case
 RUNS = "outputs/*/*/*"  # run directories, from the folder that a command works in
@@ -96,11 +95,11 @@ def runs_in(folder: Path) -> list[Path]:
 def next_command(args: Sequence[str], folder: Path) -> list[str]:
     """What somebody types after a stop: resume the run, or the same again where none has begun.
 
-    That is long after: a younger directory without a manifest may be one of a run that is starting.
+    A directory without a manifest, in which no run has begun, is deleted by hand.
     """
     for path in folder.glob(RUNS):
         if not (path / "run.json").exists():
-            os.utime(path, (time.time() - 2 * SECONDS_TO_BEGIN,) * 2)
+            shutil.rmtree(path)
     runs = runs_in(folder)
     return [args[0], f"resume={runs[-1]}", "logger=none"] if runs else list(args)
 
@@ -135,7 +134,7 @@ def inconsistencies(run: Path) -> list[str]:
     checkpoints = run / "checkpoints"
     steps = sorted(path for path in checkpoints.glob("step-*") if path.is_dir())
     faults += [f"{folder.name} is not whole" for folder in steps if not is_whole(folder)]
-    if steps and is_whole(steps[-1]) and "best" in (newest := state_of(steps[-1])):
+    if steps and is_whole(steps[-1]) and "best" in (newest := json.loads((steps[-1] / "state.json").read_text())):
         step = newest["best"]["step"]
         if step is not None and not is_whole(checkpoints / f"step-{step:08d}"):
             faults.append(f"the best step, {step}, is gone")
@@ -148,13 +147,9 @@ def inconsistencies(run: Path) -> list[str]:
     return faults
 
 
-def state_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "state.json").read_text())
-
-
 def is_whole(folder: Path) -> bool:
     try:
-        hashes = state_of(folder)["sha256"]
+        hashes = json.loads((folder / "state.json").read_text())["sha256"]
         return len(hashes) == 2 and all(
             hashlib.sha256((folder / name).read_bytes()).hexdigest() == value for name, value in hashes.items()
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -10,17 +13,15 @@ from case import Case, faults_of
 from cases import CASES
 from originals import Originals
 
-
-def sample() -> set[str]:
-    """The cases of every `make test`: the first cheap one of each kind of wrong input, and a right one of each verb."""
-    cheap = [case for case in reversed(CASES) if case.forked and case.patience <= 60 and "maxkey-run" not in case.given]
+# what `make test` tries: the first cheap case of each kind of wrong input, and a right one of each verb
+CHEAP = [case for case in reversed(CASES) if case.forked and case.patience <= 60 and "maxkey-run" not in case.given]
+OFTEN = {
     # the last to be set is the first there is
-    kinds = {case.name.partition(":")[0]: case.name for case in cheap if case.codes != (0,)}
-    verbs = {case.args[0]: case.name for case in cheap if case.codes == (0,) and case.args and case.args[0].isalpha()}
-    return {*kinds.values(), *verbs.values()}
-
-
-OFTEN = sample()  # all but these are left to `make test-faults`
+    *{case.name.partition(":")[0]: case.name for case in CHEAP if case.codes != (0,)}.values(),
+    *{
+        case.args[0]: case.name for case in CHEAP if case.codes == (0,) and case.args and case.args[0].isalpha()
+    }.values(),
+}
 
 
 @pytest.mark.parametrize(
@@ -28,11 +29,17 @@ OFTEN = sample()  # all but these are left to `make test-faults`
     [pytest.param(case, id=case.name, marks=[] if case.name in OFTEN else [pytest.mark.faults]) for case in CASES],
 )
 def test_wrong_input_is_answered_in_one_line(case: Case, tmp_path: Path, streams: Path, originals: Originals) -> None:
-    reason = case.reason_to_skip()
-    if reason:
-        pytest.skip(reason)
-    folder = tmp_path / "here"
+    folder, shell = tmp_path / "here", case.shell or ""
     folder.mkdir()
+    if case.ordinary_user and os.geteuid() == 0 and not shutil.which("setpriv"):
+        pytest.skip("setpriv is not there to give up root's rights")
+    if "script" in shell and not shutil.which("script"):
+        pytest.skip("script is not there to make a terminal")
+    if "mount" in shell:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "t", folder], capture_output=True, check=False)
+        subprocess.run(["umount", "-q", folder], capture_output=True, check=False)
+        if mounted.returncode:
+            pytest.skip("no right to mount a small disk")
     found = faults_of(case, folder, streams, originals)
     assert not found, "\n".join(found)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from forkserver import COMMAND, Forkserver, in_a_process
-from stopping import RESTLESS, RUNS, TRAIN, AssertNoFaults, Bench, next_command, text_in
+from forkserver import COMMAND, in_a_process
+from stopping import RESTLESS, TRAIN, AssertNoFaults, text_in
 
 MOMENTS = [0.1, 0.4, 0.8, 1.3, 2.0, 3.0, 4.5]  # seconds after the start
 CODES = {
@@ -28,50 +28,18 @@ def test_a_signal_while_python_imports_prints_no_traceback(
     assert_no_faults: AssertNoFaults,
 ) -> None:
     args = [*TRAIN, *RESTLESS, "trainer.max_steps=100000", *text_in(tmp_path)]
-    assert_no_faults(
-        "signals in the first seconds",
-        {f"{signum.name} after {s} s": stopped(args, signum, s, env, tmp_path) for s in MOMENTS},
-    )
-
-
-def stopped(
-    args: Sequence[str], signum: signal.Signals, moment: float, env: Mapping[str, str], parent: Path
-) -> list[str]:
-    """Start a whole process, send it a signal after so many seconds; what is wrong with its end, in words."""
-    folder = parent / f"after-{moment}"
-    folder.mkdir()
-    ended = in_a_process([*COMMAND, *args], folder, env=env, timeout=60, interrupted=(moment, signum))
-    if ended.hung:
-        return ["no answer in 60 s"]
-    begun = "model, pe=" in ended.err  # then there is more to say
-    faults = [] if ended.code in CODES[signum] else [f"exit code {ended.code}"]
-    faults += ["a traceback"] if "Traceback" in ended.out + ended.err else []
-    told = [line for line in ended.err.splitlines() if line.strip()]
-    return faults + ([f"told {told[:4]}"] if len(told) > 1 and not begun else [])
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("name", ["nothing", "train.log", ".lock"])
-def test_the_next_start_sweeps_what_an_early_kill_left(
-    name: str, server: Forkserver, env: Mapping[str, str], streams: Path, tmp_path: Path
-) -> None:
-    left = tmp_path / "outputs" / "train" / "2026-01-02" / "03-04-05"
-    left.mkdir(parents=True)
-    if name != "nothing":
-        (left / name).touch()
-    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path)]
-    ended = Bench(server, env, streams).run(next_command(args, tmp_path), tmp_path)
-    assert ended.code == 0, ended.err
-    assert [str(path) for path in tmp_path.glob(RUNS)] == [ended.out.strip()]
-
-
-@pytest.mark.faults
-def test_the_next_start_sweeps_nothing_that_somebody_may_want(
-    server: Forkserver, env: Mapping[str, str], streams: Path, tmp_path: Path
-) -> None:
-    kept = tmp_path / "outputs" / "train" / "2026-01-02" / "03-04-05"
-    kept.mkdir(parents=True)
-    (kept / "notes.txt").write_text("mine")
-    args = [*TRAIN, *RESTLESS, "trainer.max_steps=2", *text_in(tmp_path)]
-    assert Bench(server, env, streams).run(next_command(args, tmp_path), tmp_path).code == 0
-    assert (kept / "notes.txt").read_text() == "mine"
+    faults = {}
+    for moment in MOMENTS:
+        folder = tmp_path / f"after-{moment}"
+        folder.mkdir()
+        ended = in_a_process([*COMMAND, *args], folder, env=env, timeout=60, interrupted=(moment, signum))
+        begun = "model, pe=" in ended.err  # then there is more to say
+        told = [line for line in ended.err.splitlines() if line.strip()]
+        wrong = {
+            "no answer in 60 s": ended.hung,
+            f"exit code {ended.code}": ended.code not in CODES[signum],
+            "a traceback": "Traceback" in ended.out + ended.err,
+            f"told {told[:4]}": len(told) > 1 and not begun,
+        }
+        faults[f"{signum.name} after {moment} s"] = [what for what, is_wrong in wrong.items() if is_wrong]
+    assert_no_faults("signals in the first seconds", faults)

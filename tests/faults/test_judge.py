@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from case import Case, about_the_text
+from case import SECRET, Case, about_the_files, about_the_text, snapshot
 from forkserver import Ended
-from left import SECRET, about_the_files, snapshot
 
 OURS = "roundround train: seed=-1 must lie between 0 and 2^32 - 1\n"
 ENTRY = "cache/" + "0" * 32

@@ -20,7 +20,6 @@ from stopping import (
     never_stopped,
     place_of,
     runs_in,
-    state_of,
     text_in,
 )
 
@@ -139,17 +138,15 @@ def test_eval_of_a_run_that_was_killed_scores_the_best_step_so_far(
         folder = tmp_path / str(kill)
         folder.mkdir()
         bench.run(reference.args, folder, kill_before=kill)
-        faults[place_of(reference.changes[kill - 1], reference.folder)] = wrong_score(bench, folder)
+        run = runs_in(folder)[0]
+        newest = sorted((run / "checkpoints").glob("step-*"))[-1]
+        best = json.loads((newest / "state.json").read_text())["best"]
+        ended = bench.run(["eval", f"run={run}", "length=32", "max_tokens=512", "logger=none"], folder)
+        wrong = [f"eval ends with {ended.code}: {ended.err[-200:]!r}"]
+        if ended.code == 0:
+            records = json.loads((Path(ended.out.split()[-1]) / "results.json").read_text())
+            score = next(record["value"] for record in records if record["metric"] == "nats_per_token")
+            right = score == pytest.approx(best["nats_per_token"], rel=1e-5)
+            wrong = [] if right else [f"{score} where best is {best}"]
+        faults[place_of(reference.changes[kill - 1], reference.folder)] = wrong
     assert_no_faults("eval of a killed run", faults)
-
-
-def wrong_score(bench: Bench, folder: Path) -> list[str]:
-    """What is wrong with `eval` of the run in a folder."""
-    run = runs_in(folder)[0]
-    best = state_of(sorted((run / "checkpoints").glob("step-*"))[-1])["best"]
-    ended = bench.run(["eval", f"run={run}", "length=32", "max_tokens=512", "logger=none"], folder)
-    if ended.code != 0:
-        return [f"eval ends with {ended.code}: {ended.err[-200:]!r}"]
-    records = json.loads((Path(ended.out.split()[-1]) / "results.json").read_text())
-    score = next(record["value"] for record in records if record["metric"] == "nats_per_token")
-    return [] if score == pytest.approx(best["nats_per_token"], rel=1e-5) else [f"{score} where best is {best}"]

@@ -40,11 +40,23 @@ def test_a_killed_process_is_named_by_the_others(launcher: str, n: int, rank: in
         words = [*TORCHRUN, f"--nproc-per-node={n}", *words]
     with started(words, here) as process:
         checkpoint = wait_for_a_checkpoint(here, process)
-        line = said_of_killed(f"{rank} of {n}", pid_of(str(rank), VARIABLES[launcher], here), process, here)
+        line = said_of_killed(f"{rank} of {n}", process_of(str(rank), VARIABLES[launcher], here), process, here)
     run = checkpoint.parent.parent
     assert line.count("roundround train: ") == 1
     assert json.loads((run / "run.json").read_text())["status"].startswith(f"failed: rank {rank} of {n} was killed")
-    goes_on(run, here)
+    before = last_step(run)
+    words = [*ROUNDROUND, "train", f"resume={run}"]
+    process = subprocess.Popen([sys.executable, *words], cwd=here, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    try:
+        deadline = time.monotonic() + 2 * MINUTE
+        while last_step(run) <= before:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(MINUTE) == 143
+    finally:
+        process.kill()
 
 
 @pytest.mark.faults
@@ -53,7 +65,7 @@ def test_what_torchrun_starts_again_resumes_in_its_own_directory(here: Path, fas
     words = [*TORCHRUN, "--nproc-per-node=2", "--max-restarts=2", *ROUNDROUND, "train", *fast, *steps]
     with started([*words, "trainer.devices=2"], here) as process:
         checkpoint = wait_for_a_checkpoint(here, process)
-        os.kill(pid_of("1", "RANK", here), signal.SIGKILL)
+        os.kill(process_of("1", "RANK", here), signal.SIGKILL)
         assert process.wait(4 * MINUTE) == 0
     run = checkpoint.parent.parent
     assert list(here.glob("outputs/train/*/*")) == [run]
@@ -73,7 +85,7 @@ def test_one_that_is_killed_while_they_start_is_named_too(
             assert time.monotonic() < deadline
             time.sleep(0.02)
         time.sleep(seconds)
-        pid = process.pid if rank == "0" else pid_of(rank, "LOCAL_RANK", here)
+        pid = process.pid if rank == "0" else process_of(rank, "LOCAL_RANK", here)
         line = said_of_killed(f"{rank} of 2", pid, process, here)
     assert line.count("roundround train: ") == 1
     assert "Traceback" not in line
@@ -94,8 +106,9 @@ def started(words: list[str], here: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def said_of_killed(rank: str, pid: int, first: subprocess.Popen[bytes], here: Path) -> str:
+def said_of_killed(rank: str, pid: int | None, first: subprocess.Popen[bytes], here: Path) -> str:
     """Standard error after a process, such as rank `1 of 2`, was killed: all end, and one names it in a minute."""
+    assert pid is not None, f"no process of rank {rank}"
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     first.wait(MINUTE)  # it may be the one that was killed, and the others outlive it
@@ -103,23 +116,6 @@ def said_of_killed(rank: str, pid: int, first: subprocess.Popen[bytes], here: Pa
         assert time.monotonic() < killed + MINUTE, said
         time.sleep(0.1)
     return said
-
-
-def goes_on(run: Path, here: Path) -> None:
-    """Resume a run, and stop it when it has got further than it was."""
-    before = last_step(run)
-    words = [*ROUNDROUND, "train", f"resume={run}"]
-    process = subprocess.Popen([sys.executable, *words], cwd=here, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    try:
-        deadline = time.monotonic() + 2 * MINUTE
-        while last_step(run) <= before:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        process.terminate()
-        assert process.wait(MINUTE) == 143
-    finally:
-        process.kill()
 
 
 def last_step(run: Path) -> int:
@@ -134,9 +130,3 @@ def wait_for_a_checkpoint(here: Path, process: subprocess.Popen[Any]) -> Path:
             return found[0]
         time.sleep(0.05)
     raise AssertionError((here / "err.txt").read_text())
-
-
-def pid_of(rank: str, variable: str, here: Path) -> int:
-    pid = process_of(rank, variable, here)
-    assert pid is not None, f"no process of rank {rank}"
-    return pid

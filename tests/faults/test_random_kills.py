@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,28 @@ def test_a_run_stopped_at_random_moments_and_resumed_is_the_run_never_stopped(
     tmp_path: Path,
     assert_no_faults: AssertNoFaults,
 ) -> None:
-    faults, stops = {}, Stops(reference.seconds)
+    faults, codes = {}, []
+    seconds = reference.seconds  # the least that a run has taken
     for trial in range(group, TRIALS, GROUPS):
-        folder = tmp_path / str(trial)
+        folder, draw, found = tmp_path / str(trial), random.Random(trial), []
         folder.mkdir()
-        faults[f"trial {trial}"] = stopped_at_random(bench, reference, folder, random.Random(trial), stops)
-    in_time, n = sum(stops.in_time), len(stops.in_time)
-    assert in_time >= LEAST_STOPPED * n, f"{in_time} of {n} signals came before the end"
+        for _ in range(draw.randint(1, MOST_STOPS)):
+            kind, moment = draw.choice(sorted(KINDS)), draw.uniform(0.02, seconds)
+            signals = [(moment + n * draw.uniform(0, 0.2), signum) for n, signum in enumerate(KINDS[kind][0])]
+            began = time.monotonic()
+            ended = bench.run(next_command(reference.args, folder), folder, signals=signals)
+            if ended.code == 0:
+                seconds = min(seconds, time.monotonic() - began)
+            codes.append(ended.code)
+            found += [f"{kind} after {moment:.2f} s: {fault}" for fault in faults_of_stop(ended, KINDS[kind][1])]
+        ended = bench.run(next_command(reference.args, folder), folder)
+        if ended.code == 0:
+            found += differences(named_checkpoints(reference.contents), named_checkpoints(contents(folder)))
+        else:
+            found.append(f"the last resume ends with {ended.code}: {ended.err[-300:]!r}")
+        faults[f"trial {trial}"] = found
+    in_time = sum(code != 0 for code in codes)
+    assert in_time >= LEAST_STOPPED * len(codes), f"{in_time} of {len(codes)} signals came before the end"
     assert_no_faults(f"stopped at random moments: {reference.args[0]}", faults)
 
 
@@ -136,35 +150,6 @@ def killed_of_two(args: list[str], folder: Path, env: Mapping[str, str], rank: s
                 os.kill(pid, signal.SIGKILL)
         return ["the first process is still there after a minute"]
     return [fault for run in runs_in(folder) for fault in inconsistencies(run)]
-
-
-@dataclass
-class Stops:
-    """Signals sent, and whether each came before the end. seconds: the least that a run has taken."""
-
-    seconds: float
-    in_time: list[bool] = field(default_factory=list)
-
-    def add(self, ended: Ended, seconds: float) -> None:
-        self.in_time.append(ended.code != 0)
-        if ended.code == 0:
-            self.seconds = min(self.seconds, seconds)
-
-
-def stopped_at_random(bench: Bench, reference: Reference, folder: Path, draw: random.Random, stops: Stops) -> list[str]:
-    """Stop a run a few times and then finish it; what is wrong, in words."""
-    faults = []
-    for _ in range(draw.randint(1, MOST_STOPS)):
-        kind, moment = draw.choice(sorted(KINDS)), draw.uniform(0.02, stops.seconds)
-        signals = [(moment + n * draw.uniform(0, 0.2), signum) for n, signum in enumerate(KINDS[kind][0])]
-        began = time.monotonic()
-        ended = bench.run(next_command(reference.args, folder), folder, signals=signals)
-        stops.add(ended, time.monotonic() - began)
-        faults += [f"{kind} after {moment:.2f} s: {fault}" for fault in faults_of_stop(ended, KINDS[kind][1])]
-    ended = bench.run(next_command(reference.args, folder), folder)
-    if ended.code != 0:
-        return [*faults, f"the last resume ends with {ended.code}: {ended.err[-300:]!r}"]
-    return faults + differences(named_checkpoints(reference.contents), named_checkpoints(contents(folder)))
 
 
 def named_checkpoints(found: Mapping[str, Any]) -> dict[str, Any]:

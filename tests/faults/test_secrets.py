@@ -6,7 +6,6 @@ And what it does not do: run code that lies among the data, or pass on control c
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import stat
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import PICKLE
 from forkserver import COMMAND, Ended, in_a_process
 from stopping import EVAL, MAX_RETRIEVAL, RESTLESS, TRAIN, Bench, text_in
 
@@ -32,14 +32,11 @@ MARKUP = "<script>alert(1)</script>\x1b[31m\x07\x00"
 CHECKPOINT = "step-00000002"
 
 
-class Touch:
-    """Something that leaves a file where it is unpickled."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.system, ("touch EXECUTED",)
-
-
-BOMB = pickle.dumps(Touch(), protocol=2)
+COMMANDS = {
+    "eval": ["eval", "run=foreign", *EVAL],
+    "train": ["train", "resume=foreign", "logger=none"],
+    "export": ["export", "run=foreign", "to=exported"],
+}
 EVIL = "import os; os.system('touch EXECUTED')\n"
 
 
@@ -58,19 +55,14 @@ def finished(guarded: Bench, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(ended.out.strip())
 
 
-@pytest.fixture
-def foreign(finished: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], object]], Path]:
-    """A copy of the finished run with a run.json that somebody has changed."""
-
-    def changed(change: Callable[[dict[str, Any]], object]) -> Path:
-        run = tmp_path / "foreign"
-        shutil.copytree(finished, run, symlinks=True)
-        manifest = json.loads((run / "run.json").read_text())
-        change(manifest)
-        (run / "run.json").write_text(json.dumps(manifest))
-        return run
-
-    return changed
+def foreign(finished: Path, folder: Path, change: Callable[[dict[str, Any]], object] = lambda manifest: None) -> Path:
+    """A copy of the finished run, called `foreign`, with a run.json that somebody has changed."""
+    run = folder / "foreign"
+    shutil.copytree(finished, run, symlinks=True)
+    manifest = json.loads((run / "run.json").read_text())
+    change(manifest)
+    (run / "run.json").write_text(json.dumps(manifest))
+    return run
 
 
 def holding(folder: Path, texts: Mapping[str, str]) -> list[str]:
@@ -180,12 +172,10 @@ def test_load_reads_no_weights_from_outside_the_run(way_out: str, finished: Path
 
 @pytest.mark.faults
 @pytest.mark.parametrize("verb", ["eval", "train", "export"])
-def test_a_foreign_manifest_makes_no_folders(
-    verb: str, guarded: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
-) -> None:
+def test_a_foreign_manifest_makes_no_folders(verb: str, guarded: Bench, finished: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
-    run = foreign(lambda manifest: manifest["config"].update(outputs=f"${{run_directory:{made},x,null}}"))
-    guarded.run(command(verb, run), tmp_path)
+    foreign(finished, tmp_path, lambda manifest: manifest["config"].update(outputs=f"${{run_directory:{made},x,null}}"))
+    guarded.run(COMMANDS[verb], tmp_path)
     assert not made.exists()
 
 
@@ -196,7 +186,7 @@ def test_a_foreign_manifest_reads_nothing_of_the_environment(
     verb: str,
     place: str,
     guarded: Bench,
-    foreign: Callable[[Callable[[dict[str, Any]], object]], Path],
+    finished: Path,
     tmp_path: Path,
 ) -> None:
     def change(manifest: dict[str, Any]) -> None:
@@ -207,29 +197,23 @@ def test_a_foreign_manifest_reads_nothing_of_the_environment(
         node[key] = "${oc.env:SOME_PASSWORD}"
         manifest["command"] = node["command"] if not parents else manifest["command"]
 
-    ended = guarded.run(command(verb, foreign(change)), tmp_path)
+    foreign(finished, tmp_path, change)
+    ended = guarded.run(COMMANDS[verb], tmp_path)
     assert told(ended) + holding(tmp_path, SECRETS) == []
     assert "Traceback" not in ended.err
-
-
-def command(verb: str, run: Path) -> list[str]:
-    return {
-        "eval": ["eval", f"run={run}", *EVAL],
-        "train": ["train", f"resume={run}", "logger=none"],
-        "export": ["export", f"run={run}", "to=exported"],
-    }[verb]
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("verb", ["eval", "train", "export"])
 def test_control_characters_and_markup_of_a_foreign_manifest_are_not_passed_on(
-    verb: str, guarded: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+    verb: str, guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["choices"].update(model=MARKUP, pe=MARKUP, softmax="[link](http://x)" + MARKUP)
         manifest["config"]["trainer"]["max_steps"] = 3
 
-    ended = guarded.run(command(verb, foreign(change)), tmp_path, timeout=200)
+    foreign(finished, tmp_path, change)
+    ended = guarded.run(COMMANDS[verb], tmp_path, timeout=200)
     raw = [
         character for character in ended.out + ended.err if not character.isprintable() and character not in "\n\r\t"
     ]
@@ -247,7 +231,7 @@ def test_the_pickle_that_lies_among_the_data_would_leave_its_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pickle.loads(BOMB)
+    pickle.loads(PICKLE)
     assert list(tmp_path.rglob("EXECUTED")) != []
 
 
@@ -255,15 +239,14 @@ def test_the_pickle_that_lies_among_the_data_would_leave_its_mark(
 def test_nothing_that_lies_beside_the_weights_of_a_run_is_executed(
     guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished, run, symlinks=True)
+    run = foreign(finished, tmp_path)
     for folder in (run, run / "checkpoints", run / "checkpoints" / CHECKPOINT):
         for name in ("model.bin", "pytorch_model.bin", "optimizer.pt", "state.pkl", "last.ckpt"):
-            (folder / name).write_bytes(BOMB)
+            (folder / name).write_bytes(PICKLE)
         for name in ("sitecustomize.py", "conftest.py", "variants.py"):
             (folder / name).write_text(EVIL)
     for verb in ("eval", "export"):
-        ended = guarded.run(command(verb, run), tmp_path, timeout=200)
+        ended = guarded.run(COMMANDS[verb], tmp_path, timeout=200)
         assert ended.code in (0, 2), ended.err
     assert list(tmp_path.rglob("EXECUTED")) == []
 
@@ -271,14 +254,14 @@ def test_nothing_that_lies_beside_the_weights_of_a_run_is_executed(
 @pytest.mark.faults
 @pytest.mark.parametrize("way", ["command", "cwd"])
 def test_nothing_that_lies_beside_a_run_is_executed_when_it_is_repeated(
-    way: str, guarded: Bench, foreign: Callable[[Callable[[dict[str, Any]], object]], Path], tmp_path: Path
+    way: str, guarded: Bench, finished: Path, tmp_path: Path
 ) -> None:
     modules = tmp_path / "conf"
     (modules / "pe").mkdir(parents=True)
     for name in ("lightning", "safetensors", "typer", "sitecustomize", "roundround"):
         (modules / f"{name}.py").write_text(f"open({str(tmp_path / 'EXECUTED')!r}, 'a')")
     lies = {"command": f"roundround train --config-dir {modules}", "cwd": str(modules)}
-    run = foreign(lambda manifest: manifest.update({way: lies[way]}))
+    run = foreign(finished, tmp_path, lambda manifest: manifest.update({way: lies[way]}))
     ended = guarded.run(["rerun", str(run), "logger=none"], tmp_path, timeout=200)
     assert ended.code == {"command": 2, "cwd": 0}[way], ended.err
     assert "trust=true" in ended.err
@@ -293,8 +276,8 @@ def test_nothing_that_lies_beside_the_weights_of_a_pretrained_model_is_executed(
     assert guarded.run(["export", f"run={finished}", f"to={model}"], tmp_path, timeout=200).code == 0
     for name in ("pytorch_model.bin", "adapter_model.bin", "training_args.bin"):
         with zipfile.ZipFile(model / name, "w") as file:
-            file.writestr("archive/data.pkl", BOMB)
-    (model / "optimizer.pt").write_bytes(BOMB)
+            file.writestr("archive/data.pkl", PICKLE)
+    (model / "optimizer.pt").write_bytes(PICKLE)
     for name in ("modeling_llama.py", "custom_generate.py", "conftest.py", "evil.py"):
         (model / name).write_text(EVIL)
     (model / "chat_template.jinja").write_text("{{ cycler.__init__.__globals__.os.system('touch EXECUTED') }}")

@@ -8,14 +8,12 @@ Without one these tests are skipped, and a few run on the CPU instead, to show t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
-from test_softmax import keys_of, row_counts
-from test_softmax_contract import CHOSEN, D_MODEL, NAMES, attention_shape, build, randn
+from helpers_attention import CHOSEN, D_MODEL, NAMES, attention_shape, build, keys_of, row_counts
+from helpers_pe import noise
 from torch import Tensor
 
 from roundround.attention.bias import LinearBias
@@ -86,19 +84,12 @@ WAYS = {
 }
 
 
-def on_devices() -> Iterator[Any]:
-    """The cases of the test: all on CUDA, some of them on the CPU."""
-    here = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
-    for name in NAMES:
-        for dtype in BOUNDS:
-            label = f"{name}-{str(dtype).removeprefix('torch.')}"
-            yield pytest.param("cuda", name, dtype, marks=[pytest.mark.cuda, here], id=f"cuda-{label}")
-            if name in ON_CPU and dtype != torch.float16:
-                yield pytest.param("cpu", name, dtype, id=f"cpu-{label}")
-
-
-def visible_by_loop(way: Way) -> Tensor:
-    """[B, 1, Q, K], True where visible: queries are the last of the tokens."""
+def definition(
+    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], way: Way
+) -> tuple[Tensor, Tensor, Tensor]:
+    """sum_j weights(scale q . k + bias)_j v_j over one matrix of logits, the logits, and what is visible."""
+    k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
+    # [B, 1, Q, K], True where visible: queries are the last of the tokens
     valid_BK = None if way.documents else way.keys("cpu").valid_BK
     visible = torch.zeros(N_BATCH, 1, way.n_queries, N_TOKENS, dtype=torch.bool)
     for i in range(way.n_queries):
@@ -107,15 +98,7 @@ def visible_by_loop(way: Way) -> Tensor:
             visible[:, 0, i, j] = True if valid_BK is None else valid_BK[:, j]
         for text, ends in enumerate(ENDS if way.documents else ()):
             visible[text, 0, i, : max([end + 1 for end in ends if end < token], default=0)] = False
-    return visible
-
-
-def definition(
-    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, rows: dict[str, Tensor], way: Way
-) -> tuple[Tensor, Tensor, Tensor]:
-    """sum_j weights(scale q . k + bias)_j v_j over one matrix of logits, the logits, and what is visible."""
-    k, v = (x.repeat_interleave(N_HEADS // x.shape[1], 1) for x in (k, v))
-    logits, visible = q @ k.mT * q.shape[-1] ** -0.5, visible_by_loop(way)
+    logits, visible = q @ k.mT * q.shape[-1] ** -0.5, visible
     if way.alibi:
         token_Q, token_K = torch.arange(N_TOKENS - way.n_queries, N_TOKENS), torch.arange(N_TOKENS)
         logits = logits - SLOPES_H[:, None, None] * (token_Q[:, None] - token_K)
@@ -127,8 +110,24 @@ def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> No
     assert error <= bound, f"{what}: off by {error:.1e} of its size"
 
 
+HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
+CASES = [  # all on CUDA, some of them on the CPU
+    pytest.param(
+        device,
+        name,
+        dtype,
+        marks=[pytest.mark.cuda, HERE] if device == "cuda" else [],
+        id=f"{device}-{name}-{str(dtype).removeprefix('torch.')}",
+    )
+    for name in NAMES
+    for dtype in BOUNDS
+    for device in ("cuda", "cpu")
+    if device == "cuda" or (name in ON_CPU and dtype != torch.float16)
+]
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-@pytest.mark.parametrize(("device", "name", "dtype"), list(on_devices()))
+@pytest.mark.parametrize(("device", "name", "dtype"), CASES)
 def test_attention_is_the_definition_in_float64_gradients_included(
     device: str, name: str, dtype: torch.dtype, way: Way
 ) -> None:
@@ -136,9 +135,9 @@ def test_attention_is_the_definition_in_float64_gradients_included(
     softmax = build(name, shape).to(device, dtype)  # in training some are the plain softmax
     exact = copy.deepcopy(softmax).cpu().double()
     sizes = ((N_HEADS, way.n_queries), (way.n_key_heads, N_TOKENS), (way.n_key_heads, N_TOKENS))
-    values = [randn(N_BATCH, *size, way.head_dim, seed=seed).to(dtype) for seed, size in enumerate(sizes)]
+    values = [noise(N_BATCH, *size, way.head_dim, seed=seed).to(dtype) for seed, size in enumerate(sizes)]
     leaves = [x.to(device).requires_grad_() for x in values]
-    x_BQD = randn(N_BATCH, way.n_queries, D_MODEL, seed=7).to(device, dtype)
+    x_BQD = noise(N_BATCH, way.n_queries, D_MODEL, seed=7).to(device, dtype)
     rows = {key: value.detach() for key, value in softmax.row_parameters(x_BQD).items()}
     options = {"scale": way.head_dim**-0.5, "keys": way.keys(device), "bias": way.bias(device), "rows": rows}
     out = softmax(*leaves, **options)
@@ -161,7 +160,7 @@ def test_attention_is_the_definition_in_float64_gradients_included(
     of_output, of_gradient = BOUNDS[dtype]
     for what, mine in (("output", out), ("output without gradients", undifferentiated)):
         assert_close(mine * compared.to(device), (expected * compared).detach(), of_output, what)
-    cotangent = randn(*expected.shape, seed=9).to(dtype).double() * compared
+    cotangent = noise(*expected.shape, seed=9).to(dtype).double() * compared
     theirs = torch.autograd.grad((expected * cotangent).sum(), exact_leaves)
     ours = torch.autograd.grad(out, leaves, cotangent.to(device, dtype))
     for what, mine, its in zip(("dq", "dk", "dv"), ours, theirs, strict=True):

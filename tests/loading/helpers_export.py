@@ -58,15 +58,30 @@ while folders + saved:
     text = model.generate(input_ids=tokens[:, :9], max_new_tokens=5, do_sample=False, eos_token_id=None)
     batch = model.generate(input_ids=tokens[:, :9], attention_mask=mask[:, :9], max_new_tokens=5, do_sample=False,
                            eos_token_id=None)
+    own = {"attention_mask": mask[:, :9], "max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+    beams = [model.generate(input_ids=tokens[:, :9], num_beams=3, use_cache=use, **own) for use in (True, False)]
+    anew = model.generate(input_ids=tokens[:, :9], use_cache=False, **own)
+    refused = []
+    calls = {
+        "generate": lambda: model.generate(input_ids=tokens[:, :9], cache_implementation="static", **own),
+        "generate_batch": lambda: model.generate_batch([[1, 2]]),
+    }
+    for call in calls.values() if trust else ():
+        try:
+            call()
+        except ValueError as error:
+            refused.append(str(error))
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
     if again and trust and first:
         saved.append(again + "/" + folder.split("/")[-1] + "_again")  # transformers calls the package of its code so
         model.save_pretrained(saved[-1])
         tokenizer.save_pretrained(saved[-1])
-    save_file({"logits": out.logits, "padded": padded, "text": text.contiguous(), "batch": batch.contiguous()},
+    save_file({"logits": out.logits, "padded": padded, "text": text.contiguous(), "batch": batch.contiguous(),
+               "anew": anew.contiguous(), "beams": beams[0].contiguous(), "beams_anew": beams[1].contiguous()},
               folder + "/../" + folder.split("/")[-1] + ".answer")
     facts[folder] = {"class": type(model).__name__, "module": type(model).__module__, "loss": out.loss.item(),
-                     "ids": tokenizer("Once \\u00e9<|endoftext|> x").input_ids, "fast": tokenizer.is_fast}
+                     "ids": tokenizer("Once \\u00e9<|endoftext|> x").input_ids, "fast": tokenizer.is_fast,
+                     "refused": refused}
 assert sys.modules["roundround"] is None and not any(name.startswith("roundround.") for name in sys.modules)
 print(json.dumps(facts))
 """

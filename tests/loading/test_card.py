@@ -45,7 +45,7 @@ def card_with(text: str, decoder: Decoder) -> str:
         "config": {"pe": {"_target_": text, text: text}, "softmax": {"_target_": text, "k": [text]}},
         "data": {**MANIFEST["data"], "corpus_hash": text},
     }
-    return model_card(replace(CARD, name=text, manifest=manifest), decoder, stock=True, needs=[])
+    return model_card(replace(CARD, name=text, manifest=manifest), decoder, stock="LlamaForCausalLM", needs=[])
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -75,7 +75,7 @@ def test_tags_are_the_names_themselves(decoder: Decoder) -> None:
 
 
 def test_a_run_without_choices_has_no_such_tags(decoder: Decoder) -> None:
-    card = model_card(replace(CARD, manifest={**MANIFEST, "choices": {}}), decoder, stock=True, needs=[])
+    card = model_card(replace(CARD, manifest={**MANIFEST, "choices": {}}), decoder, stock="LlamaForCausalLM", needs=[])
     assert yaml.safe_load(card.split("---\n")[1])["tags"] == ["roundround"]
 
 
@@ -96,6 +96,6 @@ def test_a_step_that_was_not_measured_has_no_perplexity() -> None:
 def test_a_model_without_mlps_says_so(decoder: Decoder) -> None:
     model = OmegaConf.merge(load_option("model", "tiny"), SMALL, {"d_mlp": 0})
     bare = build_decoder(model, load_option("pe", "rope"), load_option("softmax", "softmax"), n_vocab=257)  # type: ignore[arg-type]
-    cards = [model_card(CARD, each, stock=False, needs=[]) for each in (bare, decoder)]
+    cards = [model_card(CARD, each, stock=None, needs=[]) for each in (bare, decoder)]
     assert ["a Llama-type decoder without MLPs, with `pe=a` as" in card for card in cards] == [True, False]
     assert "a Llama-type decoder with `pe=a` as" in cards[1]

@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from conftest import STORIES, Done, assert_refused, held_out_stream
 from helpers_hf import saved_llama
+from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from roundround.data.tokenizers import byte_characters
 from roundround.model.scoring import PositionLoss
 from roundround.report.evaluation import about_joints
 
@@ -65,24 +67,20 @@ def test_sliding_windows_are_those_of_hugging_faces_page_on_perplexity(
     assert done.code == 0, done.err
     model = AutoModelForCausalLM.from_pretrained(folder)
     ids = AutoTokenizer.from_pretrained(folder)(corpus.read_text(), add_special_tokens=False, return_tensors="pt")
-    expected = sliding_perplexity(model, ids.input_ids[:, : n_targets + 1], length + 1, stride)
-    assert done.value("perplexity") == pytest.approx(expected, rel=1e-5)
-
-
-def sliding_perplexity(model: PreTrainedModel, ids_1N: torch.Tensor, max_length: int, stride: int) -> float:
-    """As https://huggingface.co/docs/transformers/perplexity describes: labels that have been counted are -100."""
-    total, n_targets, before = 0.0, 0, 0
+    ids_1N = ids.input_ids[:, : n_targets + 1]
+    # as https://huggingface.co/docs/transformers/perplexity describes: labels that have been counted are -100
+    total, n_counted, before = 0.0, 0, 0
     for begin in range(0, ids_1N.shape[1], stride):
-        end = min(begin + max_length, ids_1N.shape[1])
+        end = min(begin + length + 1, ids_1N.shape[1])
         window, labels = ids_1N[:, begin:end], ids_1N[:, begin:end].clone()
         labels[:, : before - begin] = -100
         with torch.no_grad():
             mean = model(window, labels=labels).loss
         n = int((labels[:, 1:] != -100).sum())
-        total, n_targets, before = total + float(mean) * n, n_targets + n, end
+        total, n_counted, before = total + float(mean) * n, n_counted + n, end
         if end == ids_1N.shape[1]:
             break
-    return math.exp(total / n_targets)
+    assert done.value("perplexity") == pytest.approx(math.exp(total / n_counted), rel=1e-5)
 
 
 def test_documents_are_joined_by_the_token_that_begins_a_text_and_it_is_no_target(
@@ -90,7 +88,8 @@ def test_documents_are_joined_by_the_token_that_begins_a_text_and_it_is_no_targe
 ) -> None:
     done = evaluated("bos=false", "data.held_out=0.3")
     model = AutoModelForCausalLM.from_pretrained(folder)
-    ids = torch.tensor([1 if byte == 0 else letter(byte) for byte in held_out_stream(corpus)])
+    letters, alphabet = byte_characters(), sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = torch.tensor([1 if b == 0 else alphabet.index(letters[b]) + 3 for b in held_out_stream(corpus)])
     n = (len(ids) - 1) // 32
     with torch.no_grad():
         logits = model(ids[: 32 * n].view(n, 32)).logits
@@ -101,14 +100,6 @@ def test_documents_are_joined_by_the_token_that_begins_a_text_and_it_is_no_targe
     share = float(loss[target == 1].sum() / loss.sum())
     assert cut.value("share_of_loss_at_joints") == pytest.approx(share, rel=1e-5)
     assert "documents are joined by <s>, which is no target" in done.err
-
-
-def letter(byte: int) -> int:
-    from tokenizers import pre_tokenizers
-
-    from roundround.data.tokenizers import byte_characters
-
-    return sorted(pre_tokenizers.ByteLevel.alphabet()).index(byte_characters()[byte]) + 3
 
 
 def test_a_tokenizer_without_such_a_token_joins_documents_by_its_end_of_sequence(

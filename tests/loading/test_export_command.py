@@ -138,9 +138,7 @@ def test_a_folder_that_computes_something_else_is_not_left(
     from roundround.loading.export import folder
 
     sound = folder.stock_weights
-    monkeypatch.setattr(
-        folder, "stock_weights", lambda decoder: {name: 1.001 * x for name, x in sound(decoder).items()}
-    )
+    monkeypatch.setattr(folder, "stock_weights", lambda *of: {name: 1.001 * x for name, x in sound(*of).items()})
     done = roundround("export", f"run={run}", "to=model")
     assert done.code == 1
     assert "failed: NotTheSame: logits of the exported folder differ from the run's by up to" in done.err

@@ -23,10 +23,17 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from roundround.config.options import load_option
-from roundround.loading.export import agreement as export_agreement
-from roundround.loading.export.agreement import NotTheSame, agreement, rows_compared
-from roundround.loading.export.folder import ModelToExport, is_stock, new_folder, write_folder
-from roundround.loading.llama import stock_config
+from roundround.loading.export import folder as export_folder
+from roundround.loading.export.folder import (
+    ModelToExport,
+    NotTheSame,
+    agreement,
+    new_folder,
+    rows_compared,
+    stock_class,
+    write_folder,
+)
+from roundround.loading.stock import stock_config
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 NORMALISERS = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
@@ -191,6 +198,20 @@ def test_generation_is_greedy_decoding(
     assert torch.equal(answers[name]["batch"][1, 5:], short[0])
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_cache_changes_no_text(name: str, answers: dict[str, dict[str, Any]]) -> None:
+    """Greedy and by beams, of a batch that is padded on the left."""
+    assert torch.equal(answers[name]["batch"], answers[name]["anew"])
+    assert torch.equal(answers[name]["beams"], answers[name]["beams_anew"])
+
+
+@pytest.mark.parametrize("name", OWN_CODE)
+def test_a_static_cache_and_paged_batches_are_refused(name: str, answers: dict[str, dict[str, Any]]) -> None:
+    static, paged = answers[name]["refused"]
+    assert static.startswith("this model keeps its keys in a dynamic cache alone: leave out cache_implementation=")
+    assert paged.startswith("this model's attention takes no paged batches")
+
+
 def test_the_tokenizer_gives_the_runs_tokens(
     models: dict[str, ModelToExport], answers: dict[str, dict[str, Any]]
 ) -> None:
@@ -277,7 +298,7 @@ def test_frequencies_of_rope_are_llamas_to_the_last_bit(head_dim: int, theta: fl
     ],
 )
 def test_what_llama_refuses_or_computes_otherwise_is_not_stock(pe: Any, softmax: Any, model: dict[str, int]) -> None:
-    assert not is_stock(trained(pe, softmax, **model))
+    assert not stock_class(trained(pe, softmax, **model))
 
 
 # -- the check sees what is wrong
@@ -329,7 +350,7 @@ def test_a_file_that_needs_roundround_does_not_load(name: str, tmp_path: Path) -
 
 def test_the_logits_compared_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows_compared(some_tokens(), 257).tolist() == list(range(LENGTH))
-    monkeypatch.setattr(export_agreement, "LOGITS_COMPARED", 2 * 257 * 4)
+    monkeypatch.setattr(export_folder, "LOGITS_COMPARED", 2 * 257 * 4)
     assert rows_compared(some_tokens(), 257).tolist() == [0, 8, 15, 23]
 
 

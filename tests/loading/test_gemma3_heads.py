@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.papers.trained import calls
+from roundround.papers.constructions import calls
 
 TOKENS = some_tokens(30).tolist()
 

@@ -19,15 +19,13 @@ from transformers import (
 from transformers.masking_utils import chunked_causal_mask_function
 
 import roundround as rr
-from roundround.attention.keys import Keys
 from roundround.loading import load as subject_module
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import INPUT, attention, configs_of, installed, mask
 from roundround.loading.patching.frequencies import frequency_tables
-from roundround.papers.trained import calls
+from roundround.papers.constructions import calls
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout, rotated
 from roundround.probing.probe import observe
-from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
 from roundround.support.errors import UserError
@@ -160,12 +158,12 @@ def test_the_models_own_softmax_is_kept() -> None:
 def test_windows_are_the_models_own() -> None:
     model, seen = tiny("gemma3_text"), {}
 
-    def note(softmax: AttentionSoftmax, args: object, options: dict[str, Keys]) -> None:
-        seen[softmax.shape.layer] = options["keys"].window
-
     with installed(model) as normalisers:
         for softmax in normalisers:
-            softmax.register_forward_pre_hook(note, with_kwargs=True)
+            softmax.register_forward_pre_hook(
+                lambda softmax, args, options: seen.update({softmax.shape.layer: options["keys"].window}),
+                with_kwargs=True,
+            )
         model(some_tokens(1, 20), use_cache=False)
     assert seen == {0: WINDOW, 1: None, 2: WINDOW, 3: None}
 
@@ -384,11 +382,7 @@ def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyP
         subject = ProbedHuggingFaceModel("leaky", model, None)
         hidden = subject.hidden
 
-        def leaking(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-            out = hidden(tokens, positions)
-            return out + 0.05 * out.roll(-1, 1)
-
-        monkeypatch.setattr(subject, "hidden", leaking)
+        monkeypatch.setattr(subject, "hidden", lambda *args: hidden(*args) + 0.05 * hidden(*args).roll(-1, 1))
         with pytest.raises(UserError, match="leaky is not causal"):
             observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
 

@@ -15,15 +15,14 @@ from helpers_hf import some_tokens, tiny
 from rounding import rounding
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
-from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import roundround as rr
+from roundround.distributed import device
 from roundround.loading.foreign import check_config
 from roundround.loading.load import Pretrained, ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
 from roundround.probing.probe import Probe, observe
-from roundround.support import memory
 from roundround.support.errors import UserError
 
 
@@ -45,18 +44,13 @@ def probed(folder: Path, *, offload: bool) -> tuple[Probe, int]:
     """The probe, and how often the first layer's weights were read."""
     opened = source(folder, offload=offload)
     model, _ = opened.load(torch.device("cpu"))
-    reads = 0
-
-    def count(module: nn.Module, args: object) -> None:
-        nonlocal reads
-        reads += 1
-
+    reads: list[object] = []
     with installed(model):
         subject = ProbedHuggingFaceModel("tiny", model, None)
         subject.words = lambda tokens: [str(token) for token in tokens]
-        model.base_model.layers[0].register_forward_pre_hook(count)
+        model.base_model.layers[0].register_forward_pre_hook(lambda module, args: reads.append(args))
         assert all(p.device.type == ("meta" if offload else "cpu") for p in model.base_model.layers.parameters())
-        return observe(subject, TEXTS, prompt=TEXTS[1]), reads
+        return observe(subject, TEXTS, prompt=TEXTS[1]), len(reads)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_oss"])
@@ -116,7 +110,7 @@ def test_a_model_larger_than_the_memory_is_refused_unless_it_stays_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = saved("llama", tmp_path)
-    monkeypatch.setattr(memory, "memory", lambda device: 100_000)
+    monkeypatch.setattr(device, "memory", lambda device: 100_000)
     with pytest.raises(UserError, match=r"needs at least 0.0 GiB and cpu has 0.0; give model.offload=true"):
         source(folder, offload=False).load(torch.device("cpu"))
     assert source(folder, offload=True).load(torch.device("cpu"))

@@ -63,14 +63,11 @@ def random_model(name: str) -> PreTrainedModel:
     return model
 
 
-def saved(model: PreTrainedModel, folder: Path) -> Path:
+def decoder_from(model: PreTrainedModel, folder: Path) -> Decoder:
+    """What is read of the model saved there."""
     model.save_pretrained(folder)
     words = {f"w{i}": i for i in range(model.config.vocab_size)}
     Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
-    return folder
-
-
-def decoder_from(folder: Path) -> Decoder:
     checkpoint = read_checkpoint(f"hf:{folder}")
     nodes = checkpoint.nodes
     others = {name: OmegaConf.create(node) for name, node in nodes.others.items()}
@@ -84,7 +81,7 @@ def decoder_from(folder: Path) -> Decoder:
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_hugging_faces(name: str, tmp_path: Path) -> None:
     model = random_model(name)
-    decoder = decoder_from(saved(model, tmp_path))
+    decoder = decoder_from(model, tmp_path)
     tokens = torch.randint(61, (2, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         theirs, ours = model(tokens).logits, decoder(tokens)
@@ -96,7 +93,7 @@ def test_smollm3s_fourth_layer_has_no_position(tmp_path: Path) -> None:
     """`no_rope_layers[i] == 1` means that RoPE is used; many copies have it reversed."""
     model = random_model("smollm3")
     assert model.config.no_rope_layers == [1, 1, 1, 0, 1, 1]
-    decoder = decoder_from(saved(model, tmp_path))
+    decoder = decoder_from(model, tmp_path)
     assert [kind.name for kind in decoder.kinds] == ["global", "global", "global", "nope", "global", "global"]
 
 

@@ -24,13 +24,15 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "gemma3": "LLLLLG ...",
     "gemma4": "LLLLLG ... G",
     "gpt_oss": "LG ...",
-    "lfm3": "LG ...",
+    "lfm3": "GL ...",
     "llama4": "LLLG ...",
     "local_global": "LLLG ... G",
     "olmo3": "LLLG ... G",
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
+    "speedrun": "L ...",
+    "speedrun_small": "L ...",
     "smollm3": "RRRN ...",  # RoPE, RoPE, RoPE, no position
 }
 
@@ -155,6 +157,24 @@ WRONG = [
     ("pattern=gemma3", "no layer of n_layers=4 is of the kind global; give model.n_layers=6 or more"),
     ("pattern=gemma4 pe=nope", "pe= is read by no layer: every kind of pattern=gemma4 names its own; give pe@pattern"),
     ("pattern=gema4", "gemma4"),
+    ("pattern=gemma4 pattern.local.window=abc", "pattern.local: window: Value 'abc'"),
+    ("pattern=gemma4 pattern.local.pe=rope", "pe=rope is the name of an option; give pe@pattern.local.pe=rope"),
+    ("pattern=gemma4 pe@pattern.global.pe=nop", "no pe=nop; did you mean 'nope'?"),
+    ("pattern=gemma4 pe@pattern.globl.pe=nope", "Did you mean to override one of pe, pe@pattern.global.pe"),
+    ("pattern=gemma4 pattern.global.theta=-1", "pattern: global: theta=-1.0 must be a finite number above 1"),
+    ("pattern=gemma4 pattern.local.logit_scale=0", "pattern: local: logit_scale=0.0 must be a finite number above 0"),
+    ("pattern=gemma4 pattern.last=foo", "pattern: last names 'foo', and the kinds are local, global"),
+    ("pattern=gemma4 pattern.local.chunk=0", "pattern: local: chunk=0 must be at least 1"),
+    ("pattern=gemma4 pattern.order=null", "pattern.order: "),
+    ("pattern=gemma4 pattern.whole=maybe", "pattern.whole: Value 'maybe' is not a valid bool"),
+    ("pattern=gemma4 ~pattern.order", "pattern.order has no value"),
+    ("pattern=gemma4 pattern.order=[]", "order is empty"),
+    ("pattern=gemma4 pattern.local=3", "pattern.local must give a kind of layer by its parts"),
+    ("pe=yarn pe.length=10", "factor=0.0390625 must be a finite number, 1 or above; it is length / original_length"),
+    ("pe=rope_ladder pe.slowest_wavelength=1", "must be a number of tokens, 2 pi or above"),
+    ("pe=clipped_rope pe.n_clipped=1000", "n_clipped=1000 must be from 0 to the 16 pairs of a head"),
+    ("gate=hed", "no gate=hed; did you mean 'head'?"),
+    ("qk_norm=rsm", "no qk_norm=rsm; did you mean 'rms'?"),
     ("pattern=gemma4 pattern.local.n_key_heads=3", "n_heads=4 must be a multiple of n_key_heads=3"),
     ("pe=yarn", "factor has no value; give factor="),
     ("qk_norm=rms_across qk_norm.after_rotation=true", "give after_rotation=false"),
@@ -178,6 +198,95 @@ def test_a_run_with_a_pattern_is_trained_and_evaluated(train: Callable[..., Done
     assert first.manifest["config"]["pattern"]["rope"]["pe"]["theta"] == 5e6
     measured = typed("eval", f"run={first.directory}", "length=8,16", "logger=none")
     assert measured.code == 0, measured.err
+
+
+def test_parts_of_a_runs_kinds_are_replaced_at_inference(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    first = train("pattern=rnope_swa", "model.n_layers=4", "pattern.local.window=4", "trainer.max_steps=2")
+    assert first.code == 0, first.err
+
+    def loss(*words: str) -> tuple[float, Done]:
+        done = roundround("eval", "run=last", "length=32", "logger=none", *words)
+        assert done.code == 0, done.err
+        return done.manifest["headline"]["perplexity_32"], done
+
+    own, _ = loss()
+    same, _ = loss("pattern.local.window=4")
+    wider, done = loss("pattern.local.window=32")
+    assert own == same != wider
+    assert "local: layers 0-2: RoPE" in done.err
+    assert {r["pattern.local.window"] for r in done.results} == {32}
+    turned, done = loss("pe@pattern.global.pe=rope", "pattern.local.pe.theta=100")
+    assert turned not in (own, wider)
+    assert {r["pe@pattern.global.pe"] for r in done.results} == {"rope"}
+    assert done.manifest["config"]["pattern"]["global"]["pe"]["theta"] == 10_000.0
+    assert done.manifest["config"]["pattern"]["local"]["pe"]["theta"] == 100
+    cold, _ = loss("softmax@pattern.global.softmax=temperature", "pattern.global.softmax.temperature=0.5")
+    assert cold not in (own, wider, turned)
+    whole, _ = loss("pattern=smollm3", "pattern.rope.window=4", "pattern.rope.theta=10000")
+    assert whole == pytest.approx(own, rel=1e-6)
+    for words, message in UNREPLACED:
+        assert_refused_beside(roundround("eval", "run=last", "length=32", "logger=none", *words.split()), message)
+
+
+def test_rope_is_dropped_from_the_kinds_of_a_run(
+    train: Callable[..., Done], roundround: Callable[..., Done], fast: list[str]
+) -> None:
+    first = train("pattern=rnope_swa", "model.n_layers=4", "pattern.local.window=4", "trainer.max_steps=1")
+    same = [word for word in fast if not word.startswith(("model.", "tokenizer"))]
+    begin = ["train", *same, "init=run:last", "trainer.max_steps=1"]
+    assert_refused_beside(roundround(*begin, "pe=nope"), "pe= is read by no layer")
+    assert_refused_beside(roundround(*begin, "pattern=gemma4"), "leave out pattern")
+    assert_refused_beside(roundround(*begin, "pattern.local.head_dim=4"), "is what the run was trained with")
+    dropped = roundround(*begin, "pe@pattern.local.pe=nope", "pattern.local.window=8")
+    assert dropped.code == 0, dropped.err
+    own, pattern = first.manifest["config"]["pattern"], dropped.manifest["config"]["pattern"]
+    local = {**own["local"], "pe": {"_target_": "roundround.pe.nope.NoPE"}, "window": 8}
+    assert pattern == {**own, "local": local}
+    assert "local: layers 0-2: NoPE" in dropped.err
+    resumed = roundround("train", f"resume={dropped.directory}", "logger=none")
+    assert resumed.code == 0, resumed.err
+
+
+UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for
+    (
+        "pe=yarn pe.factor=4",
+        "pe= is read by no layer: every kind of the run's pattern names its own; give pe@",
+    ),
+    ("pattern.locl.window=3", "pattern.locl: the run has no such kind of layer; did you mean 'local'?"),
+    ("pattern.local.windw=3", "pattern.local.windw is no part of a kind of layer; did you mean 'window'?"),
+    ("pattern.local.window=0", "local: window=0 must be at least 1"),
+    ("pattern.local.head_dim=4", "pattern.local.head_dim is what the run was trained with"),
+    ("pattern.local.theta=4", "pattern.local.theta is read where a run begins; give pattern.local.pe.theta="),
+    ("pattern.local.pe.thta=4", "did you mean 'theta'?"),
+    ("pattern.local.softmax.temperature=4", "pattern.local.softmax is left open by the run's pattern"),
+    ("pattern.order=[local]", "pattern.order is what the run was trained with"),
+    ("pattern.local.pe=nope", "pattern.local.pe=nope is the name of an option; give pe@pattern.local.pe=nope"),
+    ("pattern.local=3", "pattern.local must give parts of a kind of layer"),
+    ("qk_norm@pattern.local.qk_norm=rms", "pattern.local.qk_norm is what the run was trained with"),
+    ("pe@pattern.global.pe=kerple", "pe has parameters that the checkpoint lacks"),
+    ("pe@pattern.global.pe=yrn", "did you mean 'yarn'?"),
+    ("pattern=beam pattern.order=[local,local,local,global]", "its qk_norm is another than the run was trained with"),
+    ("pattern=bem", "did you mean 'beam'?"),
+    ("pattern=gemma3", "no layer of n_layers=4 is of the kind global"),
+]
+
+
+def assert_refused_beside(done: Done, message: str) -> None:
+    """One line and exit code 2, where other runs lie in outputs."""
+    assert (done.code, done.out) == (2, ""), done
+    assert message in done.err.splitlines()[-1]
+
+
+def test_a_run_without_a_pattern_has_no_kinds_to_replace(
+    train: Callable[..., Done], roundround: Callable[..., Done]
+) -> None:
+    train("trainer.max_steps=1")
+    refused = roundround("eval", "run=last", "length=32", "logger=none", "pattern.local.window=3")
+    assert_refused_beside(refused, "the run has no pattern, its layers are alike; give pe= and softmax=")
+    refused = roundround("eval", "model=stories260k", "logger=none", "pattern.local.window=3")
+    assert_refused_beside(refused, "pattern= is for a run")
 
 
 def test_rope_is_dropped_from_a_run_of_ones_own(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -59,15 +60,11 @@ def test_chunks_of_logits_stay_within_their_bound_and_do_not_change_the_score(
     decoder: Decoder, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = score(decoder, WINDOWS, batch=4, device=CPU)
-    sizes, unembed = [], decoder.unembed
-
-    def recorded(x_ND: Tensor) -> Tensor:
-        sizes.append(len(x_ND))
-        return unembed(x_ND)
-
-    monkeypatch.setattr(decoder, "unembed", recorded)
+    unembed = Mock(wraps=decoder.unembed)
+    monkeypatch.setattr(decoder, "unembed", unembed)
     monkeypatch.setattr(decoder_module, "LOGITS_AT_ONCE_ON_CPU", rows * N_VOCAB + N_VOCAB - 1)
     chunked = score(decoder, WINDOWS, batch=4, device=CPU)
+    sizes = [len(call.args[0]) for call in unembed.call_args_list]
     assert max(sizes) == min(rows, 4 * 12)
     assert sum(sizes) == 7 * 12
     torch.testing.assert_close(chunked.sum_T, whole.sum_T, rtol=1e-5, atol=0)

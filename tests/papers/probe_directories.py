@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from roundround.papers.figures.logits import FIGURES, Alignment
 from roundround.papers.figures.probed import Array, heat_map
 from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
-from roundround.probing.places import PLACES
+from roundround.probing.rows import PLACES
 
 Arrays = dict[str, Array]
 WORDS = ["<bos>", *"I ' m not sure . You ' re not sure . He ' s not sure .".split()]  # noqa: SIM905

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from roundround.papers import constructions
-from roundround.papers.beyond import length, lifted_constant, p_rope
 from roundround.papers.claim import claim_of
+from roundround.papers.rope import length, p_rope
+from roundround.papers.softmax import dispersion
 
 BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
     "a band that does not turn": (
@@ -36,12 +37,12 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
         "beyond.confusion", length, "p_rope_frequencies", lambda p, *sizes: FULL(1.0, *sizes)
     ),
     "an entropy of a row without its rest": (
-        "beyond.lifted_constant", lifted_constant, "lone_entropy_by_formula", lambda n: ENTROPY(n) / math.log(2)
+        "beyond.lifted_constant", dispersion, "lone_entropy_by_formula", lambda n: ENTROPY(n) / math.log(2)
     ),
-    "log-n trained elsewhere": ("beyond.lifted_constant", lifted_constant, "TRAINED", 4096),
+    "log-n trained elsewhere": ("beyond.lifted_constant", dispersion, "TRAINED", 4096),
 }  # fmt: skip
 QUARTER, COSINE, BOUNDS = length.quarter_turn, constructions.aligned_by_formula, p_rope.both_bounds
-FAILURE, FULL, ENTROPY = length.token_failure, constructions.p_rope_frequencies, lifted_constant.lone_entropy_by_formula
+FAILURE, FULL, ENTROPY = length.token_failure, constructions.p_rope_frequencies, dispersion.lone_entropy_by_formula
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES)

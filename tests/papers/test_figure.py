@@ -16,22 +16,26 @@ from safetensors.numpy import save_file
 from scipy import stats
 
 from roundround.analysis.intervals import error_from_p, p_of_mean, welch_width
+from roundround.papers import figure_names
 from roundround.papers.claim import Comparison, at_least, at_most, near, shown
-from roundround.papers.figures import synthetic, table2
-from roundround.papers.figures.figure import (
+from roundround.papers.figures import (
     JUDGED,
     LEARNED,
     NOT_TESTED,
     Entry,
     Outcome,
+    figures_of,
     read_entries,
+    synthetic,
+    table2,
     verdict_of,
     write_entries,
 )
 from roundround.papers.figures.max_retrieval import compare
 from roundround.papers.max_retrieval import PAPER, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
-from roundround.verbs.reproduce import FIGURES
+
+FIGURES = figures_of(figure_names())
 
 
 def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, signed: bool = True) -> str:

@@ -23,8 +23,9 @@ from scipy import stats
 
 from roundround.analysis.intervals import half_width, paired_p
 from roundround.papers.max_retrieval.sets import TrainingSets
-from roundround.report import max_retrieval_figures as figures
+from roundround.report import max_retrieval_panels as figures
 from roundround.report import max_retrieval_tables as report
+from roundround.report.figures import save_drawing
 from roundround.verbs.max_retrieval_evaluation import fits_by_seed
 
 SMALL = [
@@ -387,13 +388,19 @@ def test_a_gain_that_is_the_same_in_every_seed_has_the_p_of_its_signs() -> None:
     assert p == ["  p", "1", "<= 0.25"]
 
 
+def accuracy_of(found: report.Measured, folder: Path) -> str:
+    """The figure of accuracies as it is written."""
+    (svg,) = save_drawing(figures.drawings(found)[0], folder, ["svg"])
+    return svg.read_text()
+
+
 @pytest.mark.pictures
 def test_lines_that_lie_on_each_other_are_drawn_once_with_both_names(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     one, other = rng.normal(50, 3, (2, 3)), rng.normal(60, 3, (2, 3))
     found = measured({"softmax": one, "log_n": other, "ssmax": other + 1e-6}, [16, 32, 64])
     assert found.distinct() == {"softmax": [], "log_n": ["ssmax"]}
-    drawn = next(path for path in figures.accuracy(found, tmp_path) if path.suffix == ".svg").read_text()
+    drawn = accuracy_of(found, tmp_path)
     assert "log_n = ssmax" in drawn
     assert drawn.count("ssmax") == 1
 
@@ -435,7 +442,7 @@ def test_what_is_second_hand_of_the_paper_is_marked_and_explained(tmp_path: Path
         assert marked == [f"{n:,}" for n in sizes if n in (32, 8192)]
         assert not any("*" in cell for row in report.rows(found)[3:] for cell in row), "our own numbers are first-hand"
         legend = [note for note in report.notes(found, []) if "*" in note]
-        drawn = next(path for path in figures.accuracy(found, tmp_path) if path.suffix == ".svg").read_text()
+        drawn = accuracy_of(found, tmp_path)
         if words is None:
             assert not legend
         else:

@@ -15,16 +15,21 @@ import pytest
 from probe_directories import WORDS, always, uneven, write
 
 from roundround.cli import run as cli
-from roundround.papers.figures.figure import HeatMap, Subject
+from roundround.papers import figure_names
+from roundround.papers.figures import (
+    Subject,
+    figures_of,
+)
 from roundround.papers.figures.probed import probed
-from roundround.probing.maximum import entropy_by_length
+from roundround.probing.prompt import entropy_by_length
 from roundround.report import probe_figures
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 from roundround.verbs import probe as task
-from roundround.verbs.reproduce import FIGURES
 
 STORIES = Subject("stories260k", ("model=stories260k",), is_the_papers=False)
 UNEVEN = Subject("an uneven model", ("model=hf", "model.path=DIR"), is_the_papers=False)
+FIGURES = figures_of(figure_names())
 OF_MODELS = [name for name, figure in FIGURES.items() if figure.model is not None]
 OF_PROBES = [name for name in OF_MODELS if name != "softmax.fig3"]
 
@@ -40,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             words = [*overrides, "logger=none", "device=cpu", "max_tokens=150", f"outputs={outputs}"]
             out = io.StringIO()
             with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(io.StringIO()):
-                for draw in ("draw_all", "draw_maximum"):
+                for draw in ("draw_all",):
                     patch.setattr(probe_figures, draw, lambda *_: [])
                 patch.setattr(task, "entropy_by_length", partial(entropy_by_length, n_elements=(1, 8), n_lists=1))
                 assert not cli([verb, *words])

@@ -18,10 +18,12 @@ from probe_directories import (
     write,
 )
 
-from roundround.papers.figures.figure import Outcome, Subject
+from roundround.papers import figure_names
+from roundround.papers.figures import Outcome, Subject, figures_of
 from roundround.papers.figures.single_heads import APOSTROPHE, DIAGONAL, LATE_DIAGONAL, PREVIOUS, SEMANTIC
 from roundround.support.errors import UserError
-from roundround.verbs.reproduce import FIGURES
+
+FIGURES = figures_of(figure_names())
 
 GEMMA = Subject("gemma-7b", ("model=gemma-7b",), is_the_papers=True)
 LLAMA = Subject("llama-3.1-8b", ("model=llama-3.1-8b",), is_the_papers=True)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from rounding import rounding
 from scipy import stats
-from torch import Tensor
 
 from roundround.papers.max_retrieval.model import MaxRetrieval, head_shape, joined, seeds_of, share_of, train
 from roundround.papers.max_retrieval.sets import Sets, TrainingSets
@@ -34,10 +33,6 @@ def batch(seeds: list[int] = SEEDS, *, size_of_each_set: bool = False, step: int
         step
     )
     return Sets(sets.priorities_SBN.double(), sets.classes_SBN, sets.queries_SB.double(), sets.present_SBN)
-
-
-def plain() -> AttentionSoftmax:
-    return Softmax(head_shape(12, 9))
 
 
 def gelu(x: float, tanh: bool) -> float:
@@ -85,17 +80,12 @@ def test_the_definition_is_the_papers_equations(scaled_logits: bool, tanh_gelu: 
         sharp(model_of(scaled_logits=scaled_logits, tanh_gelu=tanh_gelu)),
         batch(size_of_each_set=size_of_each_set),
     )
-    found = model.definition(sets, plain())
+    found = model.definition(sets, Softmax(head_shape(12, 9)))
     scale = 12**-0.5 if scaled_logits else 1.0
     for s in range(3):
         for b in range(3):
             expected = torch.tensor(loop(model, sets, s, b, scale=scale, tanh=tanh_gelu), dtype=torch.float64)
             torch.testing.assert_close(found[s, b], expected, rtol=1e-10, atol=1e-10)
-
-
-def outputs_and_gradients(model: MaxRetrieval, out_SBK: Tensor) -> list[Tensor]:
-    cotangent = torch.randn(out_SBK.shape, generator=torch.Generator().manual_seed(0), dtype=out_SBK.dtype)
-    return [out_SBK, *torch.autograd.grad((out_SBK * cotangent).sum(), list(model.parameters()))]
 
 
 @pytest.mark.parametrize("softmax", [Softmax, Sigmoid])
@@ -107,7 +97,9 @@ def test_the_fast_form_is_the_definition_with_its_gradients(
     """Also for weights that do not sum to one."""
     model, sets = sharp(model_of(tanh_gelu=tanh_gelu)), batch(size_of_each_set=size_of_each_set)
     normaliser = softmax(head_shape(12, 9))
-    fast, slow = (outputs_and_gradients(model, form(sets, normaliser)) for form in (model.forward, model.definition))
+    outs, parameters = [form(sets, normaliser) for form in (model.forward, model.definition)], list(model.parameters())
+    cotangent = torch.randn(outs[0].shape, generator=torch.Generator().manual_seed(0), dtype=outs[0].dtype)
+    fast, slow = ([out, *torch.autograd.grad((out * cotangent).sum(), parameters)] for out in outs)
     for a, b in zip(fast, slow, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * float(b.detach().abs().max().clamp(min=1)))
 
@@ -118,7 +110,8 @@ def trained(seeds: list[int], n_steps: int) -> MaxRetrieval:
     # and an eps above the rounding of a gradient, which Adam would blow up to whole steps
     adam = Adam(lr=1e-3, betas=[0.9, 0.999], eps=1e-3, weight_decay=0.3, decay_biases=True).create(model)
     sets = TrainingSets(seeds, batch_size=16, n_min=5, n_max=16, n_classes=4)
-    assert [step for step, _ in train(model, plain(), adam, sets, first_step=0, n_steps=n_steps)][-1] == n_steps
+    steps = [step for step, _ in train(model, Softmax(head_shape(12, 9)), adam, sets, first_step=0, n_steps=n_steps)]
+    assert steps[-1] == n_steps
     return model
 
 

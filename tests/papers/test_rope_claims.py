@@ -20,11 +20,17 @@ from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.papers import CLAIMS
 from roundround.papers.claim import Trained, claim_of
-from roundround.papers.constructions import frequencies, ladder_by_formula, turned, weights
+from roundround.papers.constructions import (
+    before_rotation,
+    frequencies,
+    ladder_by_formula,
+    stories260k,
+    turned,
+    weights,
+)
 from roundround.papers.rope import formulas, table_1, thm_5_3, thm_6_1
 from roundround.papers.rope.lemmas import angles
 from roundround.papers.rope.thm_6_1 import Channel, channels_of
-from roundround.papers.trained import before_rotation, stories260k
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.partial_rope import PartialRoPE
 from roundround.pe.rope import RoPE

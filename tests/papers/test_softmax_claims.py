@@ -14,10 +14,10 @@ from conftest import ROOT
 from rounding import rounding
 
 from roundround.attention.keys import Keys
-from roundround.papers import constructions, derived
+from roundround.papers import constructions
 from roundround.papers.claim import Trained, claim_of
-from roundround.papers.softmax import bounds, streaming_entropy, temperature, thm_2_2
-from roundround.papers.trained import inverse_temperature_of, rows_of_model, sampled
+from roundround.papers.constructions import inverse_temperature_of, rows_of_model, sampled
+from roundround.papers.softmax import bounds, dispersion, temperature, thm_2_2
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.hard import Hard
 from roundround.softmax.softmax import Softmax
@@ -55,16 +55,16 @@ BREAKAGES: dict[str, tuple[str, Any, str, Any]] = {
         "softmax.prop_3_2", temperature, "slope_by_formula", twice(temperature.slope_by_formula)
     ),
     "half the spacing of floats taken for the whole": (
-        "derived.decisive_item", derived, "length_of_floats", twice(derived.length_of_floats)
+        "derived.decisive_item", dispersion, "length_of_floats", twice(dispersion.length_of_floats)
     ),
     "the length at which a weight is gone without its level": (
-        "derived.gemma_deltas", derived, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
+        "derived.gemma_deltas", dispersion, "length_by_formula", lambda delta, level: int(math.exp(delta) / level)
     ),
     "a polynomial of binary entropies": (
         "softmax.polynomial", temperature, "beta_by_listing", lambda h: LISTING(h / math.log(2))
     ),
     "the recurrence without its shrinking": (
-        "softmax.streaming_entropy", streaming_entropy, "entropy_in_tiles", lambda row: math.log(len(row))
+        "softmax.streaming_entropy", temperature, "entropy_in_tiles", lambda row: math.log(len(row))
     ),
     "one seed of a cell is another": (
         "softmax.swapped_in", temperature, "DIFFERENCES", {"RoPE": [(0.05, 0.06, -0.05)] * 4}

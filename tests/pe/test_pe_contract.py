@@ -235,16 +235,14 @@ def test_recomputed_query_blocks_give_the_same_gradients(name: str, monkeypatch:
     """Blocks that the backward pass computes again give the gradients of the whole (attention/bias.py)."""
     encoding, softmax = build(name).double(), Softmax(attention_shape())
     q, k, v = (noise(2, 4, 12, 16, seed=seed).requires_grad_() for seed in range(3))
-
-    def gradients(logits_per_block: int) -> list[torch.Tensor]:
+    gradients, keys = [], keys_at(positions(12))
+    for logits_per_block in (5 * 12 * 2 * 4, 10**9):
         monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", logits_per_block)
-        keys = keys_at(positions(12))
         # the definition in blocks, whatever fast form a linear bias may have
         bias = layer_bias(encoding, keys, qk=(q, k))
         out = softmax.attend_in_blocks(q, k, v, scale=0.25, keys=keys, bias=bias, rows={})
-        return list(torch.autograd.grad((out**3).sum(), [q, k, v, *encoding.parameters()]))
-
-    torch.testing.assert_close(gradients(5 * 12 * 2 * 4), gradients(10**9))
+        gradients.append(torch.autograd.grad((out**3).sum(), [q, k, v, *encoding.parameters()]))
+    torch.testing.assert_close(*gradients)
 
 
 @every_encoding

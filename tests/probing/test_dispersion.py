@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 import torch
 from conftest import Done
+from helpers_attention import KEYS, SCALE, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
 from scipy.stats import entropy as shannon
-from test_softmax import KEYS, SCALE, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
 from torch import Tensor, nn
 
 from roundround.attention import blocks

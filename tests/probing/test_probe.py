@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import STORIES
-from helpers_hf import some_tokens, tiny
+from helpers_hf import Words, some_tokens, tiny
 from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -19,16 +19,14 @@ from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
-from roundround.probing.layout import Layout
-from roundround.probing.maximum import entropy_by_length
-from roundround.probing.norms import PairNorms
-from roundround.probing.places import FARTHEST, FIRST_ROW, NEAR, PLACES
+from roundround.probing.layout import Layout, PairNorms
 from roundround.probing.probe import Probe, batches, observe
-from roundround.probing.rows import BANDS, RowStatistics
+from roundround.probing.prompt import entropy_by_length
+from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.report import ablation as ablation_report
 from roundround.report import probe_tables as report
-from roundround.report.perplexity import position_bins
+from roundround.report.evaluation import position_bins
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
 
@@ -109,12 +107,11 @@ def test_batches_of_any_size_give_the_same() -> None:
 
 
 def test_the_state_does_not_grow_with_the_text() -> None:
-    def size(seen: Probe) -> int:
-        sums = [*seen.norms.sums, *seen.rows.sums]
-        return sum(value.numel() for layer in sums for value in layer.values())
-
     model = tiny("llama")
-    assert size(probe_of(model, TEXTS)) == size(probe_of(model, TEXTS * 4))
+    probes = probe_of(model, TEXTS), probe_of(model, TEXTS * 4)
+    sums = [(*seen.norms.sums, *seen.rows.sums) for seen in probes]
+    one, four = (sum(value.numel() for layer in layers for value in layer.values()) for layers in sums)
+    assert one == four
 
 
 # -- rows
@@ -366,15 +363,6 @@ def test_a_prompt_is_recorded_whole(name: str) -> None:
     q, k, _ = projected(model, 1, text)
     torch.testing.assert_close(record.layers[1].query_norms, chunk_norms(q, name), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(record.layers[1].key_norms, chunk_norms(k, name), rtol=1e-4, atol=1e-5)
-
-
-class Words:
-    """A tokenizer as far as a prompt needs one."""
-
-    bos_token_id = None
-
-    def decode(self, tokens: list[int]) -> str:
-        return f"w{tokens[0]}"
 
 
 def test_no_logit_exceeds_its_bound() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations, pairwise
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers_hf import some_tokens, tiny
+from helpers_hf import Words, some_tokens, tiny
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
@@ -20,18 +21,13 @@ from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation
 from roundround.probing.probe import Probe, observe
 from roundround.report import ablation as ablation_report
-from roundround.report import figures, perplexity, probe_figures
+from roundround.report import evaluation, figures, probe_figures
+from roundround.report.eval_panels import drawing
+from roundround.report.figures import save, subplots
+from roundround.report.probe_panels import kept_panels
+from roundround.support.panels import Drawing
 
 NAME = "2026-11-21/23-59-59-pe-p_rope_25,softmax-adaptive_temperature"
-
-
-class Words:
-    """A tokenizer as far as a prompt needs one."""
-
-    bos_token_id = None
-
-    def decode(self, tokens: list[int]) -> str:
-        return f"w{tokens[0]}"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +52,7 @@ def kept() -> Iterator[dict[str, Any]]:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (probe_figures, ablation_report, perplexity):
+        for module in (probe_figures, figures):
             patch.setattr(module, "save", keep)
         yield found
 
@@ -78,7 +74,7 @@ def texts_of(figure: Any) -> list[Any]:
 
 
 def test_no_title_is_cut_and_no_ticks_run_together(drawn: dict[str, Any]) -> None:
-    assert set(drawn) == {"norms", "heads", "labels", "logits_by_frequency", "without_a_band", "prompt"}
+    assert set(drawn) == {"norms", "heads", "labels", "logits_by_frequency", "without_a_band", "prompt", "plane"}
     for name, figure in drawn.items():
         for text in texts_of(figure):
             box = text.get_window_extent()
@@ -87,6 +83,23 @@ def test_no_title_is_cut_and_no_ticks_run_together(drawn: dict[str, Any]) -> Non
         for axis in figure.axes:
             boxes = [t.get_window_extent() for t in axis.get_xticklabels() if t.get_text() and not t.get_rotation()]
             assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), (name, axis)
+
+
+def test_kinds_of_layers_are_points_of_the_plane_and_named_in_titles() -> None:
+    model = tiny("gemma4_text")
+    with installed(model):
+        probed = ProbedHuggingFaceModel(NAME, model, Words())
+        seen = observe(probed, [some_tokens(40).tolist()], rows=False, entropy=False)
+    with kept() as found:
+        probe_figures.draw_plane(seen, Path())
+        probe_figures.draw_heads(seen, Path())
+    axis = found["plane"].axes[0]
+    points = [line.get_xydata()[0].tolist() for line in axis.lines if "line" in (line.get_gid() or "")]
+    slowest = [2 * math.pi * 1e4 ** (7 / 8), 2 * math.pi * 1e6 ** (3 / 16)]
+    assert points == [[1.0, pytest.approx(slowest[0], rel=1e-5)], [0.25, pytest.approx(slowest[1], rel=1e-5)]]
+    names = [text.get_text() for text in found["plane"].legends[0].get_texts()]
+    assert names == ["sliding: layers 0, 2, 19,869 tokens", "full: layers 1, 3, 84 tokens", "the training context"]
+    assert found["heads"].axes[2].get_title().startswith("layer 3, full")
 
 
 def test_heads_and_layers_are_whole_numbers(drawn: dict[str, Any]) -> None:
@@ -159,14 +172,21 @@ def test_every_panel_of_a_prompt_is_titled(seen: Probe, drawn: dict[str, Any]) -
         assert [t.get_text() for t in axis.get_yticklabels()] == seen.prompt.words
 
 
+def draw_curve(before: PositionLoss, bands: list[ablation.Band], losses: list[PositionLoss]) -> None:
+    """Perplexity along the fraction of frequencies kept."""
+    panels = kept_panels(ablation_report.records_of_curve(before, bands, losses, {}))
+    figures.save_drawing(Drawing("ablation", "tiny", panels), Path(), alike=True)
+
+
 def test_a_thousandth_is_not_drawn_as_an_effect() -> None:
     found = {}
     for number, n in enumerate((128, 256, 512)):
         found[n] = PositionLoss(n)
         found[n].add(torch.full((20, n), 5.416 + 0.001 * number))
     with kept() as drawn:
-        perplexity.draw(found, train_length=256, title="tiny", folder=Path())
-        ablation_report.draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]], "tiny", Path())
+        records = evaluation.records(found, dict.fromkeys(found, 1), {})
+        figures.save_drawing(drawing(records, (256, 256), "tiny"), Path())
+        draw_curve(found[512], [ablation.Band("lowest", 1.0)], [found[512]])
         for axis in [*drawn["perplexity"].axes, drawn["ablation"].axes[0]]:
             low, high = axis.get_ylim()
             assert high - low >= 0.099 * (low + high) / 2
@@ -180,7 +200,7 @@ def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
     before, flat, steep = found
     bands = [ablation.Band("lowest", 0.5), ablation.Band("highest", 0.5)]
     with kept() as drawn:
-        ablation_report.draw_curve(before, bands, [flat, steep], "tiny", Path())
+        draw_curve(before, bands, [flat, steep])
         for axis in drawn["ablation"].axes:
             low, high = axis.get_ylim()
             assert low < before.perplexity()
@@ -189,8 +209,8 @@ def test_a_flat_end_does_not_cut_the_steep_end_beside_it() -> None:
 
 @pytest.mark.pictures
 def test_a_figure_is_laid_out_the_same_in_every_format(tmp_path: Path) -> None:
-    figure, axis = figures.subplots(figsize=(4, 3))
+    figure, axis = subplots(figsize=(4, 3))
     axis.set_ylabel("a label that needs room")
-    first, second = figures.save(figure, tmp_path, "once", ("png", "svg"))
+    first, second = save(figure, tmp_path, "once", ("png", "svg"))
     assert first.stat().st_size > 1000
     assert "a label that needs room" in second.read_text()

@@ -5,7 +5,6 @@ Chromium or Chrome is looked for on the PATH, or where ROUNDROUND_BROWSER says.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -50,18 +49,16 @@ class Tab:
         if self.session is not None:
             message["sessionId"] = self.session
         os.write(self.to_browser, json.dumps(message).encode() + b"\0")
-        while (answer := self.receive()).get("id") != self.n_sent:
+        end, answer = time.monotonic() + SECONDS, {}
+        while answer.get("id") != self.n_sent:
             self.hear(answer)
+            while b"\0" not in self.rest:
+                assert time.monotonic() < end, "the browser does not answer"
+                self.rest += os.read(self.from_browser, 1 << 20)
+            text, _, self.rest = self.rest.partition(b"\0")
+            answer = json.loads(text)
         assert "error" not in answer, answer["error"]
         return dict(answer["result"])
-
-    def receive(self) -> dict[str, Any]:
-        end = time.monotonic() + SECONDS
-        while b"\0" not in self.rest:
-            assert time.monotonic() < end, "the browser does not answer"
-            self.rest += os.read(self.from_browser, 1 << 20)
-        message, _, self.rest = self.rest.partition(b"\0")
-        return dict(json.loads(message))
 
     def hear(self, event: dict[str, Any]) -> None:
         method, params = event.get("method"), event.get("params", {})
@@ -116,11 +113,6 @@ class Tab:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-
-    def screenshot(self, to: Path) -> None:
-        """The whole page as a picture."""
-        shot = self.send("Page.captureScreenshot", captureBeyondViewport=True)
-        to.write_bytes(base64.b64decode(shot["data"]))
 
 
 CODES = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Tab": 9}

@@ -298,6 +298,13 @@ def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_the
     assert rows >= 200
 
 
+def test_panels_that_would_fill_the_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", "eval", eval_records(PERPLEXITIES[:3]))
+    assert "panels are left out" not in Page(page_of(run)).text
+    monkeypatch.setattr("roundround.report.page.write.DRAWN_IN_A_SECTION", 100)
+    assert "Perplexity: 1 of 1 panels are left out, because a page has up to 2 MB" in Page(page_of(run)).text
+
+
 def test_of_two_records_of_the_same_place_both_are_shown(tmp_path: Path) -> None:
     records = [{"metric": "loss", "seed": 0, "layer": 1, "value": value} for value in (1.5, 2.5)]
     records.append({"metric": "loss", "seed": 0, "layer": 2, "value": 3.5})

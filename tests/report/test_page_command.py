@@ -69,7 +69,11 @@ def test_the_command_of_a_run_is_what_was_typed_and_runs_when_it_is_pasted(
         "# half\n_target_: roundround.pe.p_rope.PRoPE\np: 0.5\ntheta: 1e4\n"
     )
     shutil.copy(corpus, here / "a (b).txt")
-    roundround_here(here / "bin")
+    folder = here / "bin"
+    folder.mkdir()
+    program = folder / "roundround"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m roundround "$@"\n')
+    program.chmod(0o755)
     done = roundround(*words)
     assert done.code == 0, done.err
     (directory,) = {path.parent for path in done.directory.rglob("run.json")}
@@ -87,14 +91,6 @@ def test_the_command_of_a_run_is_what_was_typed_and_runs_when_it_is_pasted(
     assert {key: ran[key] for key in ("pe", "data", "evaluate") if key in ran} == {
         key: composed[key] for key in ("pe", "data", "evaluate") if key in composed
     }
-
-
-def roundround_here(folder: Path) -> None:
-    """The program as a shell finds it."""
-    folder.mkdir()
-    program = folder / "roundround"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m roundround "$@"\n')
-    program.chmod(0o755)
 
 
 @pytest.mark.pages

@@ -66,7 +66,7 @@ def test_a_chosen_head_fills_the_panel(tmp_path: Path, window: Tab) -> None:
     records = json.loads((run / "results.json").read_text())
     (entropy,) = [r["value"] for r in records if (r["metric"], r["layer"], r["head"]) == ("entropy", 1, 1)]
     assert shown(window, "#head-numbers dd") == f"{entropy:.3g}"
-    assert window.ask("document.querySelectorAll('#norms path.line, #logits rect.high').length") > 2
+    assert window.ask("document.querySelectorAll('#norms rect.high, #logits rect.high').length") > 6
 
 
 def test_arrow_keys_and_enter_choose_a_head(tmp_path: Path, window: Tab) -> None:
@@ -136,8 +136,8 @@ def test_the_name_of_an_axis_lies_beside_its_numbers(tmp_path: Path, window: Tab
     window.open(write_page(run))
     gaps = window.ask(
         "Array.from(document.querySelectorAll('.chart svg[role=img]'), picture => {"
-        "const name = picture.querySelector('.names text[transform]').getBoundingClientRect();"
-        "const ticks = Array.from(picture.querySelectorAll('.ticks text[text-anchor=end]'));"
+        "const name = picture.querySelector('text[transform*=\"rotate(-90\"]').getBoundingClientRect();"
+        "const ticks = Array.from(picture.querySelectorAll('text[style*=\"text-anchor: end\"]'));"
         "return Math.min(...ticks.map(t => t.getBoundingClientRect().left)) - name.right; })"
     )
     assert len(gaps) == 2
@@ -202,9 +202,7 @@ def test_a_probe_with_fewer_arrays_shows_what_there_is(tmp_path: Path, window: T
     (run / "prompt.safetensors").unlink()
     window.open(write_page(run))
     window.click("#without-first")
-    assert (
-        window.ask("document.querySelectorAll('#norms path.line').length") == 2
-    )  # the line, and its sign in the legend
+    assert window.ask("document.querySelectorAll('#norms rect.high').length") == 3, "pairs of queries, and no keys"
     assert window.ask("document.querySelector('[data-card=prompt]').hidden") is True
     save_file({"places_without_slow": arrays["places_without_slow"]}, run / "probe.safetensors")
     window.open(write_page(run))

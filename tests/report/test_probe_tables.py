@@ -8,8 +8,8 @@ from helpers_hf import some_tokens, tiny
 
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.patching.attention import installed
-from roundround.probing.places import PLACES
 from roundround.probing.probe import observe
+from roundround.probing.rows import PLACES
 from roundround.report import probe_tables
 
 

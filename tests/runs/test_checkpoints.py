@@ -21,6 +21,7 @@ from roundround.runs.checkpoints import check_optimizer, check_weights, load_int
 from roundround.support.errors import UserError
 
 LOSSES = [3.0, 1.0, 2.0, 2.5, 0.5]  # the second is the best for three steps, in which two others are deleted
+BEST = {n: 1 + LOSSES[:n].index(min(LOSSES[:n])) for n in range(1, len(LOSSES) + 1)}  # after n steps
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +41,12 @@ def save(folder: Path, step: int, best: int | None = None) -> None:
     checkpoints.save(folder, step=step, weights=weights, optimizer=optimizer.state_dict(), state=state)
 
 
-def best_of(n: int) -> int:
-    return 1 + LOSSES[:n].index(min(LOSSES[:n]))
-
-
 def go_on(folder: Path) -> None:
     """What a run does: from the newest checkpoint, the steps that are left."""
     newest = checkpoints.newest(folder)
     first = checkpoints.load(newest).state["step"] if newest else 0
     for step in range(first + 1, len(LOSSES) + 1):
-        save(folder, step, best_of(step))
+        save(folder, step, BEST[step])
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -59,7 +56,7 @@ def tree(folder: Path) -> dict[str, str]:
 def test_the_newest_two_and_the_best_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step in (1, 2, 3, 4):
-        save(folder, step, best_of(step))
+        save(folder, step, BEST[step])
     names = {f"step-0000000{n}": "folder" for n in (2, 3, 4)}
     assert tree(folder) == names | {"last": "step-00000004", "best": "step-00000002"}
 
@@ -80,7 +77,7 @@ def test_a_kill_before_any_change_leaves_what_a_resume_makes_right(tmp_path: Pat
             checkpoints.load(step)  # none is half-written or half-deleted
         if there:
             done = checkpoints.step_of(there[-1])
-            assert checkpoints.find(run, "best").name == checkpoints.folder_of(best_of(done)), n
+            assert checkpoints.find(run, "best").name == checkpoints.folder_of(BEST[done]), n
             assert checkpoints.find(run, "last") == there[-1], n
             checkpoints.recover(folder)
             assert not list(folder.glob(".*"))
@@ -92,9 +89,12 @@ def test_a_kill_before_any_change_leaves_what_a_resume_makes_right(tmp_path: Pat
 
 
 def test_a_kill_while_a_resume_puts_things_right_is_put_right_by_the_next(tmp_path: Path) -> None:
-    def half_done(folder: Path) -> None:
+    n = 0
+    while True:
+        n += 1
+        folder = tmp_path / str(n)
         for step in (1, 2, 3, 4):
-            save(folder, step, best_of(step))
+            save(folder, step, BEST[step])
         shutil.copytree(folder / "step-00000004", folder / "step-00000001")  # as if prune had not come to it
         state = json.loads((folder / "step-00000001" / "state.json").read_text())
         (folder / "step-00000001" / "state.json").write_text(json.dumps({**state, "step": 1}))
@@ -102,12 +102,6 @@ def test_a_kill_while_a_resume_puts_things_right_is_put_right_by_the_next(tmp_pa
         os.replace(folder / "best", folder / ".best")
         (folder / "last").unlink()
         (folder / "last").symlink_to("step-00000003")
-
-    n = 0
-    while True:
-        n += 1
-        folder = tmp_path / str(n)
-        half_done(folder)
         with killed_before(n, folder) as watch:
             checkpoints.recover(folder)
         checkpoints.recover(folder)
@@ -266,22 +260,19 @@ def test_what_a_resume_reads_is_hashed_wherever_the_links_lead(tmp_path: Path, n
         checkpoints.load(newest)
 
 
-def rewrite(folder: Path, name: str, tensors: dict[str, torch.Tensor]) -> None:
-    """Other tensors, and the hash that fits them."""
+@pytest.mark.parametrize("names", [[], ["zzz"], ["0.step", "0.exp_avg", "x.exp_avg_sq"]])
+def test_optimizer_tensors_that_nobody_wrote_are_damaged(tmp_path: Path, names: list[str]) -> None:
+    save(tmp_path, 1)
+    # other tensors, and the hash that fits them
+    folder = tmp_path / "step-00000001"
     from safetensors.torch import save_file
 
     from roundround.support.files import sha256
 
-    save_file(tensors, folder / name)
+    save_file({name: torch.zeros(2) for name in names}, folder / "trainer.safetensors")
     state = json.loads((folder / "state.json").read_text())
-    state["sha256"][name] = sha256(folder / name)
+    state["sha256"]["trainer.safetensors"] = sha256(folder / "trainer.safetensors")
     (folder / "state.json").write_text(json.dumps(state))
-
-
-@pytest.mark.parametrize("names", [[], ["zzz"], ["0.step", "0.exp_avg", "x.exp_avg_sq"]])
-def test_optimizer_tensors_that_nobody_wrote_are_damaged(tmp_path: Path, names: list[str]) -> None:
-    save(tmp_path, 1)
-    rewrite(tmp_path / "step-00000001", "trainer.safetensors", {name: torch.zeros(2) for name in names})
     with pytest.raises(UserError, match=r"trainer.safetensors is damaged \(it holds"):
         checkpoints.load(tmp_path / "step-00000001")
 

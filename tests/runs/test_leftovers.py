@@ -1,11 +1,9 @@
-"""What killed processes leave: a run that is opened again is put right, and directories never begun are swept."""
+"""What killed processes leave: a run that is opened again is put right."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from helpers_kills import Killed, killed_before
 from helpers_manifest import CONFIG, DATA
 
-from roundround.runs.directories import claim, read_manifest
+from roundround.runs.directories import read_manifest
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
@@ -137,81 +135,3 @@ def test_a_run_that_cannot_be_written_is_one_line(
         work(run)
     assert {path: path.read_bytes() for path in run.iterdir()} == before
     assert caplog.text == ""
-
-
-# -- directories that were claimed and never begun
-
-
-def left(parent: Path, name: str, *files: str, hours: float = 25, day: str = "2026-01-31") -> Path:
-    """A directory as a process left it some time ago."""
-    directory = parent / day / name
-    directory.mkdir(parents=True)
-    for file in files:
-        (directory / file).parent.mkdir(parents=True, exist_ok=True)
-        (directory / file).write_text("")
-    then = time.time() - 3600 * hours
-    os.utime(directory, (then, then))
-    return directory
-
-
-def test_the_next_start_sweeps_what_was_never_begun(tmp_path: Path) -> None:
-    parent = tmp_path / "train"
-    swept = [
-        left(parent, "10-00-00"),
-        left(parent, "10-00-01", "train.log"),
-        left(parent, "10-00-02-2", "train.log", ".lock", ".run.json.abcdefgh", "code.patch"),
-        left(parent, "10-00-03-sweep"),
-        left(parent, "10-00-12-sweep", "multirun.yaml", "0/train.log", "1/variants/mine.py"),
-        left(parent, "10-00-13", "variants/mine.py"),
-        left(parent, "10-00-04", day="2026-01-29"),
-    ]
-    kept = [
-        left(parent, "10-00-05", "run.json"),
-        left(parent, "10-00-06", "notes.txt"),
-        left(parent, "10-00-14-sweep", "0/train.log", "1/run.json"),
-        left(parent, "10-00-15", "mine/notes.txt"),
-        left(parent, "10-00-07", "train.log", hours=23),
-        left(parent, "my-folder"),
-        left(parent, "10-00-08", day="data"),
-        left(parent, "10-00-09", "eval.log"),
-    ]
-    told = left(parent, "10-00-11")
-    (told / "train.log").write_text("[2026-01-31 10:00:11][INFO] tokenising the corpus once")
-    os.utime(told, (0, 0))
-    logged = left(parent, "10-00-10")
-    (logged / "train.log").write_text("Traceback (most recent call last):")
-    os.utime(logged, (0, 0))
-    (parent / "2026-01-31" / "11-00-00").symlink_to(left(tmp_path, "10-00-00"))
-    claimed = claim(parent, NOON)
-    assert [path for path in [*swept, told] if path.exists()] == []
-    assert [path for path in [*kept, logged, claimed] if not path.is_dir()] == []
-    assert (tmp_path / "2026-01-31" / "10-00-00").is_dir()
-
-
-HOLDER = """
-import sys
-from datetime import datetime
-from pathlib import Path
-from roundround.runs.directories import claim
-print(claim(Path(sys.argv[1]), datetime(2026, 1, 31, 11, 0, 0)), flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="this system has no lock on folders, and nothing is swept")
-def test_what_a_living_process_holds_is_not_swept_however_old(tmp_path: Path) -> None:
-    parent = tmp_path / "train"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        slow = Path(child.stdout.readline().strip())
-        os.utime(slow, (0, 0))
-        claim(parent, NOON)
-        assert slow.is_dir()
-        child.kill()
-        child.wait()
-        os.utime(slow, (0, 0))
-        mine = claim(parent, NOON)
-        assert not slow.exists()
-    assert mine.is_dir()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from roundround.command_line.completion import complete_override
 from roundround.config.verbs import verb_named
 from roundround.runs.loggers.base import Logger
 from roundround.runs.loggers.csv import CSV
+from roundround.runs.loggers.none import NoLogger
 from roundround.runs.loggers.several import Several
 from roundround.runs.loggers.tensorboard import TensorBoard
 from roundround.runs.opening import opened
@@ -211,17 +213,12 @@ def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.Monke
 # -- one of several that fails
 
 
-class Broken(Logger):
-    """A logger that cannot take the results."""
-
-    def results(self, records: object) -> None:
-        raise RuntimeError("this one is broken")
-
-
 def test_what_one_of_several_loggers_cannot_do_the_others_still_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start_again(tmp_path, Several([Broken(), CSV()]), 0, range(1, 3), stopped=False)
+    broken = NoLogger()
+    broken.results = Mock(side_effect=RuntimeError("this one is broken"))
+    start_again(tmp_path, Several([broken, CSV()]), 0, range(1, 3), stopped=False)
     assert [row["metric"] for row in table(tmp_path / "results.csv")] == ["loss"]
     assert "the results could not be given to the logger: this one is broken" in caplog.text
 

@@ -24,13 +24,6 @@ def write(directory: Path, content: Any) -> Path:
     return directory
 
 
-def nested(levels: int) -> dict[str, Any]:
-    inner: Any = 1
-    for _ in range(levels):
-        inner = [inner]
-    return a_manifest(facts={"deep": inner})
-
-
 FOREIGN = {
     "status is 5": a_manifest(status=5),
     "status is 'doneish'": a_manifest(status="doneish"),
@@ -71,7 +64,6 @@ FOREIGN = {
     "config.normalisers is a mapping": a_manifest(
         verb="max-retrieval", config={"model": MODEL, "normalisers": {"../x": MODEL}}
     ),
-    "nested more than 32 deep": nested(40),
     "roundround is 'newest'": a_manifest(roundround="newest"),
     "not valid json": "[" * 100_000,
     "not valid json (a number has more than": '{"seed": ' + "9" * 5000 + "}",

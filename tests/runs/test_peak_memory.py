@@ -15,13 +15,13 @@ import pytest
 import torch
 from helpers_manifest import CONFIG, a_manifest
 
+from roundround.distributed import device as peak_memory
+from roundround.distributed.device import PeakMemory
 from roundround.runs.directories import read_manifest
 from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation
-from roundround.support import memory as peak_memory
 from roundround.support.errors import Interrupted
-from roundround.support.memory import PeakMemory
 
 MIB = 1 << 20
 LARGE = 256 * MIB

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
+from helpers_git import git
 
 from roundround.runs import provenance
 from roundround.runs.provenance import git_state
@@ -21,11 +21,6 @@ ODD_SETTINGS = {
 }
 
 
-def git(folder: Path, *args: str) -> None:
-    identity = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(folder), *identity, *args], capture_output=True, check=True)
-
-
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository like ours, from which `provenance` believes to run."""
@@ -37,11 +32,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(root, "commit", "--quiet", "-m", "first")
     monkeypatch.setattr(provenance, "PACKAGE", root / "roundround")
     return root
-
-
-def commit_of(root: Path) -> str:
-    done = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, check=True, text=True)
-    return done.stdout.strip()
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -82,12 +72,12 @@ def test_new_modules_and_yamls_are_taken_and_nothing_else_that_is_new(checkout: 
     write(checkout / ".gitignore", "ignored*\n")
     for name in ("notes.md", "conf/key.txt", "roundround/data.bin", "roundround/ignored.py", "tests/test_mine.py"):
         write(checkout / name, f"canary of {name}\n")
-    assert git_state() == ({"commit": commit_of(checkout), "dirty": False}, None)
+    assert git_state() == ({"commit": git(checkout, "rev-parse", "HEAD").strip(), "dirty": False}, None)
     (checkout / "conf/link.yaml").symlink_to(checkout / "notes.md")
     for name in ("roundround/pe/mine.py", "conf/pe/mine.yaml"):
         write(checkout / name, "taken\n")
     state, patch = git_state()
-    assert state == {"commit": commit_of(checkout), "dirty": True}
+    assert state == {"commit": git(checkout, "rev-parse", "HEAD").strip(), "dirty": True}
     assert patch is not None
     assert patch.count(b"+taken") == 2
     assert patch.count(b"diff --git") == 3

@@ -21,6 +21,7 @@ from unittest.mock import Mock
 import hydra
 import pytest
 from conftest import ROOT, metrics_of
+from helpers_git import git
 from helpers_manifest import CONFIG, a_manifest
 
 from roundround.runs import directories, provenance
@@ -179,15 +180,13 @@ def test_a_new_run_overwrites_nothing_of_the_users_own(directory: Path, name: st
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_logger_that_fails_at_the_end_hides_no_refusal(directory: Path, resumed: bool) -> None:
-    class Failing(NoLogger):
-        def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
-            raise RuntimeError("the network is gone")
-
+    failing = NoLogger()
+    failing.finish = Mock(side_effect=RuntimeError("the network is gone"))
     if resumed:
         with opening(directory):
             pass
     before = {path: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(UserError, match="no such corpus"), opening(directory, Failing()):
+    with pytest.raises(UserError, match="no such corpus"), opening(directory, failing):
         raise UserError("no such corpus")
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
@@ -276,21 +275,17 @@ def test_the_logger_hears_how_a_stopped_run_ended(directory: Path, error: BaseEx
 def test_a_logger_that_fails_at_the_end_hides_neither_the_status_nor_the_error(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Logger):
-        def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
-            raise OSError("the network is gone")
-
-    ended_by(directory, ZeroDivisionError("the error that matters"), Broken())
+    broken = NoLogger()
+    broken.finish = Mock(side_effect=OSError("the network is gone"))
+    ended_by(directory, ZeroDivisionError("the error that matters"), broken)
     assert read_manifest(directory)["status"] == "failed: ZeroDivisionError: the error that matters"
     assert "the network is gone" in caplog.text
 
 
 def test_a_logger_that_fails_at_the_start_fails_the_run(directory: Path) -> None:
-    class Broken(Logger):
-        def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-            raise OSError("no such host")
-
-    with pytest.raises(OSError, match="no such host"), opening(directory, Broken()):
+    broken = NoLogger()
+    broken.start = Mock(side_effect=OSError("no such host"))
+    with pytest.raises(OSError, match="no such host"), opening(directory, broken):
         pytest.fail("the task must not start")
     assert read_manifest(directory)["status"] == "failed: OSError: no such host"
 
@@ -310,11 +305,8 @@ def test_a_number_that_is_not_finite_is_written_as_its_name(directory: Path) -> 
     with opening(directory, logger) as run:
         run.log(1, loss=math.nan, grad_norm=math.inf, margin=-math.inf, lr=0.1)
 
-    def refuse(name: str) -> float:
-        raise AssertionError(f"{name} is not json")
-
     text = (directory / "metrics.jsonl").read_text()
-    row = json.loads(text, parse_constant=refuse)
+    row = json.loads(text, parse_constant=pytest.fail)
     assert row == {"step": 1, "loss": "nan", "grad_norm": "inf", "margin": "-inf", "lr": 0.1}
     assert math.isnan(logger.heard[1][1]["loss"]), "the logger gets the number"
 
@@ -635,12 +627,6 @@ def test_versions_name_what_numbers_depend_on() -> None:
     assert {"torch", "lightning", "transformers", "numpy", "wandb"} <= found.keys()
 
 
-def git(folder: Path, *args: str) -> str:
-    identity = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *identity, *args], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository like ours, from which `provenance` believes to run."""
@@ -743,13 +729,10 @@ def test_going_on_without_a_logger_keeps_the_id_of_weights_and_biases(directory:
 
 
 def test_results_and_manifest_are_json_also_where_a_number_is_not_finite(directory: Path) -> None:
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is not json")
-
     with opening(directory) as run:
         run.results([{"metric": "perplexity", "value": math.nan}], perplexity=math.inf)
     for name in ("results.json", "run.json"):
-        json.loads((directory / name).read_text(), parse_constant=refuse)
+        json.loads((directory / name).read_text(), parse_constant=pytest.fail)
     assert json.loads((directory / "results.json").read_text())[0]["value"] == "nan"
     assert read_manifest(directory)["headline"] == {"perplexity": "inf"}
 

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from helpers_kills import is_change
 from ranks import on_ranks
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -29,15 +28,11 @@ from roundround.support.files import is_full
 PARAM_GROUPS = [{"params": [0]}]
 
 
-def whole_tensor(step: int) -> Tensor:
-    return torch.arange(12.0).view(6, 2) + step
-
-
 def save(mesh: DeviceMesh, folder: Path, steps: list[int]) -> None:
     """Checkpoints of a model of one parameter, each waited for by the next."""
     saver = ShardedSaver(folder)
     for step in steps:
-        rows = distribute_tensor(whole_tensor(step), mesh, [Shard(0)], src_data_rank=None)
+        rows = distribute_tensor(torch.arange(12.0).view(6, 2) + step, mesh, [Shard(0)], src_data_rank=None)
         optimizer = {"state": {0: {"exp_avg": rows}}, "param_groups": PARAM_GROUPS}
         state = {name: {"step": step, "nats_per_token": 1.0 / step} for name in ("best", "validated")}
         saver.save(step, weights={"weight": rows}, optimizer=optimizer, state=state)
@@ -69,7 +64,7 @@ def found_after(folder: Path) -> tuple[list[int], list[int]]:
             checkpoints.recover(folder)
         for path in checkpoints.steps(folder):
             step = checkpoints.step_of(path)
-            assert torch.equal(checkpoints.load(path).weights["weight"], whole_tensor(step))
+            assert torch.equal(checkpoints.load(path).weights["weight"], torch.arange(12.0).view(6, 2) + step)
         found.append([checkpoints.step_of(path) for path in checkpoints.steps(folder)])
     assert list(folder.glob(".*")) == []
     assert os.readlink(folder / "last") == os.readlink(folder / "best") == f"step-{found[1][-1]:08d}"

@@ -85,17 +85,6 @@ def media(file: Path, name: str) -> Path:
     return file.parent / "files" / path
 
 
-def config(file: Path) -> dict[str, Any]:
-    (run,) = of_kind(file, "run")
-    found = {item.key: json.loads(item.value_json) for item in run.config.update}
-    return {key: value for key, value in found.items() if key[0] != "_"}
-
-
-def axes(file: Path) -> dict[str, str]:
-    """Which metric W&B draws each metric against."""
-    return {metric.name or metric.glob_name: metric.step_metric for metric in of_kind(file, "metric")}
-
-
 # -- what is in the file
 
 
@@ -128,12 +117,15 @@ def test_every_number_of_the_metrics_is_there(sweep: Path) -> None:
         ours = metrics_of(sweep / job)
         assert len(ours) > 4
         assert metrics(offline_runs(sweep / job)[0]) == ours
-    assert axes(offline_runs(sweep / "1")[0])["*"] == "step"
+    file = offline_runs(sweep / "1")[0]
+    assert {metric.name or metric.glob_name: metric.step_metric for metric in of_kind(file, "metric")}["*"] == "step"
 
 
 def test_the_config_is_that_of_the_manifest(sweep: Path) -> None:
     manifest = read_manifest(sweep / "1")
-    assert config(offline_runs(sweep / "1")[0]) == manifest["config"]
+    (run,) = of_kind(offline_runs(sweep / "1")[0], "run")
+    found = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert {key: value for key, value in found.items() if key[0] != "_"} == manifest["config"]
     assert manifest["config"]["seed"] == 1
 
 

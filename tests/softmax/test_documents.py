@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_softmax import D_MODEL, SCALE
-from test_softmax_contract import ENCODINGS, NAMES, REPLACED, build, covering, made, randn
+from helpers_attention import D_MODEL, ENCODINGS, NAMES, REPLACED, SCALE, build, covering, made
+from helpers_pe import noise
 from torch import Tensor
 
 from roundround.attention import fused
 from roundround.attention.documents import documents_of, grouped
-from roundround.attention.kernel_choice import Kernel
+from roundround.attention.kernels import Kernel
 from roundround.attention.keys import Keys
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
@@ -77,7 +77,7 @@ def test_logits_are_those_of_a_pass_over_each_document(encoding: str, normaliser
 )
 def test_losses_and_gradients_are_those_of_each_document(encoding: str, normaliser: str) -> None:
     """A document's last token, its end, predicts the first token of the next one, whichever pass it is in."""
-    decoder, weights_BT = decoder_of(encoding, normaliser), randn(*INPUTS.shape).abs()
+    decoder, weights_BT = decoder_of(encoding, normaliser), noise(*INPUTS.shape).abs()
     loss_BT = decoder(INPUTS, targets_BT=TARGETS, ends_BT=INPUTS == END, step=3)
     apart = [
         decoder(tokens_N[None], targets_BT=targets_N[None], step=3)[0]
@@ -104,9 +104,9 @@ def test_a_row_counts_the_keys_of_its_own_document() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_document_of_numbers_that_are_not_finite_spoils_no_other(name: str) -> None:
-    q, k, v = randn(2, 4, 14, 8), randn(2, 2, 14, 8, seed=1), randn(2, 2, 14, 8, seed=2)
+    q, k, v = noise(2, 4, 14, 8), noise(2, 2, 14, 8, seed=1), noise(2, 2, 14, 8, seed=2)
     softmax, keys = build(name).double(), keys_of_documents()
-    rows = softmax.row_parameters(randn(2, 14, D_MODEL, seed=3))
+    rows = softmax.row_parameters(noise(2, 14, D_MODEL, seed=3))
     whole = softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows=rows)
     k[0, :, 2] = torch.nan
     broken = softmax(q, k, v, scale=SCALE, keys=keys, bias=None, rows=rows)
@@ -118,7 +118,7 @@ def test_a_document_of_numbers_that_are_not_finite_spoils_no_other(name: str) ->
 @pytest.mark.parametrize("name", ["softmax", "ssmax", "log_n", "sink", "adaptive_temperature", "entmax15"])
 def test_one_call_for_rows_of_unequal_length_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels themselves are CUDA's: here each row of the nested tensor goes through the CPU's."""
-    q, k, v = (randn(2, n, 14, 8, seed=n).requires_grad_() for n in (4, 2, 2))
+    q, k, v = (noise(2, n, 14, 8, seed=n).requires_grad_() for n in (4, 2, 2))
     softmax, calls, kernel = build(name).double(), [], F.scaled_dot_product_attention
 
     def of_each_row(*tensors: Tensor, **options: Any) -> Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_softmax import KEYS, SCALE, in_blocks, inputs, keys_of, shape_of
+from helpers_attention import KEYS, SCALE, in_blocks, inputs, keys_of, shape_of
 from torch import Tensor
 
 from roundround.attention import kernels
-from roundround.attention.kernel_choice import Kernel
+from roundround.attention.kernels import Kernel
 from roundround.softmax import projection
 from roundround.softmax.alpha_entmax import AlphaEntmax
 from roundround.softmax.entmax15 import Entmax15

@@ -10,6 +10,8 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,26 +19,37 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
+from helpers_attention import (
+    D_MODEL,
+    KEYS,
+    SCALE,
+    attention_shape,
+    build,
+    encoding_from,
+    encoding_of,
+    in_blocks,
+    inputs,
+    keys_of,
+    layer_bias,
+    mask_of,
+)
+from helpers_pe import noise
 from rounding import rounding
-from test_softmax import KEYS, SCALE, encoding_of, in_blocks, inputs, keys_of, layer_bias
-from test_softmax_contract import D_MODEL, attention_shape, build, encoding_from, mask_of, randn
 from torch import Tensor
 
 from roundround.attention import entropy_scaled, fused
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.bias import LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.tiles import LinearTerms, Operands
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+from roundround.softmax.input_sink import InputSink
+from roundround.softmax.sink import Sink
 
+# entropies in nats, and the inverse temperature of each
+ENTROPIES, BETAS = torch.tensor(
+    json.loads((ROOT / "tests" / "golden" / "softmax_adaptive_beta.json").read_text())["value"], dtype=torch.float64
+).T
 PUBLISHED = [-0.037, 0.481, -2.3, 4.917, -1.791]
-Row = Callable[[np.ndarray], np.ndarray]
-
-
-def golden_betas() -> tuple[list[float], list[float]]:
-    """Entropies in nats, and the inverse temperature of each."""
-    pairs = json.loads((ROOT / "tests" / "golden" / "softmax_adaptive_beta.json").read_text())["value"]
-    entropies, betas = zip(*pairs, strict=True)
-    return list(entropies), list(betas)
 
 
 def weights_of(softmax: AttentionSoftmax, logits: Tensor, rows: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -58,7 +71,7 @@ def causal_by_row(logits: Tensor, of_row: Callable[[np.ndarray, int], np.ndarray
 
 
 def causal_logits(n: int = 12, spread: float = 2.0) -> Tensor:
-    return spread * randn(2, 4, n, n)
+    return spread * noise(2, 4, n, n)
 
 
 def finite_differences(value: Callable[[], Tensor], parameter: Tensor, step: float = 1e-5) -> Tensor:
@@ -78,17 +91,14 @@ def finite_differences(value: Callable[[], Tensor], parameter: Tensor, step: flo
 
 
 def test_beta_is_the_published_polynomial_of_the_entropy() -> None:
-    entropies, betas = golden_betas()
-    found = build("adaptive_temperature").beta_at(torch.tensor(entropies, dtype=torch.float64))
-    torch.testing.assert_close(found, torch.tensor(betas, dtype=torch.float64), rtol=0, atol=5.1e-4)
+    found = build("adaptive_temperature").beta_at(ENTROPIES)
+    torch.testing.assert_close(found, BETAS, rtol=0, atol=5.1e-4)
     assert found[:2].tolist() == found[-2:].tolist() == [1.0, 1.0], "exactly"
 
 
 def test_coefficients_in_the_wrong_order_miss_the_golden_numbers() -> None:
-    entropies, betas = golden_betas()
     wrong = build("adaptive_temperature", coefficients=PUBLISHED[::-1])
-    found = wrong.beta_at(torch.tensor(entropies, dtype=torch.float64))
-    assert (found - torch.tensor(betas)).abs().max() > 0.1
+    assert (wrong.beta_at(ENTROPIES) - BETAS).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("coefficients", [PUBLISHED, [1.5], [0.5, 1.0]], ids=len)
@@ -117,26 +127,22 @@ def test_beyond_the_entropies_of_its_fit_a_polynomial_is_read_at_their_ends() ->
     assert line.beta_at(entropy).tolist() == [1, 1.5, 1.5, 2, 3, 3]
 
 
-def papers_function(logits: np.ndarray) -> np.ndarray:
-    """Figure 4 of arXiv:2410.01104, in numpy."""
-    p = scipy.special.softmax(logits, -1)
-    entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
-    beta = np.where(entropy > 0.5, np.maximum(np.polyval(PUBLISHED, entropy), 1), 1)
-    return scipy.special.softmax(logits * beta, -1)
-
-
 @pytest.mark.parametrize("n_keys", [2, 40, 500])
 def test_adaptive_temperature_is_the_papers_function(n_keys: int) -> None:
-    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * randn(1, 2, 200, n_keys)
+    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * noise(1, 2, 200, n_keys)
     found, plain = (weights_of(build(name), logits) for name in ("adaptive_temperature", "softmax"))
-    np.testing.assert_allclose(found.numpy(), papers_function(logits.numpy()), rtol=0, atol=1e-6)
+    # figure 4 of arXiv:2410.01104, in numpy
+    p = scipy.special.softmax(logits.numpy(), -1)
+    entropy = -(p * np.log(p + 1e-9)).sum(-1, keepdims=True)
+    beta = np.where(entropy > 0.5, np.maximum(np.polyval(PUBLISHED, entropy), 1), 1)
+    np.testing.assert_allclose(found.numpy(), scipy.special.softmax(logits.numpy() * beta, -1), rtol=0, atol=1e-6)
     if n_keys > 2:  # whose entropy is at most ln 2, below where the polynomial exceeds 1
         assert (found - plain).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("n_keys", [2, 40, 500])
 def test_adaptive_temperature_never_flattens(n_keys: int) -> None:
-    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * randn(1, 2, 200, n_keys)
+    logits = torch.logspace(-2, 1.5, 200, dtype=torch.float64)[:, None] * noise(1, 2, 200, n_keys)
     found, plain = (weights_of(build(name), logits).amax(-1) for name in ("adaptive_temperature", "softmax"))
     assert (found >= plain - 1e-15).all()
 
@@ -147,29 +153,29 @@ def test_adaptive_temperature_leaves_training_to_the_plain_softmax(bias: str | N
     keys = KEYS[mode]
     q, k, v, _ = inputs(keys, 2)
     bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
-
-    def attended(softmax: AttentionSoftmax) -> Tensor:
-        return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
-
-    plain = attended(build("softmax"))
-    assert torch.equal(attended(build("adaptive_temperature").train()), plain)
-    assert not torch.allclose(attended(build("adaptive_temperature")), plain)
-    assert not torch.allclose(attended(build("adaptive_temperature_trained").train()), plain)
+    adaptive = build("adaptive_temperature")
+    softmaxes = build("softmax"), deepcopy(adaptive).train(), adaptive, build("adaptive_temperature_trained").train()
+    plain, training, evaluating, trained = (
+        softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={}) for softmax in softmaxes
+    )
+    assert torch.equal(training, plain)
+    assert not torch.allclose(evaluating, plain)
+    assert not torch.allclose(trained, plain)
 
 
 def test_beta_held_constant_passes_no_gradient() -> None:
     held = build("adaptive_temperature_trained", gradient_through_beta=False)
-    logits, cotangent = causal_logits(spread=1).requires_grad_(), randn(2, 4, 12, 12, seed=9)
-
-    def gradient(alpha: Tensor) -> Tensor:
-        return torch.autograd.grad((alpha * cotangent).sum(), logits)[0]
-
+    logits, cotangent = causal_logits(spread=1).requires_grad_(), noise(2, 4, 12, 12, seed=9)
     seen = logits.masked_fill(~torch.ones(12, 12).tril().bool(), -torch.inf)
     p = seen.softmax(-1).detach()
     beta = held.beta_at(torch.special.entr(p).sum(-1, keepdim=True))
-    expected = gradient((seen * beta).softmax(-1))
-    assert (gradient(weights_of(held, logits)) - expected).abs().max() < 1e-12
-    assert (gradient(weights_of(build("adaptive_temperature_trained"), logits)) - expected).abs().max() > 1e-3
+    through = build("adaptive_temperature_trained")
+    expected, of_held, of_through = (
+        torch.autograd.grad((alpha * cotangent).sum(), logits)[0]
+        for alpha in ((seen * beta).softmax(-1), weights_of(held, logits), weights_of(through, logits))
+    )
+    assert (of_held - expected).abs().max() < 1e-12
+    assert (of_through - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("bias", [None, "alibi"])
@@ -187,16 +193,13 @@ def test_beta_held_constant_is_so_in_attention(bias: str | None) -> None:
 @pytest.mark.parametrize("name", ["adaptive_temperature", "adaptive_temperature_trained"])
 def test_the_gradient_through_beta_is_that_of_finite_differences(name: str) -> None:
     softmax = build(name)
-    logits = randn(1, 2, 3, 5).requires_grad_()
+    logits = noise(1, 2, 3, 5).requires_grad_()
     assert (softmax.beta_at(torch.special.entr(logits.softmax(-1)).sum(-1)) > 1).any(), "a beta to differentiate"
     assert torch.autograd.gradcheck(lambda e: weights_of(softmax, e), logits)
     keys = keys_of(5, 5)
-    q, k, v = (randn(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
+    q, k, v = (noise(1, 2, 5, 4, seed=seed).requires_grad_() for seed in range(3))
     for bias in (None, layer_bias(encoding_from("alibi", n_heads=2).double(), keys, q, k)):
-
-        def attended(q: Tensor, k: Tensor, v: Tensor, bias: Bias | None = bias) -> Tensor:
-            return softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows={})
-
+        attended = partial(softmax, scale=SCALE, keys=keys, bias=bias, rows={})
         assert torch.autograd.gradcheck(attended, (q, k, v))
 
 
@@ -227,7 +230,7 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
         bias_BHQK = bias_of_rows.block(everything, 0, keys.n_queries)
     expected = dense_entropy(q, k, SCALE, mask_of(mode), bias_BHQK)
     found = fused.entropy(q, k, scale=SCALE, keys=keys, bias=bias_of_rows)
-    cotangent = randn(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
+    cotangent = noise(*expected.shape) * mask_of(mode).any(-1, keepdim=True)
     assert (found - expected).abs().max() < 1e-12
     ours, theirs = (
         torch.autograd.grad((entropy * cotangent).sum(), leaves, retain_graph=True) for entropy in (found, expected)
@@ -238,7 +241,7 @@ def test_the_fused_entropy_is_the_dense_one_gradients_included(bias: str | None,
 
 
 def test_the_fused_entropy_in_float32_is_that_of_float64() -> None:
-    q, k = (randn(1, 2, 2000, 8, seed=seed) for seed in range(2))
+    q, k = (noise(1, 2, 2000, 8, seed=seed) for seed in range(2))
     keys, scale = keys_of(2000, 2000), 3 / math.sqrt(8)  # logits of standard deviation 3
     expected = dense_entropy(q, k, scale, torch.ones(1, 1, 2000, 2000).tril().bool())
     assert (fused.entropy(q, k, scale=scale, keys=keys) - expected).abs().max() < 1e-12
@@ -249,10 +252,10 @@ def test_the_fused_entropy_in_float32_is_that_of_float64() -> None:
 def keys_with_an_offset(dtype: torch.dtype) -> tuple[Tensor, Tensor, Keys, Tensor]:
     """Queries and keys that are nearly alike, as a GPU computes them; the first of two texts is padded."""
     n, gain = 300, 0.3
-    q, k = randn(2, 4, n, 64), gain * randn(2, 2, n, 64, seed=1) + 10 * randn(2, 2, 1, 64, seed=2)
+    q, k = noise(2, 4, n, 64), gain * noise(2, 2, n, 64, seed=1) + 10 * noise(2, 2, 1, 64, seed=2)
     valid_BK = torch.ones(2, n, dtype=torch.bool)
     valid_BK[0, :40] = False
-    k[0, :, :40] = 1e4 * randn(2, 40, 64, seed=3)  # what stands there is nobody's business
+    k[0, :, :40] = 1e4 * noise(2, 40, 64, seed=3)  # what stands there is nobody's business
     visible_B1QK = torch.ones(n, n).tril().bool() & valid_BK[:, None, None]
     return q.to(dtype), k.to(dtype), keys_of(n, n, valid_BK=valid_BK), visible_B1QK
 
@@ -282,11 +285,11 @@ def test_the_gradient_of_the_entropy_in_half_precision_does_not_either(monkeypat
         q, k, keys, visible_B1QK = keys_with_an_offset(torch.bfloat16)
         q, k = q.to(dtype).requires_grad_(), k.to(dtype).requires_grad_()
         entropy = fused.entropy(q, k, scale=0.125, keys=keys)
-        v, steep = randn(*k.shape, seed=4).to(dtype), {"beta_of": lambda h: 1 + 100 * (h - h.detach())}
+        v, steep = noise(*k.shape, seed=4).to(dtype), {"beta_of": lambda h: 1 + 100 * (h - h.detach())}
         out = fused.attention_by_entropy(q, k, v, scale=0.125, keys=keys, **steep)
         grads.append([])
         for value in (entropy, out):
-            cotangent = randn(*value.shape, seed=5) * visible_B1QK.any(-1, keepdim=True)
+            cotangent = noise(*value.shape, seed=5) * visible_B1QK.any(-1, keepdim=True)
             grads[-1] += torch.autograd.grad((value * cotangent).sum(), [q, k])
     # with the offset left in, those of the queries are off by seven times their size; the weights' rounding costs 0.06
     for half, exact, bound in zip(*grads, (0.02, 0.02, 0.1, 0.1), strict=True):
@@ -307,7 +310,7 @@ def test_temperature_divides_the_logits(theta: float) -> None:
 
 
 def test_each_head_learns_its_own_temperature() -> None:
-    softmax, logits, cotangent = build("learned_temperature").double(), causal_logits(), randn(2, 4, 12, 12, seed=9)
+    softmax, logits, cotangent = build("learned_temperature").double(), causal_logits(), noise(2, 4, 12, 12, seed=9)
     thetas = softmax.log_temperature.detach().exp()
     assert len(set(thetas.tolist())) == 4
     found = weights_of(softmax, logits)
@@ -321,12 +324,10 @@ def test_each_head_learns_its_own_temperature() -> None:
 @pytest.mark.parametrize(("n_train", "known"), [(None, 8), (2, 2), (5, 5), (1000, 1000)])
 def test_log_n_sharpens_rows_longer_than_those_of_training(n_train: int | None, known: int) -> None:
     logits = causal_logits()
-
-    def by_formula(row: np.ndarray, _: int) -> np.ndarray:
-        return scipy.special.softmax(row * max(1.0, math.log(len(row)) / math.log(known)))
-
-    found = weights_of(build("log_n", n_train=n_train), logits)
-    assert (found - causal_by_row(logits, by_formula)).abs().max() < 1e-6
+    expected = causal_by_row(
+        logits, lambda row, _: scipy.special.softmax(row * max(1.0, math.log(len(row)) / math.log(known)))
+    )
+    assert (weights_of(build("log_n", n_train=n_train), logits) - expected).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("name", ["ssmax", "ssmax_bias"])
@@ -334,11 +335,8 @@ def test_ssmax_multiplies_by_the_logarithm_of_the_length(name: str) -> None:
     softmax, logits = build(name).double(), causal_logits()
     s, b = softmax.s.tolist(), [0.0] * 4 if softmax.b is None else softmax.b.tolist()
     assert (len(set(s)), any(b)) == (4, name == "ssmax_bias")
-
-    def by_formula(row: np.ndarray, h: int) -> np.ndarray:
-        return scipy.special.softmax(row * (s[h] * math.log(len(row)) + b[h]))
-
-    assert (weights_of(softmax, logits) - causal_by_row(logits, by_formula)).abs().max() < 1e-6
+    expected = causal_by_row(logits, lambda row, h: scipy.special.softmax(row * (s[h] * math.log(len(row)) + b[h])))
+    assert (weights_of(softmax, logits) - expected).abs().max() < 1e-6
 
 
 def test_ssmax_starts_as_the_plain_softmax_at_the_trained_length() -> None:
@@ -354,12 +352,9 @@ def test_ssmax_starts_as_the_plain_softmax_at_the_trained_length() -> None:
 # -- one more key
 
 
-def one_more_key(null: float) -> Row:
-    def of_row(row: np.ndarray) -> np.ndarray:
-        largest = max(null, row.max())
-        return np.exp(row - largest) / (math.exp(null - largest) + np.exp(row - largest).sum())
-
-    return of_row
+def one_more_key(row: np.ndarray, null: float) -> np.ndarray:
+    largest = max(null, row.max())
+    return np.exp(row - largest) / (math.exp(null - largest) + np.exp(row - largest).sum())
 
 
 @pytest.mark.parametrize("spread", [0.1, 2.0, 300.0])
@@ -367,10 +362,10 @@ def test_softmax1_and_sink_have_one_more_key_of_no_value(spread: float) -> None:
     logits, sink = causal_logits(spread=spread), build("sink").double()
     nulls = sink.logit.tolist()
     assert len(set(nulls)) == 4
-    by_formula = causal_by_row(logits, lambda row, _: one_more_key(0.0)(row))
+    by_formula = causal_by_row(logits, lambda row, _: one_more_key(row, 0.0))
     assert (weights_of(build("softmax1"), logits) - by_formula).abs().max() < 1e-12
     assert (weights_of(build("sink", noise=0), logits) - by_formula).abs().max() < 1e-12
-    by_formula = causal_by_row(logits, lambda row, h: one_more_key(nulls[h])(row))
+    by_formula = causal_by_row(logits, lambda row, h: one_more_key(row, nulls[h]))
     assert (weights_of(sink, logits) - by_formula).abs().max() < 1e-12
 
 
@@ -447,7 +442,7 @@ def test_each_head_learns_its_own_alpha() -> None:
 
 
 def test_the_gradient_of_a_learned_alpha_is_that_of_finite_differences() -> None:
-    softmax, logits, cotangent = build("alpha_entmax_learned").double(), causal_logits(), randn(2, 4, 12, 12, seed=9)
+    softmax, logits, cotangent = build("alpha_entmax_learned").double(), causal_logits(), noise(2, 4, 12, 12, seed=9)
 
     def value() -> Tensor:
         return (weights_of(softmax, logits) * cotangent).sum()
@@ -458,7 +453,7 @@ def test_the_gradient_of_a_learned_alpha_is_that_of_finite_differences() -> None
 
 @pytest.mark.parametrize("tunables", [{}, {"alpha": 1.25, "delta": 0.5, "gamma_range": 1.0}, {"alpha": 2}], ids=str)
 def test_as_entmax_is_entmax_of_scaled_logits(tunables: dict[str, float]) -> None:
-    softmax, logits, x_BTD = build("as_entmax", **tunables).double(), causal_logits(), randn(2, 12, D_MODEL)
+    softmax, logits, x_BTD = build("as_entmax", **tunables).double(), causal_logits(), noise(2, 12, D_MODEL)
     alpha, delta, gamma_range = (
         tunables.get(key, usual) for key, usual in (("alpha", 1.5), ("delta", 1), ("gamma_range", 2))
     )
@@ -499,7 +494,7 @@ def test_softpick_is_its_formula(eps: float, spread: float) -> None:
 
 def test_softpick_of_negative_logits_is_zero() -> None:
     for spread in (1e-3, 1.0, 100.0):
-        logits = (-spread * randn(1, 4, 3, 8).abs()).requires_grad_()
+        logits = (-spread * noise(1, 4, 3, 8).abs()).requires_grad_()
         alpha = weights_of(build("softpick"), logits)
         assert not alpha.any()
         (grad,) = torch.autograd.grad(alpha.sum(), logits)
@@ -547,7 +542,7 @@ def test_hard_attention_is_one_hot_shares_ties_and_has_a_gradient_of_zero() -> N
     logits = causal_logits().requires_grad_()
     alpha = weights_of(build("hard"), logits)
     assert torch.equal(alpha, causal_by_row(logits, lambda row, _: np.eye(len(row))[row.argmax()]))
-    (grad,) = torch.autograd.grad((alpha * randn(2, 4, 12, 12)).sum(), logits)
+    (grad,) = torch.autograd.grad((alpha * noise(2, 4, 12, 12)).sum(), logits)
     assert not grad.any()
     tied = torch.tensor([1.0, 3.0, 3.0, 0.0, 3.0]).double().expand(1, 4, 1, 5)
     assert weights_of(build("hard"), tied)[0, 0, 0].tolist() == pytest.approx([0, 1 / 3, 1 / 3, 0, 1 / 3])
@@ -620,7 +615,7 @@ def test_attention_in_blocks_says_so(name: str, bias: str | None, combination: s
 
 def far_attention(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Keys, LinearBias]:
     """Eight heads of ALiBi, slopes 1/2 to 1/256, for the last 700 of 32,768 tokens."""
-    q, k, v = (randn(1, 8, n, 8, seed=seed).to(dtype) for seed, n in enumerate((700, 32768, 32768)))
+    q, k, v = (noise(1, 8, n, 8, seed=seed).to(dtype) for seed, n in enumerate((700, 32768, 32768)))
     keys = keys_of(700, 32768)
     bias = layer_bias(encoding_from("alibi", n_heads=8, n_key_heads=8).to(dtype), keys, q, k)
     assert isinstance(bias, LinearBias)
@@ -661,3 +656,31 @@ def test_steep_heads_drop_the_keys_that_weigh_nothing() -> None:
         logits = SCALE * q[0, h, ::13] @ k[0, h].mT + 2.0 ** -(h + 1) * distance_QK
         p = logits.masked_fill(distance_QK > 0, -torch.inf).softmax(-1)
         assert p[:, : first_of_head[h]].sum(-1).max() < torch.finfo(torch.float32).eps
+
+
+def test_a_sink_that_reads_the_input_begins_as_the_sink_of_each_head() -> None:
+    shape, keys = attention_shape(), keys_of(9, 9)
+    own, plain = InputSink(shape, init_logit=0.7), Sink(shape, init_logit=0.7)
+    q, k, v = (torch.randn(2, n, 9, 8) for n in (4, 2, 2))
+    rows = own.row_parameters(torch.randn(2, 9, shape.d_model))
+    options: dict[str, Any] = {"scale": 0.5, "keys": keys, "bias": None}
+    # logarithms of sums that are added for each row, or for each head
+    torch.testing.assert_close(
+        own(q, k, v, **options, rows=rows), plain(q, k, v, **options, rows={}), rtol=0, atol=rounding(9, 2.0)
+    )
+
+
+def test_the_logit_of_a_sink_is_read_off_each_token_by_each_head() -> None:
+    shape = attention_shape()
+    sink = InputSink(shape, init_logit=None)
+    x = torch.randn(1, 3, shape.d_model, dtype=torch.float64)
+    with torch.no_grad():
+        sink.weight.copy_(torch.randn_like(sink.weight))
+    logits = torch.randn(1, shape.n_heads, 3, 3, dtype=torch.float64)
+    sink = sink.double()
+    found = sink.weights(logits, torch.ones(3, 3).tril().bool()[None, None], sink.row_parameters(x)).detach()
+    for h, i in itertools.product(range(shape.n_heads), range(3)):
+        s = float((sink.weight.detach()[h] * x[0, i]).sum())
+        total = math.exp(s) + sum(math.exp(float(logits[0, h, i, j])) for j in range(i + 1))
+        for j in range(i + 1):
+            assert float(found[0, h, i, j]) == pytest.approx(math.exp(float(logits[0, h, i, j])) / total, rel=1e-12)

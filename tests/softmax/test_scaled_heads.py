@@ -14,11 +14,22 @@ import pytest
 import scipy.special
 import torch
 from conftest import ROOT
-from helpers_pe import wave
+from helpers_attention import (
+    D_MODEL,
+    KEYS,
+    SCALE,
+    attention_shape,
+    build,
+    dense,
+    encoding_of,
+    inputs,
+    layer_bias,
+    mask_of,
+    with_gradients,
+)
+from helpers_pe import noise, wave
 from rounding import rounding
 from test_normalisers import causal_by_row, causal_logits, entmax_by_bisection, weights_of
-from test_softmax import KEYS, SCALE, encoding_of, inputs, layer_bias
-from test_softmax_contract import D_MODEL, all_gradients, attention_shape, build, dense, mask_of, randn
 
 from roundround.attention.heads import n_last_heads
 from roundround.config.options import load_option
@@ -67,7 +78,7 @@ def test_ssmax_of_a_part_leaves_the_first_heads_to_the_plain_softmax(name: str) 
 
 
 def test_as_entmax_of_a_part_leaves_the_first_heads_to_the_plain_entmax() -> None:
-    softmax, logits, x_BTD = build("as_entmax", scaled_heads=0.25).double(), causal_logits(), randn(2, 12, D_MODEL)
+    softmax, logits, x_BTD = build("as_entmax", scaled_heads=0.25).double(), causal_logits(), noise(2, 12, D_MODEL)
     found, plain = weights_of(softmax, logits, softmax.row_parameters(x_BTD)), weights_of(build("entmax15"), logits)
     assert torch.equal(found[:, :3], plain[:, :3])
     w, w_0, u, u_0 = (p.detach().numpy()[0] for p in (*softmax.beta.parameters(), *softmax.gamma.parameters()))
@@ -83,7 +94,7 @@ def test_as_entmax_of_a_part_leaves_the_first_heads_to_the_plain_entmax() -> Non
 @pytest.mark.parametrize("name", SCALED)
 def test_a_share_of_one_is_all_heads(name: str) -> None:
     whole, all_heads = build(name), build(name, scaled_heads=1.0)
-    logits, x_BTD = causal_logits(), randn(2, 12, D_MODEL)
+    logits, x_BTD = causal_logits(), noise(2, 12, D_MODEL)
     found = [weights_of(softmax, logits, softmax.double().row_parameters(x_BTD)) for softmax in (whole, all_heads)]
     assert torch.equal(*found)
 
@@ -94,12 +105,12 @@ def test_a_part_of_the_heads_beside_nape_is_the_dense_definition(name: str, mode
     keys, encoding = KEYS[mode], encoding_of("nape").double()
     q, k, v, cotangent = inputs(keys, 2)
     softmax, bias = build(name, scaled_heads=0.5).double(), layer_bias(encoding, keys, q, k)
-    x_BTD = randn(3, keys.n_queries, D_MODEL)
+    x_BTD = noise(3, keys.n_queries, D_MODEL)
     assert softmax.has_fused_form(q, keys, bias) == name.startswith("ssmax")
     found = softmax(q, k, v, scale=SCALE, keys=keys, bias=bias, rows=softmax.row_parameters(x_BTD))
     expected = dense(softmax, q, k, v, keys, bias, softmax.row_parameters(x_BTD), mask_of(mode))
     leaves = [q, k, v, *softmax.parameters()]
-    ours, theirs = (all_gradients(out, cotangent, leaves) for out in (found, expected))
+    ours, theirs = (with_gradients(out, cotangent, leaves) for out in (found, expected))
     for mine, its in zip(ours, theirs, strict=True):
         assert its.any()
         assert (mine - its).abs().max() < 1e-10
@@ -149,15 +160,15 @@ def test_a_start_at_one_is_the_entmax15_model_at_every_length(scaled_heads: floa
 @pytest.mark.parametrize(("delta", "start"), [(0.0, 1.0), (1.0, 1.05), (1.0, 3.0), (-2.0, 0.5), (0.0, 900.0)])
 def test_the_scale_begins_where_start_says_for_every_token_and_length(delta: float, start: float) -> None:
     softmax, logits = build("as_entmax", delta=delta, start=start, noise=0), causal_logits(spread=2 / start)
-    found = weights_of(softmax, logits, softmax.row_parameters(randn(2, 12, D_MODEL, dtype=torch.float32)))
+    found = weights_of(softmax, logits, softmax.row_parameters(noise(2, 12, D_MODEL, dtype=torch.float32)))
     expected = causal_by_row(logits, lambda row, _: entmax_by_bisection(start * row, 1.5))
     assert (found - expected).abs().max() < rounding(size=float(logits.abs().max()) * start)
 
 
 def test_a_start_passes_gradients_to_every_parameter() -> None:
-    softmax, x_BTD = build("as_entmax", delta=0.0, start=1.0, noise=0).double(), randn(2, 12, D_MODEL)
+    softmax, x_BTD = build("as_entmax", delta=0.0, start=1.0, noise=0).double(), noise(2, 12, D_MODEL)
     weights = weights_of(softmax, causal_logits(), softmax.row_parameters(x_BTD))
-    for grad in torch.autograd.grad((weights * randn(2, 4, 12, 12, seed=9)).sum(), list(softmax.parameters())):
+    for grad in torch.autograd.grad((weights * noise(2, 4, 12, 12, seed=9)).sum(), list(softmax.parameters())):
         assert grad.flatten(1).any(-1).all() if grad.dim() > 1 else grad.all()
 
 

@@ -5,8 +5,6 @@ Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 from __future__ import annotations
 
-import importlib
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,108 +13,35 @@ import pytest
 import scipy.special
 import torch
 import torch.nn.functional as F
-from conftest import ROOT
-from omegaconf import OmegaConf
+from helpers_attention import (
+    BIASES,
+    HEAD_DIM,
+    KEYS,
+    N_BATCH,
+    N_HEADS,
+    SCALE,
+    Peak,
+    encoding_of,
+    in_blocks,
+    inputs,
+    keys_of,
+    layer_bias,
+    mask_by_loop,
+    row_counts,
+    shape_of,
+    with_gradients,
+)
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from roundround.attention import blocks
-from roundround.attention.bias import Bias
 from roundround.attention.documents import documents_of
-from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.keys import Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
 
-N_BATCH, N_HEADS, N_KEYS, HEAD_DIM, D_MODEL, SCALE = 3, 4, 11, 8, 32, 0.3
-BIASES = ["alibi", "fox", "t5_bias", "kerple", "fire"]
-VALID_BK = torch.ones(N_BATCH, N_KEYS, dtype=torch.bool)
-VALID_BK[0, :3] = False  # padded on the left: the first causal rows see nothing
-VALID_BK[1, -4:] = False  # on the right
-
-
-def shape_of(n_key_heads: int = N_HEADS, n_heads: int = N_HEADS) -> AttentionShape:
-    return AttentionShape(
-        n_heads=n_heads, n_key_heads=n_key_heads, head_dim=HEAD_DIM, d_model=D_MODEL, layer=0, train_length=N_KEYS
-    )
-
-
-def keys_of(n_queries: int = N_KEYS, n_keys: int = N_KEYS, **options: Any) -> Keys:
-    pos_1K = torch.arange(n_keys)[None]
-    return Keys(q_pos_BQ=pos_1K[:, n_keys - n_queries :], k_pos_BK=pos_1K, **options)
-
-
-KEYS = {
-    "plain causal": keys_of(),
-    "one query and its cache": keys_of(1),
-    "three queries and their cache": keys_of(3),
-    "both ways": keys_of(causal=False),
-    "padded": keys_of(valid_BK=VALID_BK),
-    "padded, both ways": keys_of(causal=False, valid_BK=VALID_BK),
-    "padded, one query and its cache": keys_of(1, valid_BK=VALID_BK),
-    "window": keys_of(window=4),
-    "window, both ways": keys_of(causal=False, window=4),
-    "window, padded, with a cache": keys_of(5, window=4, valid_BK=VALID_BK),
-}
 each_keys = pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS.keys())
 each_bias = pytest.mark.parametrize("bias", [None, *BIASES])
-
-
-def row_counts(visible_B1QK: Tensor) -> dict[str, Tensor]:
-    """What every row knows of itself."""
-    return {"n_visible": visible_B1QK.sum(-1, keepdim=True)}
-
-
-def encoding_of(name: str | None, n_heads: int = N_HEADS, seed: int = 0) -> PositionalEncoding:
-    """The encoding of a yaml, or the base that has no bias."""
-    torch.manual_seed(seed)
-    if name is None:
-        return PositionalEncoding(shape_of())
-    values = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "pe" / f"{name}.yaml"))
-    module, _, attribute = values.pop("_target_").rpartition(".")
-    encoding = getattr(importlib.import_module(module), attribute)(shape_of(n_heads=n_heads), **values)
-    with torch.no_grad():
-        for parameter in encoding.parameters():
-            parameter += torch.randn_like(parameter) * 0.3
-    return encoding
-
-
-def prepared_of_layer(encoding: PositionalEncoding, keys: Keys, n_batch: int, dtype: torch.dtype) -> Any:
-    """What the hooks of a layer are given, as the decoder makes it, for an input that is the same in every call."""
-    generator = torch.Generator().manual_seed(7)
-    x_BTD = torch.randn(n_batch, keys.n_keys, D_MODEL, dtype=torch.float64, generator=generator).to(dtype)
-    return encoding.prepare_layer(x_BTD, encoding.prepare(keys.k_pos_BK, dtype), keys)
-
-
-def layer_bias(encoding: PositionalEncoding, keys: Keys, q: Tensor, k: Tensor) -> Bias | None:
-    """The bias of a layer as the decoder asks for it."""
-    return encoding.bias(q, k, prepared_of_layer(encoding, keys, len(q), q.dtype))
-
-
-def inputs(keys: Keys, n_key_heads: int = N_HEADS, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Queries, keys, values and a direction in which to differentiate the output."""
-    generator = torch.Generator().manual_seed(1)
-    sizes = [
-        (N_HEADS, keys.n_queries),
-        (n_key_heads, keys.n_keys),
-        (n_key_heads, keys.n_keys),
-        (N_HEADS, keys.n_queries),
-    ]
-    q, k, v, cotangent = (
-        torch.randn(N_BATCH, *size, HEAD_DIM, dtype=torch.float64, generator=generator).to(dtype) for size in sizes
-    )
-    return [q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), cotangent]
-
-
-def mask_by_loop(keys: Keys) -> Tensor:
-    """[B, 1, Q, K], True where visible: queries are the last Q of the K tokens."""
-    mask = torch.ones(N_BATCH, 1, keys.n_queries, keys.n_keys, dtype=torch.bool)
-    for i in range(keys.n_queries):
-        token = keys.n_keys - keys.n_queries + i
-        for j in range(keys.n_keys):
-            hidden = (keys.causal and j > token) or (keys.window is not None and abs(token - j) >= keys.window)
-            mask[:, 0, i, j] = False if hidden else (True if keys.valid_BK is None else keys.valid_BK[:, j])
-    return mask
 
 
 def attention_by_formula(q: Tensor, k: Tensor, v: Tensor, keys: Keys, encoding: PositionalEncoding) -> Tensor:
@@ -132,17 +57,6 @@ def attention_by_formula(q: Tensor, k: Tensor, v: Tensor, keys: Keys, encoding: 
     powers = logits.exp() * mask_by_loop(keys)
     total = powers.sum(-1, keepdim=True)
     return torch.einsum("bhqk,bhkc->bhqc", powers / total.where(total > 0, 1.0), v)
-
-
-def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    return [out.detach(), *torch.autograd.grad((out * cotangent).sum(), leaves)]
-
-
-def in_blocks(
-    softmax: AttentionSoftmax, q: Tensor, k: Tensor, v: Tensor, keys: Keys, bias: Bias | None, scale: float = SCALE
-) -> Tensor:
-    """The definition over blocks of rows, whatever fused form there is."""
-    return softmax.attend_in_blocks(q, k, v, scale=scale, keys=keys, bias=bias, rows={})
 
 
 def attended(keys: Keys, encoding: PositionalEncoding, tensors: list[Tensor], **options: Any) -> list[Tensor]:
@@ -359,34 +273,6 @@ def test_rows_that_see_nothing_are_zero_and_spoil_no_gradient(bias: str | None) 
 
 
 # -- memory
-
-
-class Peak(TorchDispatchMode):
-    """Follows every tensor made inside: the largest one, and the most that was alive at once, in elements."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest = self.alive = self.most = 0
-        self.known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor):
-                self.follow(tensor.untyped_storage())
-        return out
-
-    def follow(self, storage: torch.UntypedStorage) -> None:
-        if storage in self.known:
-            return
-        size = storage.nbytes() // 4
-        self.known.add(storage)
-        weakref.finalize(storage, self.forget, size)
-        self.alive += size
-        self.largest, self.most = max(self.largest, size), max(self.most, self.alive)
-
-    def forget(self, size: int) -> None:
-        self.alive -= size
 
 
 def peak_of_training(n_tokens: int, bias: str | None, **options: Any) -> Peak:

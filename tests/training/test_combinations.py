@@ -150,12 +150,9 @@ def test_adaptive_temperature_replaces_the_softmax_of_a_trained_run(
 
 
 def test_training_with_it_in_inference_only_is_training_with_the_plain_softmax(train: Callable[..., Done]) -> None:
-
-    def weights(softmax: str) -> dict[str, torch.Tensor]:
-        done = train(f"softmax={softmax}", "trainer.max_steps=3")
-        return saved_weights(done.directory)
-
-    plain, adaptive, trained = map(weights, ("softmax", "adaptive_temperature", "adaptive_temperature_trained"))
+    names = ("softmax", "adaptive_temperature", "adaptive_temperature_trained")
+    runs = [train(f"softmax={name}", "trainer.max_steps=3") for name in names]
+    plain, adaptive, trained = (saved_weights(run.directory) for run in runs)
     assert all(torch.equal(plain[name], adaptive[name]) for name in plain)
     assert not all(torch.equal(plain[name], trained[name]) for name in plain)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Done, assert_refused, typed
+from conftest import assert_refused, typed
 
 from roundround.data.tasks.base import Example, Examples, distinct
 from roundround.data.tasks.batches import same_length_batches
@@ -170,11 +170,12 @@ def test_a_probe_looks_at_drawn_positions(learnt: Path) -> None:
     assert drawn.code == consecutive.code == small.code == 0, drawn.err + consecutive.err
     entropy = {"metric": "entropy", "layer": 1, "head": 0}
 
-    def found(done: Done) -> float:
-        return next(float(r["value"]) for r in done.results if entropy.items() <= r.items())
-
-    assert found(small) == pytest.approx(found(drawn), rel=1e-4)
-    assert abs(found(consecutive) - found(drawn)) > 1e-3
+    found = [
+        next(float(r["value"]) for r in done.results if entropy.items() <= r.items())
+        for done in (drawn, small, consecutive)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert abs(found[2] - found[0]) > 1e-3
     ablated = typed(*words, "ablate=highest:1")
     assert ablated.code == 0, ablated.err
     before = next(r for r in ablated.results if r["metric"] == "perplexity" and r["ablate"] == "none")

@@ -54,8 +54,8 @@ def test_perplexity_equals_a_loop_over_the_targets(roundround: Callable[..., Don
     """Every token of the stream but the first, predicted from its own window alone; ends of documents are apart."""
     from roundround.config.build import build
     from roundround.data.corpora import Corpus
+    from roundround.data.prepared import default_cache_dir, prepare
     from roundround.data.tokenizers import TokenizerRecipe
-    from roundround.data.tokens import default_cache_dir, prepare
     from roundround.loading.models import build_decoder
 
     done = evaluated(roundround, run, LENGTHS)
@@ -137,13 +137,8 @@ def test_sliding_windows_score_the_same_targets_elsewhere_in_the_window(
 ) -> None:
     apart, sliding = (evaluated(roundround, run, "length=32", f"stride={stride}") for stride in (32, 8))
     assert sliding.value("scored_targets") == apart.value("scored_targets")
-    early = [curve(done)[0] for done in (apart, sliding)]
+    early = [json.loads((run.directory / "loss_by_position.json").read_text())["32"][0] for run in (apart, sliding)]
     assert early[0] != early[1]  # a mean over many windows, and the first target of the first
-
-
-def curve(done: Done) -> list[float]:
-    losses: list[float] = json.loads((done.directory / "loss_by_position.json").read_text())["32"]
-    return losses
 
 
 def test_a_whole_text_can_be_scored(roundround: Callable[..., Done], run: Path, corpus: Path) -> None:

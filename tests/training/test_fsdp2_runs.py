@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Done, assert_refused, metrics_of
+from conftest import Done, assert_refused, at_step, metrics_of
 from forkserver import Ended, Forkserver
 from safetensors.torch import load_file
 
 from roundround.runs import checkpoints
-from roundround.training.module import LanguageModel
 
 FSDP2 = ["trainer.strategy=fsdp2", "trainer.devices=auto"]
 # a larger eps keeps Adam from blowing rounding up to whole steps; of nine windows one process validates on one more
@@ -110,15 +109,8 @@ def test_a_signal_waits_for_the_checkpoint_that_is_being_written(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train().directory
-    sound = LanguageModel.training_step
-
-    def step(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-        if self.step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return sound(self, batch, index)
-
     with monkeypatch.context() as patch:
-        patch.setattr(LanguageModel, "training_step", step)
+        at_step(patch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
         assert train("trainer.strategy=fsdp2").code == 143
     stopped = max(Path("outputs/train").glob("*/*")).absolute()
     assert [checkpoints.step_of(path) for path in checkpoints.steps(stopped / "checkpoints")] == [2, 3]

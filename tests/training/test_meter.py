@@ -14,18 +14,11 @@ from torch.utils.data import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from roundround.loading.models import build_decoder
-from roundround.model.decoder import Decoder
 from roundround.training import meter
 from roundround.training.meter import Meter, Timed, flops_by_name, training_flops
 
 LENGTH, N_WINDOWS = 96, 2
 SIZES = {"d_model": 64, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 80, "train_length": LENGTH}
-
-
-def decoder_of(softmax: str, **sizes: Any) -> Decoder:
-    pe, normaliser = (OmegaConf.load(ROOT / "conf" / path) for path in ("pe/rope.yaml", f"softmax/{softmax}.yaml"))
-    model = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "model" / "tiny.yaml"), SIZES | sizes)
-    return build_decoder(model, pe, normaliser, n_vocab=300)
 
 
 @pytest.mark.parametrize("softmax", ["softmax", "sigmoid", "ssmax"])
@@ -34,7 +27,9 @@ def decoder_of(softmax: str, **sizes: Any) -> Decoder:
 )
 @pytest.mark.parametrize("n_scored", [LENGTH, 12])
 def test_the_formula_is_what_pytorch_counts(softmax: str, sizes: dict[str, Any], n_scored: int) -> None:
-    decoder = decoder_of(softmax, **sizes)
+    pe, normaliser = (OmegaConf.load(ROOT / "conf" / path) for path in ("pe/rope.yaml", f"softmax/{softmax}.yaml"))
+    model = OmegaConf.merge(OmegaConf.load(ROOT / "conf" / "model" / "tiny.yaml"), SIZES | sizes)
+    decoder = build_decoder(model, pe, normaliser, n_vocab=300)
     tokens = torch.randint(300, (N_WINDOWS, LENGTH + 1))
     scored = (torch.arange(LENGTH) < n_scored).expand(N_WINDOWS, -1)
     # of the kernels on a CPU PyTorch counts the one that makes the matrix of logits

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import fsspec
 import pytest
-from conftest import FAST, Done, assert_refused
+from conftest import FAST, Done, assert_refused, at_step
 
 from roundround.data import tokenising
 from roundround.data.text import TextFiles
 from roundround.support.errors import Interrupted
-from roundround.training.module import LanguageModel
 
 OWN = [word for word in FAST if not word.startswith("tokenizer=")]
 Command = Callable[..., Done]
@@ -25,11 +25,6 @@ def clean_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tokenising, "FIRST_SHARD_BYTES", 1000)
     yield
     fsspec.filesystem("memory").store.clear()
-
-
-def losses(done: Done) -> list[str]:
-    lines = (done.directory / "metrics.jsonl").read_text().splitlines()
-    return [line for line in lines if "held_out" in line]
 
 
 def test_a_run_on_an_address_is_the_run_on_the_text(
@@ -46,7 +41,9 @@ def test_a_run_on_an_address_is_the_run_on_the_text(
     there = roundround("train", *OWN, *prepared)
     here = roundround("train", *FAST, *text)
     assert (there.code, here.code) == (0, 0), there.err + here.err
-    assert losses(there) == losses(here)
+    lines = [(done.directory / "metrics.jsonl").read_text().splitlines() for done in (there, here)]
+    there_losses, here_losses = ([line for line in of_run if "held_out" in line] for of_run in lines)
+    assert there_losses == here_losses
     assert there.manifest["data"] == here.manifest["data"]
     assert there.manifest["choices"]["tokenizer"] == "prepared"
     one = roundround("eval", f"run={there.directory}", "length=32", "logger=none")
@@ -65,16 +62,8 @@ def test_a_run_on_a_prepared_corpus_resumes_as_if_never_stopped(
         == 0
     )
     whole = roundround("train", *OWN, "data=prepared", "data.path=mine")
-    real, steps = LanguageModel.training_step, []
-
-    def stop_at_the_fourth(module: LanguageModel, *args: object) -> object:
-        steps.append(1)
-        if len(steps) == 4:
-            raise Interrupted(signal.SIGINT)
-        return real(module, *args)  # type: ignore[arg-type]
-
     with monkeypatch.context() as patch:
-        patch.setattr(LanguageModel, "training_step", stop_at_the_fourth)
+        at_step(patch, 3, Mock(side_effect=Interrupted(signal.SIGINT)))
         stopped = roundround("train", *OWN, "data=prepared", "data.path=mine")
     assert stopped.code == 130
     (run,) = {path.parent for path in Path.cwd().glob("outputs/train/*/*/run.json")} - {whole.directory}
@@ -84,12 +73,6 @@ def test_a_run_on_a_prepared_corpus_resumes_as_if_never_stopped(
         (path / "checkpoints/last/model.safetensors").read_bytes() for path in (whole.directory, again.directory)
     ]
     assert weights[0] == weights[1]
-
-
-def count_windows(corpus: Path, held_out: float) -> int:
-    """Windows of 32 tokens that one pass over the training text has, all but the one that the offset may cut."""
-    text = TextFiles(path=[str(corpus)], column=["text"], split_regex=r"\n\s*\n", max_chars=None, held_out=held_out)
-    return sum(len(document.encode()) + 1 for document in text.training_texts()) // 32 - 1
 
 
 def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_path: Path) -> None:
@@ -104,7 +87,10 @@ def test_a_mixture_of_ones_own_is_a_yaml(roundround: Command, corpus: Path, tmp_
     own = ["data=mine", "--config-dir", str(tmp_path / "conf")]
     done = roundround("train", *FAST, *own)
     assert done.code == 0, done.err
-    per_pass = {name: count_windows(corpus, held_out) for name, held_out in (("fables", 0.3), ("again", 0.5))}
+    per_pass = {}  # windows of 32 tokens in the training text, all but the one that the offset may cut
+    for name, held_out in (("fables", 0.3), ("again", 0.5)):
+        text = TextFiles(path=[str(corpus)], column=["text"], split_regex=r"\n\s*\n", max_chars=None, held_out=held_out)
+        per_pass[name] = sum(len(document.encode()) + 1 for document in text.training_texts()) // 32 - 1
     expected = {"fables": 0.75 * 16 / per_pass["fables"], "again": 0.25 * 16 / per_pass["again"]}
     assert done.manifest["data"]["passes"] == pytest.approx(expected)
     assert "read more than once" not in done.err

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ from roundround.runs import checkpoints
 APART = "data.separate_documents=true"
 END = 256  # the token that ends a document, behind the 256 bytes
 N_TARGETS = 256  # of each measurement in training
+
+
+class Killed(BaseException):
+    """As kill -9 ends a process."""
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +83,9 @@ def test_a_resumed_run_keeps_its_documents_apart(
     train: Callable[..., Done], roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(APART, "trainer.max_steps=6", "optim.lr=0.02")
-    write, calls = checkpoints.write_tensors, []
-
-    class Killed(BaseException):
-        pass
-
-    def die_in_the_second_checkpoint(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-        calls.append(path)
-        if len(calls) == 4:
-            raise Killed
-        write(path, tensors)
-
+    write = Mock(wraps=checkpoints.write_tensors, side_effect=[*[DEFAULT] * 3, Killed()])  # in the second checkpoint
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write_tensors", die_in_the_second_checkpoint)
+        patch.setattr(checkpoints, "write_tensors", write)
         with pytest.raises(Killed):
             train(APART, "trainer.max_steps=6", "optim.lr=0.02")
     done = roundround("train", f"resume={max(Path('outputs/train').glob('*/*'))}", "logger=none")

@@ -15,10 +15,8 @@ from typing import Any
 import lightning
 import pytest
 import torch
-from conftest import Done
+from conftest import Done, at_step
 from lightning.pytorch.strategies import SingleDeviceStrategy
-
-from roundround.training.module import LanguageModel
 
 STEPS = ["trainer.max_steps=30", "trainer.log_every_n_steps=15", "validate_every=30", "checkpoint_every=30"]
 
@@ -47,14 +45,7 @@ def test_ranks_talk_when_they_log_and_every_ten_steps(train: Callable[..., Done]
 def test_a_signal_acts_at_the_next_agreement(
     train: Callable[..., Done], reduced_at: list[int], monkeypatch: pytest.MonkeyPatch, signum: int
 ) -> None:
-    step = LanguageModel.training_step
-
-    def asked(self: LanguageModel, *args: Any) -> dict[str, torch.Tensor]:
-        if self.step == 16:
-            os.kill(os.getpid(), signum)
-        return step(self, *args)
-
-    monkeypatch.setattr(LanguageModel, "training_step", asked)
+    at_step(monkeypatch, 16, lambda: os.kill(os.getpid(), signum))
     done = train(*STEPS)
     assert done.code == 128 + signum
     assert reduced_at == [10, 15, 20]
@@ -74,7 +65,11 @@ def test_a_signal_to_one_of_two_processes_stops_both(here: Path, fast: list[str]
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     try:
-        wait_for_metrics(here, process)
+        deadline = time.monotonic() + 120
+        while not list(here.glob("outputs/train/*/*/metrics.jsonl")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(next(int(pid) for pid in children if b"roundround" in Path(f"/proc/{pid}/cmdline").read_bytes()), 15)
         _, said = process.communicate(timeout=60)
@@ -84,12 +79,3 @@ def test_a_signal_to_one_of_two_processes_stops_both(here: Path, fast: list[str]
     run = next(here.glob("outputs/train/*/*"))
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     assert (run / "checkpoints" / "last" / "model.safetensors").exists()
-
-
-def wait_for_metrics(here: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if list(here.glob("outputs/train/*/*/metrics.jsonl")):
-            return
-        time.sleep(0.05)
-    raise AssertionError(process.communicate(timeout=60))

@@ -301,12 +301,12 @@ def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     lengths = {length: task.context(length) for length in (1, 2)}
     decoder = trained.decoder("last")
 
-    def sums(rank: int, n: int) -> dict[int, torch.Tensor]:
+    sums = []
+    for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
         by_part, _, _ = measure(config, decoder, task, 0, lengths, torch.device("cpu"), peers)  # type: ignore[arg-type]
-        return {length: summed(parts.values()).sums for length, parts in by_part.items()}
-
-    whole, first, second = sums(0, 1), sums(0, 2), sums(1, 2)
+        sums.append({length: summed(parts.values()).sums for length, parts in by_part.items()})
+    whole, first, second = sums
     for length in lengths:
         torch.testing.assert_close(first[length] + second[length], whole[length], rtol=1e-6, atol=1e-9)
         assert AnswerScores(whole[length]).n_distinct < 40

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import FAST, Done, held_out_stream, metrics_of, saved_weights, shell, typed
+from conftest import FAST, Done, at_step, held_out_stream, metrics_of, saved_weights, shell, typed
 from forkserver import Forkserver
 from rounding import rounding
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -207,38 +207,20 @@ def lines_so_far(path: Path) -> int:
     return max(steps, default=0)
 
 
-@pytest.fixture
-def signalled(train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[int, Path]]:
-    """The same run in this process, which gets the signal in the middle of its step 16; (exit code, directory)."""
-    from roundround.training.module import LanguageModel
-
-    sound = LanguageModel.training_step
-
-    def run(signum: int) -> tuple[int, Path]:
-        def step(self: LanguageModel, batch: torch.Tensor, index: int) -> dict[str, torch.Tensor]:
-            if self.step == 15:
-                os.kill(os.getpid(), signum)
-            return sound(self, batch, index)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(LanguageModel, "training_step", step)
-            done = train(*LONG)
-        return done.code, next(Path("outputs/train").glob("*/*"))
-
-    return run
-
-
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_run_stopped_at_a_step_goes_on_bit_for_bit(
-    signalled: Callable[[int], tuple[int, Path]],
+    train: Callable[..., Done],
     roundround: Callable[..., Done],
     uninterrupted: Path,
     signum: int,
     code: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    returned, directory = signalled(signum)
-    assert returned == code
+    with monkeypatch.context() as patch:
+        at_step(patch, 15, lambda: os.kill(os.getpid(), signum))
+        assert train(*LONG).code == code
+    directory = next(Path("outputs/train").glob("*/*"))
     assert lines_so_far(directory / "metrics.jsonl") < 20
     assert_goes_on(roundround, directory, uninterrupted, "interrupted")
 

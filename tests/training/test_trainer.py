@@ -210,12 +210,8 @@ def test_many_cores_ask_for_no_more_workers(train: Callable[..., Done], monkeypa
 def test_a_gpu_that_the_run_leaves_alone_is_no_warning(
     train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Installed:
-        @staticmethod
-        def is_available() -> bool:
-            return True
-
-    monkeypatch.setattr("lightning.pytorch.trainer.setup.MPSAccelerator", Installed)
+    installed = type("Installed", (), {"is_available": staticmethod(lambda: True)})
+    monkeypatch.setattr("lightning.pytorch.trainer.setup.MPSAccelerator", installed)
     log = said(train("trainer.accelerator=cpu"))
     assert "GPU available: True (mps), used: False" in log  # a fact, which stays
     assert "not used" not in log

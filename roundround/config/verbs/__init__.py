@@ -1,16 +1,22 @@
 """What all rooms may know of a verb: its entry, written beside its typed config in the file of its name in this folder.
 
-The files here import the standard library, the errors and the bounds alone, so that every room may read them. --help
-reads them all: a config has neither repr nor eq, which takes half of that time.
+Below it are the bounds that values of several verbs keep. The files here import the standard library and the errors
+alone, so that every room may read them. --help reads them all: a config has neither repr nor eq, which takes half of
+that time.
+
+Tested by tests/config/test_verbs.py; each verb as a whole by tests/test_every_verb.py.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
+
+from roundround.support.errors import UserError, nearest
 
 # the role of a key of a config; one for which none is written is a setting: the result depends on it
 SETTING = "setting"
@@ -49,6 +55,9 @@ class Verb:
     place: among the verbs of --help. help: a sentence for --help; more: a second paragraph of its own page.
     config: its typed config; None where it only reads runs, without Hydra or a run directory.
 
+    partly: groups of a run's config that may be changed in part: keys below them are added to what the verb's own yaml
+    has.
+
     words: the key whose list takes words without `=`. names: what these words may name, as "module:function"; empty
     where they name runs. filters: the key whose list takes every key=value that is not the verb's own. pairs: keys
     whose value is key=value itself. flags: its own ones.
@@ -65,6 +74,7 @@ class Verb:
     more: str = ""
     aliases: tuple[str, ...] = ()
     config: type | None = None
+    partly: tuple[str, ...] = ()
     words: str = ""
     names: str = ""
     filters: str = ""
@@ -109,6 +119,54 @@ def keys_of(*roles: str) -> set[str]:
 def is_below(key: str, keys: Collection[str]) -> bool:
     """Whether a dotted key is one of these, or stands below one of the first level."""
     return key in keys or key.partition(".")[0] in keys
+
+
+# -- bounds that values of several verbs must keep
+
+MOST_INPUTS = 10_000_000  # that a model is asked
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text of the command line was UTF-8: Python keeps other bytes as halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_checkpoint(name: str) -> None:
+    """Raises UserError where it names no checkpoint."""
+    if not re.fullmatch(r"best|last|step-\d+", name):
+        raise UserError(f"no checkpoint={name}{nearest(name, ['best', 'last', 'step-00000100'])}")
+
+
+def at_least_one(**values: int | None) -> None:
+    """Raises UserError for the first value below 1; None is no value."""
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise UserError(f"{name}={value} must be at least 1")
+
+
+def at_most_inputs(**values: int) -> None:
+    """Raises UserError for the first number of inputs that would take years."""
+    for name, value in values.items():
+        if value > MOST_INPUTS:
+            raise UserError(f"{name}={value} must be at most {MOST_INPUTS:,}, from which a share is known to 0.02 %")
+
+
+def check_seed(**values: int) -> None:
+    """Raises UserError for a seed that not all generators of random numbers take."""
+    for name, value in values.items():
+        if not 0 <= value < 2**32:
+            raise UserError(f"{name}={value} must lie between 0 and 2^32 - 1")
+
+
+def checked_bos(bos: str) -> str:
+    """auto, true or false; the latter two come as True and False."""
+    if bos.lower() not in ("auto", "true", "false"):
+        raise UserError(f"bos={bos.lower()} must be auto, true or false")
+    return bos.lower()
 
 
 # every file of this folder, in the order of --help

@@ -38,5 +38,5 @@ VERB = Verb(
     filters="where",
     pairs=("baseline",),
     title="Comparison",
-    page="roundround.report.page.of_comparison:view",
+    page="roundround.report.comparison:view",
 )

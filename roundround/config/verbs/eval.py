@@ -5,14 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, at_most_inputs, check_checkpoint, checked_bos
-from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    WHERE,
+    Verb,
+    at_least_one,
+    at_most_inputs,
+    check_checkpoint,
+    checked_bos,
+    key,
+)
 from roundround.support.errors import UserError
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class EvalConfig:
-    """What `roundround eval` reads; pe, softmax and data are None where the run's own are meant."""
+    """What `roundround eval` reads; pe, softmax, pattern and data are None where the run's own are meant."""
 
     run: str = key(WHERE)
     checkpoint: str
@@ -30,21 +39,20 @@ class EvalConfig:
     logger: Any = key(WHERE)
     pe: Any = None
     softmax: Any = None
+    pattern: Any = None
     data: Any = None
     model: Any = None
 
     def check(self) -> None:
         if self.table not in ("stderr", "stdout"):
             raise UserError(f"table={self.table} must be stderr or stdout")
-        at_least_one(batch_tokens=self.batch_tokens, examples=self.examples)
+        at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
         at_most_inputs(examples=self.examples)
         check_checkpoint(self.checkpoint)
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
         for length in self.length:
             at_least_one(length=length)
-        if self.max_tokens is not None:
-            at_least_one(max_tokens=self.max_tokens)
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
         self.bos = checked_bos(self.bos)
@@ -56,9 +64,10 @@ VERB = Verb(
     place=3,
     help="Perplexity of a model, or right answers to a task, at several lengths.",
     config=EvalConfig,
+    partly=("pattern",),
     parallel=True,
     measures=True,
     repeats=True,
     title="Evaluation",
-    page="roundround.report.page.of_eval:view",
+    page="roundround.report.eval_panels:view",
 )

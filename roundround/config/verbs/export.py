@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import check_checkpoint
-from roundround.config.verbs import WHERE, Verb, key
+from roundround.config.verbs import WHERE, Verb, check_checkpoint, key
 from roundround.support.errors import UserError
 
 
@@ -17,6 +16,7 @@ class ExportConfig:
     run: str = key(WHERE)
     to: str | None = key(WHERE)
     checkpoint: str
+    stock: bool
     trust: bool = key(WHERE)
     outputs: str = key(WHERE)
     logger: Any = key(WHERE)

@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, at_most_inputs, check_seed
-from roundround.config.verbs import HOW, MEASURED, REPLICATE, WHERE, Flag, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    REPLICATE,
+    WHERE,
+    Flag,
+    Verb,
+    at_least_one,
+    at_most_inputs,
+    check_seed,
+    key,
+)
 from roundround.support.errors import UserError, nearest
 
 
@@ -102,5 +112,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Max retrieval",
-    page="roundround.report.page.of_max_retrieval:view",
+    page="roundround.report.max_retrieval_panels:view",
 )

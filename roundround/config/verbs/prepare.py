@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one
-from roundround.config.verbs import HOW, WHERE, Verb, key
+from roundround.config.verbs import HOW, WHERE, Verb, at_least_one, key
 from roundround.support.errors import UserError
 
 MOST_PROCESSES = 256  # one process reads the text for all: beyond about twenty the others wait for it
@@ -24,10 +23,9 @@ class PrepareConfig:
     logger: Any = key(WHERE)
 
     def check(self) -> None:
-        if self.n_processes is not None:
-            at_least_one(n_processes=self.n_processes)
-            if self.n_processes > MOST_PROCESSES:
-                raise UserError(f"n_processes={self.n_processes} must be at most {MOST_PROCESSES}")
+        at_least_one(n_processes=self.n_processes)
+        if self.n_processes is not None and self.n_processes > MOST_PROCESSES:
+            raise UserError(f"n_processes={self.n_processes} must be at most {MOST_PROCESSES}")
         if self.to is not None and not self.to.strip():
             raise UserError("to= is empty; give a folder or an address, or leave it out for the token cache")
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_checkpoint, checked_bos, is_utf8
-from roundround.config.verbs import HOW, MEASURED, WHERE, Verb, key
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    checked_bos,
+    is_utf8,
+    key,
+)
 from roundround.support.errors import UserError
 
 
@@ -32,10 +41,7 @@ class SubjectConfig:
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
-        for name in ("max_tokens", "max_documents"):
-            value = getattr(self, name)
-            if value is not None:
-                at_least_one(**{name: value})
+        at_least_one(max_tokens=self.max_tokens, max_documents=self.max_documents)
         if self.length is not None and self.length < 2:
             raise UserError(f"length={self.length} must be at least 2 tokens")
         self.bos = checked_bos(self.bos)
@@ -79,5 +85,5 @@ VERB = Verb(
     measures=True,
     repeats=True,
     title="Probe",
-    page="roundround.report.page.of_probe:view",
+    page="roundround.report.probe_panels:view",
 )

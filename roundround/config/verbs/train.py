@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roundround.config.bounds import at_least_one, check_seed
-from roundround.config.verbs import HOW, REPLICATE, SETTING, WHERE, Verb, key
+from roundround.config.verbs import HOW, REPLICATE, SETTING, WHERE, Verb, at_least_one, check_seed, key
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -45,6 +44,7 @@ class TrainConfig:
     gate: Any = None
     init: str | None
     activation_checkpointing: bool = key(HOW)
+    attention_stats_every: int | None = key(HOW, None)
 
     def check(self) -> None:
         at_least_one(
@@ -52,6 +52,7 @@ class TrainConfig:
             validate_every=self.validate_every,
             validation_tokens=self.validation_tokens,
             checkpoint_every=self.checkpoint_every,
+            attention_stats_every=self.attention_stats_every,
         )
         check_seed(seed=self.seed)
 
@@ -62,9 +63,10 @@ VERB = Verb(
     place=2,
     help="Train a small language model.",
     config=TrainConfig,
+    partly=("pattern",),
     parallel=True,
     measures=True,
     repeats=True,
     title="Training run",
-    page="roundround.report.page.of_train:view",
+    page="roundround.report.train_panels:view",
 )

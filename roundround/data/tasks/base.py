@@ -1,9 +1,11 @@
-"""A task: sequences of which the right continuation is known, drawn as they are needed.
+"""A task: sequences whose right continuation is known, drawn as they are needed.
 
 Example i of a split is a pure function of (seed, split, i), and of the length asked for. No example is of two splits:
 the hash of its tokens says which one it belongs to, and the others are drawn again.
 
 Shapes: L tokens of an example.
+
+Tested by tests/data/tasks/test_task_contract.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 B batch, T inputs; a batch is as wide as its longest example, and what is filled up comes after every token that counts,
 where causal attention sees nothing of it.
+
+Tested by tests/training/test_task_runs.py.
 """
 
 from __future__ import annotations
@@ -119,12 +121,12 @@ class ExampleSampler:
         if self.n is None:
             return items
         epochs, at = np.divmod(items, self.n)
-        return np.concatenate([self._epoch_order(int(epoch))[at[epochs == epoch]] for epoch in np.unique(epochs)])
-
-    def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.n or 0)
-        return self._order
+        found = []
+        for epoch in np.unique(epochs).tolist():
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.n)
+            found.append(self._order[at[epochs == epoch]])
+        return np.concatenate(found)
 
 
 class TrainingExamples(Dataset[TaskBatch]):

@@ -1,6 +1,8 @@
-"""CLRS-Text as it was made once, of which each row is an example; here from local files.
+"""CLRS-Text as it was made once, where each row is an example; here from local files.
 
 Shapes: N rows.
+
+Tested by tests/data/tasks/test_clrs_text.py.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.data.corpora import reading, well_formed
-from roundround.data.formats import READERS, check_columns, columns_of_parquet
 from roundround.data.tasks.base import FixedSet
 from roundround.data.tasks.batches import ExampleSampler
 from roundround.data.tasks.clrs_made import SIZES, ClrsText
 from roundround.data.tasks.text_task import Text
-from roundround.data.text import TextFiles
+from roundround.data.text import READERS, TextFiles, check_columns, columns_of_parquet
 from roundround.support.errors import UserError, nearest, printable
 from roundround.support.files import sha256
 
@@ -59,7 +60,7 @@ class StoredClrsText(ClrsText):
 
     Where one set serves for all, an eighth of its texts are for validation and another for the test, by their hash.
     Where the test has a set of its own, validation has one in 64 of the others, and the two sets are taken as they are:
-    the authors' share examples of small lengths, of which there are few.
+    the authors' share examples of small lengths, which are few.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""CLRS-Text from the Hugging Face hub."""
+"""CLRS-Text from the Hugging Face hub.
+
+Tested by tests/data/test_clrs_text_hub.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""CLRS-Text: the thirty algorithms of a textbook, of which a model writes the steps and the result; made by dm-clrs.
+"""CLRS-Text: the thirty algorithms of a textbook; a model writes their steps and results; made by dm-clrs.
 
 Markeeva et al. 2024, arXiv:2406.04229; the lengths are those of its script generate_clrs_text.py.
+
+Tested by tests/data/tasks/test_clrs_text.py.
 """
 
 from __future__ import annotations
@@ -97,7 +99,12 @@ class ClrsText(TextTask):
         train_examples: int | None,
         validation_examples: int,
     ) -> None:
-        self.algorithms, self.lengths = known(algorithms), None if lengths is None else sorted(set(lengths))
+        self.algorithms = list(SIZES) if algorithms is None else sorted(set(algorithms))
+        self.lengths = None if lengths is None else sorted(set(lengths))
+        if not self.algorithms:
+            raise ValueError("algorithms is []: at least one name, or null for all thirty, is needed")
+        if unknown := [name for name in self.algorithms if name not in SIZES]:
+            raise ValueError(f"algorithms has '{unknown[0]}'{nearest(unknown[0], SIZES)}")
         self._set_pairs()
         every = [length for _, length in self.pairs]
         super().__init__(
@@ -155,18 +162,6 @@ class ClrsText(TextTask):
         """One of the algorithms that are trained on a length, or of all where none is."""
         trained = [name for name, of_pair in self.pairs if of_pair == length] or self.algorithms
         return trained[rng.integers(len(trained))]
-
-
-def known(algorithms: Sequence[str] | None) -> list[str]:
-    """The names in alphabetical order, once each; all thirty for None. ValueError where one is unknown."""
-    if algorithms is None:
-        return list(SIZES)
-    if not algorithms:
-        raise ValueError("algorithms is []: at least one name, or null for all thirty, is needed")
-    for name in algorithms:
-        if name not in SIZES:
-            raise ValueError(f"algorithms has '{name}'{nearest(name, SIZES)}")
-    return sorted(set(algorithms))
 
 
 @final

@@ -20,7 +20,7 @@ class Parity(Task):
     <bos> b_1 .. b_n <sep> even|odd, every b drawn evenly; length is n
 
     Kazemnejad et al. 2023, arXiv:2305.19466, whose words around the bits are left out. There are 2^n examples: of 1 to
-    4 bits a split may have none of its own, and shares those of another, which is counted and said.
+    4 bits a split may have none of its own, and shares those of another, which is counted and reported.
     """
 
     def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:

@@ -1,6 +1,8 @@
 """The model card of an exported folder: what the run knows of the model, and how to load it.
 
 The run may be somebody else's, and a card is shown as a web page: what comes from the run passes `shown` or `code`.
+
+Tested by tests/loading/test_card.py.
 """
 
 from __future__ import annotations
@@ -63,10 +65,11 @@ def card_of(
     )
 
 
-def model_card(card: Card, decoder: Decoder, *, stock: bool, needs: list[str]) -> str:
+def model_card(card: Card, decoder: Decoder, *, stock: str | None, needs: list[str]) -> str:
     """The text of README.md. The licence is left to whoever publishes the model.
 
-    `needs` are packages beside torch and transformers that the folder's own code imports.
+    `stock` is the class of transformers that it is, None where the folder has code of its own. `needs` are packages
+    beside torch and transformers that this code imports.
     """
     choices = card.manifest.get("choices", {})
     names = [str(choices.get(name) or "") for name in ("pe", "softmax")]
@@ -88,9 +91,9 @@ tags: {json.dumps(tags, ensure_ascii=False)}
 A small language model trained with roundround: {kind} with {code(f"pe={choices.get('pe')}")} as
 positional encoding and {code(f"softmax={choices.get('softmax')}")} in its attention.
 
-{STOCK if stock else OWN_CODE + required}
-{usage(card.question, stock=stock)}
-{about_texts(card.question, separate=separate, stock=stock)}
+{STOCK.format(stock) if stock else OWN_CODE + required}
+{usage(card.question, stock=stock is not None)}
+{about_texts(card.question, separate=separate, stock=stock is not None)}
 
 | | |
 |---|---|
@@ -121,11 +124,11 @@ OF_A_TEXT_TASK = (
     "It answers questions of one task. The tokenizer adds no token by itself, and in training each question stood\n"
     "behind the token that ends a document, or the one that its tokenizer puts first."
 )
-STOCK = "It is a stock `LlamaForCausalLM`; no code from this folder is needed."
+STOCK = "It is a stock `{}`; no code from this folder is needed."
 OWN_CODE = (
-    "Llama's own code would compute something else, so the folder carries the model's source files:\n"
-    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. There is no cache\n"
-    "of keys and values, so each new token costs a pass over all tokens before it."
+    "No class of transformers computes it, so the folder carries the model's source files:\n"
+    "`modeling_roundround.py` and the small files that it imports. Read them before you trust them. `generate`\n"
+    "takes the dynamic cache of transformers (its default), beam search and batches that are padded on the left."
 )
 
 

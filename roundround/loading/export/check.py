@@ -4,6 +4,8 @@ python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
 
 The question holds `tokens` [B, T], `rows` [R] and a text; the answer gets `logits` [B, R, V] and, as json, facts: the
 class of the model, and the ids of the text by the folder's own tokenizer.
+
+Tested by tests/loading/test_export_command.py.
 """
 
 from __future__ import annotations

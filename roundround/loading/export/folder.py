@@ -1,13 +1,18 @@
-"""A training run as a folder that Hugging Face's `from_pretrained` loads.
+"""A training run as a folder that Hugging Face's `from_pretrained` loads, and whether it computes what the run does.
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
-modeling_roundround.py and the source files that it imports, only where Llama's own code does not compute this model
+modeling_roundround.py and the source files that it imports, only where no class of transformers computes this model
+
+Tested by tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,21 +24,24 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig
+from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_imports
 
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.base import Examples
 from roundround.data.tasks.text_task import TextTask
-from roundround.loading.export import modeling
+from roundround.distributed.device import check_fits
+from roundround.loading.export import check, modeling
 from roundround.loading.export.card import Card, Question, card_of, model_card
 from roundround.loading.export.modeling import RoundroundConfig, RoundroundForCausalLM
 from roundround.loading.export.sources import source_files
-from roundround.loading.llama import stock_config, stock_weights, weights_by_llama_name
 from roundround.loading.models import OF_THE_BUILDER, TrainedRun
 from roundround.loading.patterns import FAMILIES, SIZES, KindConfig, parts_of, split_pattern
+from roundround.loading.stock import stock_config, stock_weights, weights_by_llama_name
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.runs import checkpoints
@@ -41,12 +49,12 @@ from roundround.runs.directories import EXPORTED
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 from roundround.support.files import folder_in_one_step, usual_mode, write_atomically
-from roundround.support.memory import check_fits
 
 TO_READ = 4  # the length of the example in the card, where training had it
 COPIES = 3  # of the weights at once: read, in the decoder, to be written
 MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
+OPTIONS = ("norms", "attention_bias", "mlp", "other_biases", "embedding_norm", "logit_cap")  # of the decoder
 
 
 @dataclass(frozen=True)
@@ -166,17 +174,18 @@ def check_free(destination: Path) -> None:
         raise UserError(f"to={destination} is a file; give a folder")
 
 
-def is_stock(trained: ModelToExport) -> bool:
-    """Whether Hugging Face's own Llama computes this decoder."""
-    return stock_config(trained.decoder, trained.sizes) is not None
+def stock_class(trained: ModelToExport) -> str | None:
+    """The class of transformers that computes this decoder, None where none does."""
+    config = stock_config(trained.decoder, trained.sizes)
+    return None if config is None else str(config.architectures[0])
 
 
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     """All files of an exported model. UserError where a source that it needs cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
-    stock = config is not None
+    stock = stock_class(trained)
     if config is not None:
-        weights = stock_weights(trained.decoder)
+        weights = stock_weights(trained.decoder, config)
     else:
         config, weights = own_config(trained), weights_by_llama_name(trained.decoder)
         normaliser = trained.decoder.get_submodule("layers.0.self_attn.softmax")
@@ -191,15 +200,21 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
     GenerationConfig(**ends, use_cache=config.use_cache).save_pretrained(folder)
     shared = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
     save_file(shared, folder / "model.safetensors", metadata={"format": "pt"})
-    fast_tokenizer(trained).save_pretrained(folder)
-    readme = model_card(card, trained.decoder, stock=stock, needs=packages_needed(folder))
+    # the tokenizer as the run used it: it adds no token by itself, and reads no special token out of a text
+    bare = json.loads(trained.tokenizer.to_str()) | {"post_processor": None}
+    first, end = map(trained.tokenizer.id_to_token, (trained.first_token, trained.end_of_document))
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(bare)),
+        bos_token=first,  # of a run on text the same token, which closes each document and stands before the next
+        eos_token=end,
+        pad_token=end,
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
+    imported = {package for file in folder.glob("*.py") for package in get_imports(file)}
+    needs = sorted(imported - sys.stdlib_module_names - {"torch", "transformers"})
+    readme = model_card(card, trained.decoder, stock=stock, needs=needs)
     write_atomically(folder / "README.md", readme)
-
-
-def packages_needed(folder: Path) -> list[str]:
-    """What the folder's own code imports beside torch and transformers."""
-    found = {package for file in folder.glob("*.py") for package in get_imports(file)}
-    return sorted(found - sys.stdlib_module_names - {"torch", "transformers"})
 
 
 def own_config(trained: ModelToExport) -> PreTrainedConfig:
@@ -221,33 +236,35 @@ def own_config(trained: ModelToExport) -> PreTrainedConfig:
         scaled_embeddings=sizes["scaled_embeddings"],
         encoding=trained.encoding,
         normaliser=trained.normaliser,
-        norms=sizes.get("norms", "before"),
-        attention_bias=sizes.get("attention_bias", False),
+        options={name: sizes[name] for name in OPTIONS if name in sizes},
         kinds=[{"name": name, "sizes": kind.sizes, "parts": kind.parts} for name, kind in trained.kinds.items()],
         order=[list(trained.kinds).index(kind.name) for kind in trained.decoder.kinds] if trained.kinds else [],
         architectures=[RoundroundForCausalLM.__name__],
         dtype="float32",
     )
     classes = {"AutoConfig": RoundroundConfig, "AutoModelForCausalLM": RoundroundForCausalLM}
+    for name, value in windows_of(trained.decoder).items():
+        setattr(config, name, value)
     config.auto_map = {auto: f"{MODELING}.{of.__name__}" for auto, of in classes.items()}
     return config
 
 
-def fast_tokenizer(trained: ModelToExport) -> PreTrainedTokenizerFast:
-    """The tokenizer as the run used it: it adds no token by itself, and reads no special token out of a text.
-
-    A run on text knows one special token, which closes each document and so stands before the next one too.
-    """
-    bare = json.loads(trained.tokenizer.to_str()) | {"post_processor": None}
-    first, end = map(trained.tokenizer.id_to_token, (trained.first_token, trained.end_of_document))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(bare)),
-        bos_token=first,
-        eos_token=end,
-        pad_token=end,
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-    )
+def windows_of(decoder: Decoder) -> dict[str, Any]:
+    """How far layers see, by transformers' names, for whoever asks the config; nothing where all see everything."""
+    windows = {kind.window for kind in decoder.kinds if kind.window is not None}
+    chunks = {kind.chunk for kind in decoder.kinds if kind.chunk is not None}
+    if not (windows or chunks):
+        return {}
+    types = [
+        "chunked_attention"
+        if kind.chunk is not None
+        else "full_attention"
+        if kind.window is None
+        else "sliding_attention"
+        for kind in decoder.kinds
+    ]
+    largest = {"sliding_window": max(windows, default=None), "attention_chunk_size": max(chunks, default=None)}
+    return {"layer_types": types, **{name: size for name, size in largest.items() if size is not None}}
 
 
 def export_best(directory: Path, n_parameters: int) -> Path:
@@ -267,3 +284,88 @@ def export_best(directory: Path, n_parameters: int) -> Path:
         for file in folder.iterdir():
             usual_mode(file)
     return final
+
+
+log = logging.getLogger(__name__)
+
+# largest difference allowed, as a share of the largest logit
+TOLERANCE = 1e-5  # of the same code in another process, where nothing should differ
+STOCK_TOLERANCE = 5e-5  # of transformers' code, whose sums round otherwise: by 4e-7, 3e-6 where attention is very sharp
+LOGITS_COMPARED = 2**24  # at most: 64 MiB
+
+
+class NotTheSame(Exception):
+    """What was exported does not compute what the run's own decoder does."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How an exported folder was found to agree: logits compared, their largest difference and their largest size."""
+
+    n_logits: int
+    difference: float
+    largest: float
+
+
+def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreement:
+    """Load the folder in a process that cannot import roundround, and compare logits on these tokens.
+
+    Raises NotTheSame where the folder does not load, or computes or tokenises something else.
+    """
+    stock = stock_class(trained)
+    rows = rows_compared(tokens_BT, trained.decoder.embed_tokens.num_embeddings)
+    text = trained.tokenizer.decode(tokens_BT[0].tolist())
+    facts, theirs = answer_of(folder, tokens_BT, rows, text, code="stock" if stock else "trust")
+    module, _, name = facts["class"].rpartition(".")
+    if stock and (name != stock or not module.startswith("transformers.models.")):
+        raise NotTheSame(f"the folder loads as {facts['class']}, not as the {stock} of transformers")
+    ids = trained.tokenizer.encode(text, add_special_tokens=False).ids
+    ends = facts["first_token"], facts["end_of_document"]
+    if facts["ids"] != ids or not facts["fast"] or ends != (trained.first_token, trained.end_of_document):
+        raise NotTheSame("the folder's tokenizer does not give the run's tokens")
+    decoder = trained.decoder.eval()
+    with torch.no_grad():
+        ours = decoder.unembed(decoder.hidden(tokens_BT)[:, rows])
+    if ours.shape != theirs.shape or not bool(ours.isfinite().all()):
+        raise NotTheSame(f"logits of shape {list(theirs.shape)}, where the run's are finite and {list(ours.shape)}")
+    found = Agreement(ours.numel(), float((ours - theirs).abs().max()), float(ours.abs().max()))
+    if not found.difference <= (STOCK_TOLERANCE if stock else TOLERANCE) * found.largest:
+        raise NotTheSame(
+            f"logits of the exported folder differ from the run's by up to {found.difference:.2g}, "
+            f"where the largest is {found.largest:.3g}"
+        )
+    return found
+
+
+def rows_compared(tokens_BT: Tensor, n_vocab: int) -> Tensor:
+    """Positions whose logits are compared: all, or as many as fit, spread evenly."""
+    n_windows, length = tokens_BT.shape
+    n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
+    return torch.linspace(0, length - 1, n_rows).round().long()
+
+
+def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code: str) -> tuple[dict[str, Any], Tensor]:
+    """What `check.py` says of the folder in a process of its own: facts, and logits. NotTheSame where it fails."""
+    with tempfile.TemporaryDirectory() as name:
+        question, answer = Path(name, "question.safetensors"), Path(name, "answer.safetensors")
+        save_file({"tokens": tokens_BT.contiguous(), "rows": rows}, question, metadata={"text": text})
+        done = subprocess.run(
+            [sys.executable, "-I", check.__file__, str(folder), str(question), str(answer), code],
+            cwd=name,
+            stdin=subprocess.DEVNULL,
+            env=os.environ
+            | {
+                "HF_HUB_OFFLINE": "1",
+                "HF_MODULES_CACHE": name,  # where the folder's code is copied to be imported
+                "OMP_NUM_THREADS": str(torch.get_num_threads()),  # the same order of sums
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        log.debug("check of %s:\n%s%s", folder, done.stdout, done.stderr)
+        if done.returncode:
+            last = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise NotTheSame(f"the exported folder does not load in a process of its own: {last[-1]}")
+        with safe_open(answer, framework="pt") as file:
+            return json.loads(file.metadata()["facts"]), file.get_tensor("logits")

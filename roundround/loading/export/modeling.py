@@ -5,6 +5,8 @@ An export copies this file and the source files that it imports into one folder 
 encoding learns is below `model.encodings`, what a normaliser learns below `model.layers.N.self_attn.softmax`.
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
+
+Tested by tests/loading/test_export_folder.py.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutput
+from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
 from roundround.pe.base import PositionalEncoding as Encoding
@@ -46,11 +50,10 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
     scaled_embeddings: bool = False
     encoding: dict[str, Any] = field(default_factory=dict)
     normaliser: dict[str, Any] = field(default_factory=dict)
-    norms: str = "before"
-    attention_bias: bool = False
+    options: dict[str, Any] = field(default_factory=dict)  # of the decoder, by its names
     kinds: list[dict[str, Any]] = field(default_factory=list)  # of layers: sizes, and each part's class and arguments
     order: list[int] = field(default_factory=list)  # the kind of each layer
-    use_cache: bool = False
+    use_cache: bool = True
 
 
 def layer_kinds(config: RoundroundConfig) -> list[LayerKind]:
@@ -67,8 +70,53 @@ def layer_kinds(config: RoundroundConfig) -> list[LayerKind]:
     return [kinds[kind] for kind in config.order]
 
 
+class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
+    """A layer of the decoder's own cache in a dynamic cache of transformers; the first one speaks for all of them."""
+
+    is_sliding = False
+
+    def __init__(self, cache: Cache, number: int) -> None:
+        super().__init__()
+        self.cache, self.number = cache, number
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing: the decoder does."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        raise ValueError("these keys are of a model with a decoder of its own, which alone can add to them")
+
+    def get_seq_length(self) -> int:
+        return self.cache.layers[self.number].n_read
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name in transformers 5.0
+
+    def reset(self) -> None:
+        if self.number == 0:
+            self.cache.clear()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        if self.number == 0:
+            self.cache.select(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.reorder_cache(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.number == 0 and self.cache.n_texts is not None:
+            self.cache.select(torch.arange(self.cache.n_texts).repeat_interleave(repeats))
+
+    def crop(self, *args: Any) -> None:
+        raise ValueError("this model's cache forgets no tokens: leave out what takes some back (assisted generation)")
+
+
 class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """The decoder with its output matrix. There is no cache of keys and values: `generate` computes all tokens anew.
+    """The decoder with its output matrix, with the dynamic cache of transformers.
 
     An `attention_mask` of padding is honoured exactly: padding is seen by nobody and has no position.
     """
@@ -95,10 +143,10 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
             scaled_embeddings=config.scaled_embeddings,
             norm_eps=config.rms_norm_eps,
             initializer_range=config.initializer_range,
-            norms=config.norms,
-            attention_bias=config.attention_bias,
+            **config.options,
         )
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        has_bias = bool(config.options.get("other_biases")) and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=has_bias)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -122,37 +170,76 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        past_key_values: DynamicCache | None = None,
+        position_ids: Tensor | None = None,
+        use_cache: bool = False,
         **options: Any,
-    ) -> CausalLMOutput:
+    ) -> CausalLMOutputWithPast:
         """Logits [B, T, V], and with labels [B, T] the mean nats of the next tokens (-100 counts for nothing).
 
-        `attention_mask` [B, T] is 0 where a token is padding. `logits_to_keep` asks for the last so many rows, or for
-        those of a tensor. Raises ValueError for what the decoder has no place for.
+        `attention_mask` [B, T] is 0 where a token is padding; after a cache it is of the tokens there too.
+        `logits_to_keep` asks for the last so many rows, or for those of a tensor. `use_cache` makes a cache where
+        `past_key_values` is none. Raises ValueError for what the decoder has no place for.
         """
-        for name in ("inputs_embeds", "position_ids", "past_key_values"):
-            if options.pop(name, None) is not None:
-                raise ValueError(f"{name} is not taken: give input_ids, and attention_mask where there is padding")
-        x_BTD = self.model.hidden(input_ids, valid_BT=valid_tokens(attention_mask))
+        if options.pop("inputs_embeds", None) is not None:
+            raise ValueError("inputs_embeds is not taken: give input_ids, and attention_mask where there is padding")
+        if past_key_values is None and use_cache:
+            past_key_values = DynamicCache()
+        cache = None if past_key_values is None else self.own_cache(past_key_values)
+        valid_BT = valid_tokens(attention_mask, input_ids.shape[1], 0 if cache is None else cache.n_read)
+        x_BTD = self.model.hidden(input_ids, pos_BT=position_ids, valid_BT=valid_BT, cache=cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits_BTV = self.lm_head(x_BTD[:, kept])
+        logits_BTV = self.model.capped(self.lm_head(x_BTD[:, kept]))
         loss = None
         if labels is not None:
             more = {name: value for name, value in options.items() if name == "num_items_in_batch"}
             loss = self.loss_function(logits=logits_BTV, labels=labels, vocab_size=self.config.vocab_size, **more)
-        return CausalLMOutput(loss=loss, logits=logits_BTV)
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
+
+    def own_cache(self, given: DynamicCache) -> Cache:
+        """The decoder's cache in a dynamic cache, put there where that is empty. ValueError for any other cache."""
+        if not isinstance(given, DynamicCache) or given.offloading:
+            raise ValueError(
+                "this model keeps its keys in a dynamic cache alone: leave out cache_implementation=, or give "
+                "past_key_values=DynamicCache()"
+            )
+        first = given.layers[0] if given.layers else None
+        if isinstance(first, KeptLayer):
+            return first.cache
+        if given.get_seq_length():
+            raise ValueError("past_key_values= holds the keys of another model; give DynamicCache()")
+        cache = self.model.empty_cache()
+        given.layers = [KeptLayer(cache, number) for number in range(len(cache.layers))]
+        given.layer_class_to_replicate = None
+        return cache
 
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any
+        self, input_ids: Tensor, *args: Any, past_key_values: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """All tokens so far, because nothing is cached; of which only the last row's logits are wanted."""
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "logits_to_keep": 1}
+        """What transformers prepares; a cache of another kind is refused before it makes a mask for it.
+
+        By the name `kwargs` transformers knows that all arguments of `forward` are taken.
+        """
+        if past_key_values is not None:
+            self.own_cache(past_key_values)
+        made: dict[str, Any] = super().prepare_inputs_for_generation(
+            input_ids, *args, past_key_values=past_key_values, **kwargs
+        )
+        return made
+
+    def init_continuous_batching(self, *args: Any, **options: Any) -> Any:
+        """ValueError: its pages hold keys for attention of transformers' own."""
+        raise ValueError("this model's attention takes no paged batches: call generate with a padded batch")
+
+    generate_batch = init_continuous_batching
 
 
-def valid_tokens(attention_mask: Tensor | None) -> Tensor | None:
-    """False where a token is padding; None where none is. Raises ValueError for a mask that is not [B, T]."""
+def valid_tokens(attention_mask: Tensor | None, n_new: int, n_read: int) -> Tensor | None:
+    """False where a new token is padding; None where none is. Raises ValueError for a mask that is not [B, tokens]."""
     if attention_mask is None:
         return None
-    if attention_mask.dim() != 2:
-        raise ValueError(f"attention_mask has shape {list(attention_mask.shape)}; it must be [batch, tokens]")
-    valid_BT = attention_mask.to(torch.bool)
+    if attention_mask.dim() != 2 or attention_mask.shape[1] != n_read + n_new:
+        expected = f"it must be [batch, {n_read + n_new}], of the {n_read} tokens in the cache too"
+        raise ValueError(f"attention_mask has shape {list(attention_mask.shape)}; {expected}")
+    valid_BT = attention_mask[:, n_read:].to(torch.bool)
     return None if bool(valid_BT.all()) else valid_BT

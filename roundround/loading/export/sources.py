@@ -3,6 +3,8 @@
 transformers loads a modelling file and the files beside it that are imported by lines `from .name import ...`; it knows
 no subfolders. So each module gets a flat file name, pe_rope.py for roundround.pe.rope, and the import lines name these
 files. Everything else stays byte for byte the same.
+
+Tested by tests/loading/test_export_sources.py.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from roundround import __version__
+from roundround.support import __version__
 from roundround.support.errors import UserError
-from roundround.support.imports import ImportStatement, file_of, import_statements, package_of, reached
+from roundround.support.imports import file_of, import_statements, package_of, reached
 
 PACKAGE = "roundround"
 ROOT = Path(__file__).resolve().parents[3]  # the folder that holds the package
@@ -36,14 +38,9 @@ class OwnImport:
     modules: list[ast.alias]
 
     @property
-    def imported_by_name(self) -> set[str]:
-        """The dotted names of `modules`."""
-        return {f"{self.origin}.{alias.name}" for alias in self.modules}
-
-    @property
     def imported(self) -> set[str]:
         """The dotted names of all modules that the statement needs."""
-        return self.imported_by_name | ({self.origin} if self.names else set())
+        return {f"{self.origin}.{alias.name}" for alias in self.modules} | ({self.origin} if self.names else set())
 
 
 @dataclass(frozen=True)
@@ -59,10 +56,6 @@ class Module:
     def imported(self) -> set[str]:
         return {name for item in self.imports for name in item.imported}
 
-    @property
-    def imported_by_name(self) -> set[str]:
-        return {name for item in self.imports for name in item.imported_by_name}
-
 
 def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> dict[str, str]:
     """Texts by file name: the module `main` as `main_file`.py, and every module that it and the classes need.
@@ -74,7 +67,8 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
     modules = library.closure(main, classes)
     files = flat_file_names(modules, {main: main_file})
     texts = {name: heading(module) + with_flat_imports(module, files) for name, module in modules.items()}
-    by_name = {name for module in modules.values() for name in module.imported_by_name}
+    imports = [item for module in modules.values() for item in module.imports]
+    by_name = {f"{item.origin}.{alias.name}" for item in imports for alias in item.modules}
     lines = "".join(sorted(BY_NAME.format(files[name]) for name in by_name))
     texts[main] = texts[main].replace("\nfrom .", f"\n{lines}from .", 1)
     return {f"{files[name]}.py": text for name, text in texts.items()}
@@ -127,17 +121,13 @@ class Library:
         for statement in import_statements(text, package_of(name, path)):
             try:
                 if isinstance(statement.node, ast.Import):
-                    self.refuse_own(statement)
+                    if own := [name for name in statement.names if self.path_of(name)]:
+                        raise UserError(f"write from ... import instead of import {own[0]}")
                 elif (item := self.own_import(statement.node, statement.origin)) is not None:
                     imports.append(item)
             except UserError as error:
                 raise UserError(f"{path}, line {statement.node.lineno}: {error}") from error
         return Module(name, path, text, imports)
-
-    def refuse_own(self, statement: ImportStatement) -> None:
-        for name in statement.names:
-            if self.path_of(name):
-                raise UserError(f"write from ... import instead of import {name}")
 
     def own_import(self, node: ast.ImportFrom, origin: str) -> OwnImport | None:
         """The statement as an import of exported code; None where it is one of a library."""

@@ -5,6 +5,8 @@ place of its own attention. Hooks on the normalisers then see the queries, keys 
 decoder of this project.
 Without a mask of its own, a registered attention function would be called without any and lose causality in silence.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
+
+Tested by tests/loading/test_hf_attention.py.
 """
 
 from __future__ import annotations

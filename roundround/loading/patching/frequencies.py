@@ -4,6 +4,8 @@ A model computes cosines and sines once and hands the same to all its layers. Wh
 of the rotary module computes what a layer needs, and a hook on the layer hands it over.
 
 Shapes: T tokens, P channel pairs, R rotated channels, N positions.
+
+Tested by tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,7 +136,9 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
 
 def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     """Whether the module gives its layers this rotation: some compute their frequencies anew, whatever they hold."""
-    pos_N = telling_positions(before.frequencies_P, table.frequencies_P)
+    apart_P = (before.frequencies_P.double() - table.frequencies_P.double()).abs()
+    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()  # of each pair that changes, from where it was
+    pos_N = torch.cat([torch.tensor([0, 1, 31, 1000], device=radian_away.device), radian_away])
     try:
         turns = table.turns(pos_N)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError):
@@ -141,14 +146,6 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     angle_NP = pos_N[:, None].float() * table.frequencies_P.float()  # as it is stored: half precision rounds it
     expected = rotation.factor * angle_NP.cos(), rotation.factor * angle_NP.sin()
     return all(same_channels(given, value) for given, value in zip(turns, expected, strict=True))
-
-
-def telling_positions(before_P: Tensor, after_P: Tensor) -> Tensor:
-    """A few positions, and for each pair that changes the one where it is a radian away from where it was, [N]."""
-    apart_P = (before_P.double() - after_P.double()).abs()
-    radian_away = (1 / apart_P[apart_P > 1 / FARTHEST]).round().long()
-    always = torch.tensor([0, 1, 31, 1000], device=radian_away.device)
-    return torch.cat([always, radian_away])
 
 
 def same_channels(given_NR: Tensor, expected_NP: Tensor) -> bool:
@@ -226,7 +223,7 @@ def rotate_layers(
         hooks += listen(there, copies)
     for layer, table, number in zip(attention_layers(model), of_layers, number_of, strict=True):
         if table is not None and number:
-            hooks.append(layer.register_forward_pre_hook(HandOver(table, number), with_kwargs=True))
+            hooks.append(layer.register_forward_pre_hook(partial(hand_over, table, number), with_kwargs=True))
     return undo
 
 
@@ -263,23 +260,18 @@ def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
             del table.module._modules[name]
 
 
-class HandOver:
-    """Hands a layer what a copy computed, instead of what the model gives to all layers."""
+def hand_over(
+    table: RotaryTable, number: int, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give a layer what a copy of this number computed, instead of what the model gives to all layers."""
+    computed = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])
+    if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
+        raise UserError(
+            f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "
+            "cannot be put into it"
+        )
 
-    def __init__(self, table: RotaryTable, number: int) -> None:
-        self.table, self.number = table, number
+    def own(value: Any) -> Any:
+        return computed[number] if value is computed[0] and value is not None else value
 
-    def __call__(
-        self, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        computed = self.table.module.__dict__.get(COMPUTED, {}).get(self.table.name, [None])
-        if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
-            raise UserError(
-                f"{type(layer).__name__} is not handed its cosines from outside; an encoding that differs by layer "
-                "cannot be put into it"
-            )
-
-        def own(value: Any) -> Any:
-            return computed[self.number] if value is computed[0] and value is not None else value
-
-        return tuple(map(own, args)), {name: own(value) for name, value in options.items()}
+    return tuple(map(own, args)), {name: own(value) for name, value in options.items()}

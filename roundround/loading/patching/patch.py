@@ -1,6 +1,8 @@
 """Another normaliser, or RoPE of another kind, inside a loaded Hugging Face model.
 
 Shapes: P channel pairs.
+
+Tested by tests/loading/test_hf_patch.py.
 """
 
 from __future__ import annotations
@@ -51,8 +53,22 @@ class Patch:
                 self.remark = remark_on(of_layers, new)
                 undo.callback(rotate_layers(model, of_layers, new))
             undo.callback(install(model, make_softmax))
-            if make_encoding is not None and differs_by_layer(of_layers, new):
-                check_layers(model, new)
+            if make_encoding is not None:
+                of_table = dict(zip(of_layers, new, strict=True))
+                differ = not all(
+                    rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True)
+                )
+                if differ or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1:  # only some rotate
+                    tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
+                    probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
+                    layouts = check(probed, tokens, ablated=True)
+                    rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
+                    wrong = [str(n) for n, layout in enumerate(layouts) if bool(layout.n_rotated) != rotating[n]]
+                    if wrong:  # some models leave layers without any rotation
+                        raise UserError(
+                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as an encoding that differs "
+                            "by layer says"
+                        )
             self.undo = undo.pop_all()
 
     def remove(self) -> None:
@@ -105,29 +121,6 @@ def rotations_of(
             raise UserError(f"{name} pairs other channels than the model was trained with; it cannot be put into it")
         found.append(Rotation(frequencies, encoding.attention_factor))
     return found
-
-
-def differs_by_layer(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> bool:
-    """Whether layers that had the same rotation get different ones, or only some of them none."""
-    of_table = dict(zip(of_layers, new, strict=True))
-    same = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
-    return not same or len({bool(rotation.frequencies_P.any()) for rotation in new}) > 1
-
-
-def check_layers(model: PreTrainedModel, rotations: Sequence[Rotation]) -> None:
-    """UserError where a layer does not rotate as it is to: some models leave layers without any rotation."""
-    name = type(model).__name__
-    tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
-    layouts = check(ProbedHuggingFaceModel(name, model, None), tokens, ablated=True)
-    differing = [
-        str(number)
-        for number, (layout, rotation) in enumerate(zip(layouts, rotations, strict=True))
-        if bool(layout.n_rotated) != bool(rotation.frequencies_P.any())
-    ]
-    if differing:
-        raise UserError(
-            f"{name} does not let layer {', '.join(differing)} rotate as an encoding that differs by layer says"
-        )
 
 
 def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:

@@ -1,1 +1,221 @@
-"""Every figure and table of the two papers: how it is made again here, and how it compares."""
+"""What a figure or table of a paper is here: how it is made again, the one rule by which it is judged, what is kept.
+
+What came of each lies in the run directories of `roundround reproduce`, and beside the page in docs.
+
+Tested by tests/papers/test_figure.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from roundround.papers import FIGURES
+from roundround.papers.claim import (
+    Comparison,
+)
+from roundround.runs.directories import all_runs, runs_of, time_of
+from roundround.support.files import parse_json, read_text, write_json
+from roundround.support.panels import HeatMap, Panel
+
+
+class RunVerb(Protocol):
+    """Runs `roundround VERB OVERRIDE ...`, or finds the finished run of the same numbers; returns its directory."""
+
+    def __call__(self, verb: str, *overrides: str) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that a figure of a pretrained model is made of: the paper's own, or another in its place.
+
+    overrides: how it is given on the command line, such as ("model=hf", "model.path=DIR").
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    is_the_papers: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of making a figure again.
+
+    ours: its most telling number or two, as text. panels: the figure, in the paper's layout. remark: why it differs,
+    what the paper does not say. untested: why nothing is judged, although there are numbers; "" where something is.
+    drawn: whether a sketch or a listing is compared with itself.
+    """
+
+    ours: str
+    comparisons: Sequence[Comparison] = ()
+    panels: Mapping[str, HeatMap | Panel] = field(default_factory=dict)
+    remark: str = ""
+    untested: str = ""
+    drawn: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """That of the worst of its judged numbers."""
+        if self.untested:
+            return NOT_TESTED
+        found = [verdict_of(comparison) for comparison in self.comparisons if comparison.is_judged]
+        if not found:
+            return NOT_RUN
+        worst = max(found, key=JUDGED.index)
+        return DRAWN if self.drawn and worst != DIFFERS else worst
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(ABC):
+    """A figure or table.
+
+    shows: what it is about. published: the paper's most telling number or two, as text. command: the verb that does
+    the work; "" where this program's own functions are called directly. minutes: of two CPU cores, without a model.
+    model: the pretrained model that it is about, by its name in `model=`; None for none. relative: what docs/gemma3.md
+    found in Gemma 3 270M, 4-bit weights, on the package's quotations where a text matters. needs: what no machine like
+    this has; "" where it can be made here, given the model. trains: whether it reads `data=`, a text to train on.
+    """
+
+    shows: str
+    published: str
+    command: str = ""
+    minutes: float = 0.2
+    model: str | None = None
+    relative: str = ""
+    needs: str = ""
+    trains: bool = False
+
+    @abstractmethod
+    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
+        """Make it again. subject: where `model` is not None, the model to take."""
+
+
+def figures_of(names: Iterable[str]) -> dict[str, Figure]:
+    """The figures and tables of these names; only the files that hold them are imported."""
+    files = {name: importlib.import_module(f"roundround.papers.figures.{FIGURES[name]}") for name in names}
+    return {name: file.FIGURES[name] for name, file in files.items()}
+
+
+# -- the rule
+
+AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS = "agrees", "sign agrees", "not told apart", "differs"
+JUDGED = (AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS)  # from best to worst
+NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"
+LEARNED = 0.99  # exact match within the trained lengths, below which longer ones say nothing
+
+RULE = f"""Each number is judged by the 95 % interval of its difference from the published value; the error of the
+published value is taken in where it is known. The margin stands beside the number. The margins were written down with
+this rule, from what the papers claim; most numbers of the page were known by then.
+
+- *{AGREES}*: the whole interval is within the margin.
+- *{DIFFERS}*: the whole interval is outside it.
+- *{SIGN_AGREES}*: neither, but the interval of an effect leaves out 0, on the published side. Where the paper states a
+  direction and no number, more than this is not possible.
+- *{NOT_TOLD_APART}*: anything else, also a number whose interval is not known.
+
+An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
+*{DIFFERS}*. It is *{NOT_TESTED}* where another pretrained model stands in for the paper's, or where the exact match of
+a task is below {LEARNED} within its trained lengths; *{DRAWN}* where a sketch or a listing is compared with itself;
+*{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
+"""
+
+
+def verdict_of(comparison: Comparison) -> str:
+    """The verdict on a number. NaN differs: it would hide what is broken."""
+    c = comparison
+    low, high = c.ours - c.error, c.ours + c.error
+    if math.isnan(c.ours) or high < c.low or low > c.high:
+        return DIFFERS
+    if c.low <= low and high <= c.high:
+        return AGREES if math.isfinite(c.low) and math.isfinite(c.high) else SIGN_AGREES
+    if c.signed and c.published and (low > 0 if c.published > 0 else high < 0):
+        return SIGN_AGREES
+    return NOT_TOLD_APART
+
+
+def count_verdicts(verdicts: Iterable[str]) -> str:
+    """How many got each verdict: `agrees 1, sign agrees 5, ...`."""
+    found = Counter(verdicts)
+    return ", ".join(f"{name} {found[name]}" for name in (*JUDGED, NOT_TESTED, DRAWN, NOT_RUN) if found[name])
+
+
+# -- what is kept
+
+ENTRIES = "outcomes.json"
+LARGEST = 16 << 20  # bytes
+UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # what stands in the file as null
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that a figure was made from."""
+
+    command: str
+    directory: Path
+    taken: bool  # finished before
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What came of a figure. model: of a figure of a pretrained model; figure: its name in the run's figures, or None.
+
+    seconds: how long it took, verbs that had run before left out.
+    """
+
+    name: str
+    verdict: str
+    ours: str
+    comparisons: Sequence[Comparison]
+    remark: str
+    untested: str
+    model: str | None
+    is_the_papers: bool
+    runs: Sequence[Made]
+    figure: str | None
+    seconds: float
+    ended: str
+
+
+def write_entries(entries: Sequence[Entry], directory: Path) -> None:
+    """Into a folder; infinite ends of intervals as null, which every reader of json knows."""
+    recorded = [asdict(entry) for entry in entries]
+    for comparison in (c for entry in recorded for c in entry["comparisons"]):
+        comparison.update({k: None for k, v in comparison.items() if isinstance(v, float) and not math.isfinite(v)})
+    write_json(directory / ENTRIES, recorded)
+
+
+def read_entries(directory: Path) -> list[Entry]:
+    """The entries of a folder; none where there is no such file, or a damaged one."""
+    entries = []
+    try:
+        for recorded in parse_json(read_text(directory / ENTRIES, LARGEST)):
+            recorded["comparisons"] = [
+                Comparison(**c | {key: other if c[key] is None else float(c[key]) for key, other in UNKNOWN.items()})
+                for c in recorded["comparisons"]
+            ]
+            recorded["runs"] = [Made(run["command"], Path(run["directory"]), run["taken"]) for run in recorded["runs"]]
+            entries.append(Entry(**recorded | {"ended": time_of(recorded["ended"]).isoformat()}))
+        return entries
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
+    """What was found last of every figure under `outputs`, and the folder of its picture."""
+    runs = all_runs(runs_of(outputs, "reproduce"), "reproduce", done=False)
+    return newest_of((entry, directory / "figures") for directory, _ in runs for entry in read_entries(directory))
+
+
+def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:
+    """The last entry of every figure. What was made of the paper's own model comes before what was made of another."""
+    found: dict[str, tuple[Entry, Path]] = {}
+    for entry, figures in sorted(entries, key=lambda pair: time_of(pair[0].ended)):
+        if entry.name not in found or entry.is_the_papers >= found[entry.name][0].is_the_papers:
+            found[entry.name] = entry, figures
+    return found

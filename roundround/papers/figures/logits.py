@@ -2,6 +2,8 @@
 
 Tables 3 to 5 of arXiv:2410.06205: how near a head's logits come to the bound of Cauchy and Schwarz. Figure 3 and the
 deltas of arXiv:2410.01104: what Gemma 2B's heads do with longer lists, and with code.
+
+Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations
@@ -15,10 +17,17 @@ from typing import final
 import numpy as np
 
 from roundround.analysis.intervals import welch_width
-from roundround.papers.claim import Comparison, Curve, Picture, as_printed, at_least, near, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
+from roundround.papers.claim import (
+    Comparison,
+    as_printed,
+    at_least,
+    near,
+    shown,
+)
+from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
 from roundround.papers.figures.probed import Array, ModelFigure, numbers, probed
 from roundround.papers.figures.single_heads import DIAGONAL, LATE_DIAGONAL, PREVIOUS, NamedHead, find
+from roundround.support.panels import Curve, Panel
 
 N_TOKENS = 8  # columns of the tables, from the first token
 HALF_PRECISION = 0.03  # of the first token's bound, which no prompt changes: eight bits twice, and the root of a sum
@@ -66,18 +75,20 @@ class Alignment(ModelFigure):
             ],
             shown("previous: mean share of the bound with the key of t - 1", float(np.nanmean(own_bound))),
         ]
-        told = f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        summary = (
+            f"{diagonal.mean():.3f} of the bound on itself, {np.nanmean(readings[nearest]):.3f} on the token before"
+        )
         remark = (
             f"{found.remark} The column of the token before fits better read as the logit of {nearest}. "
             "The paper divides it by the bound of a token with itself; its own bound stands beside that."
         ).lstrip()
-        return Outcome(told, comparisons, {found.title: self.picture(rows)}, remark)
+        return Outcome(summary, comparisons, {found.title: self.picture(rows)}, remark)
 
-    def picture(self, rows: dict[str, Array]) -> Picture:
+    def picture(self, rows: dict[str, Array]) -> Panel:
         """Ours as lines, the paper's as points."""
         published = {"bound": self.bound, "diagonal": self.diagonal, "previous": [np.nan, *self.previous]}
         tokens = np.arange(len(rows["bound"]))
-        return Picture(
+        return Panel(
             "token",
             "logit",
             [Curve(f"{name}, ours", tokens, rows[name]) for name in published]
@@ -120,7 +131,7 @@ class EntropyOfLists(ModelFigure):
         return Outcome(
             ours=f"entropy grows in {n_growing} of {len(gains)} heads, from 1 to {last} numbers",
             comparisons=[at_least(f"head {head}: entropy gained (nats)", gain, 0.0) for head, gain in gains.items()],
-            panels={"entropy of the last row, first layer": Picture("listed numbers", "nats", curves, log="x")},
+            panels={"entropy of the last row, first layer": Panel("listed numbers", "nats", curves, log="x")},
             remark=remark,
         )
 
@@ -152,7 +163,7 @@ class Spreads(ModelFigure):
                     if name != "mean"
                 ],
             ],
-            panels={"sorted": Picture("share of the heads", "spread", [Curve("ours", share, spreads), published])},
+            panels={"sorted": Panel("share of the heads", "spread", [Curve("ours", share, spreads), published])},
             remark="Ours are each head's mean over rows, on other code; the paper does not say which rows. The "
             f"interval is over the heads. {GEMMA_7B}",
         )

@@ -1,6 +1,8 @@
 """Max retrieval in arXiv:2410.01104: table 1, the heat maps of figures 2 and 6, the fit of figure 5.
 
 Shapes: S seeds, N sizes.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations
@@ -17,10 +19,24 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from roundround.analysis.intervals import error_from_p, error_widths, half_width, p_of_mean, welch_width
-from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject, count_verdicts, verdict_of
+from roundround.papers.claim import (
+    Comparison,
+    at_least,
+    at_most,
+    near,
+    shown,
+)
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+    count_verdicts,
+    verdict_of,
+)
 from roundround.papers.max_retrieval import PAPER, SECOND_HAND, SEEDS, P
 from roundround.softmax.adaptive_temperature import PUBLISHED
+from roundround.support.panels import Curve, HeatMap, Panel
 
 MEASURE = ("max-retrieval", "evaluate=[softmax,adaptive_temperature]")
 COMMAND = "roundround maxkey --temp adaptive"
@@ -80,7 +96,7 @@ class Accuracy(Figure):
             ours=f"{plain[1024].mean():.1f} and {adaptive[1024].mean():.1f} % at 1,024; accuracies: {found[0]}; "
             f"gains: {found[1]}",
             comparisons=comparisons,
-            panels={"table 1": Picture("items", "accuracy (%)", curves, log="x")},
+            panels={"table 1": Panel("items", "accuracy (%)", curves, log="x")},
             remark=ABOUT_TABLE,
         )
 
@@ -155,7 +171,27 @@ class Fit(Figure):
         ours = fit["coefficients"]
         grid = np.linspace(0.5, 3.5, 301)
         by_seed = fit["by_seed"]  # none where a seed had too few points
-        comparisons = compare_fit(ours, by_seed)
+
+        def error(numbers: list[float]) -> float:
+            """Half the interval of a number over the fits of all seeds."""
+            return float(half_width(np.array(numbers))) if by_seed else math.inf
+
+        comparisons = [
+            near("entropy from which it sharpens", begins(ours), START, 0.15, START, error([*map(begins, by_seed)])),
+            *[
+                near(f"beta at {h:g} nats", float(np.polyval(ours, h)), beta, 0.1 * beta, beta,
+                     error([float(np.polyval(other, h)) for other in by_seed]))
+                for h, beta in SHAPE_AT.items()
+            ],
+            *[
+                shown(f"the quartic at {h:g} nats", float(np.polyval(ours, h)), float(np.polyval(PUBLISHED, h)))
+                for h in BEYOND
+            ],
+            *[
+                shown(f"coefficient of H^{power}", own, published)
+                for power, (own, published) in enumerate(zip(ours[::-1], PUBLISHED[::-1], strict=True))
+            ],
+        ]  # fmt: skip
         over = f"the interval is over the fits to each of {len(by_seed)} seeds" if by_seed else "it has no interval"
         taken = " of {:.2f} to {:.2f} nats".format(*fit["entropy_range"]) if by_seed else ""
         curves = [
@@ -165,25 +201,10 @@ class Fit(Figure):
         return Outcome(
             ours=f"from {begins(ours):.2f} nats, beta {np.polyval(ours, 2.0):.2f} at 2",
             comparisons=comparisons,
-            panels={"fit": Picture("entropy (nats)", "inverse temperature beta", curves)},
+            panels={"fit": Panel("entropy (nats)", "inverse temperature beta", curves)},
             remark=f"Fitted to {fit['inputs']:,} inputs{taken} in which the largest logit is a wrong one, as in the "
             f"paper, whose sizes and numbers of inputs are not known; {over}. {ABOUT_FIT}",
         )
-
-
-def compare_fit(ours: Sequence[float], by_seed: Sequence[Sequence[float]]) -> list[Comparison]:
-    """Where the quartic begins to sharpen and what it gives, the interval over other fits of the same kind."""
-
-    error = float(half_width(np.array([begins(other) for other in by_seed]))) if by_seed else math.inf
-    found = [near("entropy from which it sharpens", begins(ours), START, 0.15, START, error)]
-    for h, beta in SHAPE_AT.items():
-        error = float(half_width(np.array([np.polyval(other, h) for other in by_seed]))) if by_seed else math.inf
-        found.append(near(f"beta at {h:g} nats", float(np.polyval(ours, h)), beta, 0.1 * beta, beta, error))
-    for h in BEYOND:
-        found.append(shown(f"the quartic at {h:g} nats", float(np.polyval(ours, h)), float(np.polyval(PUBLISHED, h))))
-    for power, (own, published) in enumerate(zip(ours[::-1], PUBLISHED[::-1], strict=True)):
-        found.append(shown(f"coefficient of H^{power}", own, published))
-    return found
 
 
 def begins(coefficients: Sequence[float]) -> float:

@@ -1,6 +1,8 @@
 """Mean norms of the 2-D chunks of queries, keys and values in arXiv:2410.06205, by layer and by head.
 
 By layer: figures 3, 10, 13 and 19; by head of one layer: figures 4 and 11.
+
+Tested by tests/papers/test_papers_models.py and tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from typing import final
 import numpy as np
 
 from roundround.papers.claim import Comparison, at_least, shown
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,
@@ -32,6 +39,7 @@ from roundround.papers.figures.probed import (
     side_by_side,
     slowest_share,
 )
+from roundround.support.panels import HeatMap
 
 PLURALS = {"query": "queries", "key": "keys", "value": "values"}
 NEARLY_EVEN = 0.05  # from an even share, the mean over layers: values of Gemma 7B have 0.250 and of Llama 3.1 8B 0.265
@@ -53,18 +61,16 @@ class LayerNorms(ModelFigure):
         seen = probed(run, subject)
         comparisons: list[Comparison] = []
         panels: dict[str, HeatMap] = {}
-        remarks, ours, chosen = [], [], ""
+        remarks, ours = list[str](), []
         for kind, name in self.maps.items():
-            map_PL, published, what = seen.by_layer(kind), heat_map(name), PLURALS[kind]
-            if subject.is_the_papers:
-                fit, map_PL, chosen = fitted(seen, kind, published)
-                remarks.append(f"Of {what} fits best: {fit}.")
-            comparisons += compare_maps(what, map_PL, published) + compare_ends(what, map_PL, published)
-            panels |= side_by_side(what, map_PL, published, "layer")
-            remarks.append(statement(seen, kind))
+            what = PLURALS[kind]
+            map_PL, found, pictures, fit, chosen = compared(what, f"Of {what}", seen, kind, name, subject)
+            comparisons += found
+            panels |= pictures
+            remarks += [*fit, statement(seen, kind)]
             ours.append(f"{what} {slowest_share(map_PL).mean():.2f}{f' ({chosen})' if chosen else ''}")
-        told = f"share of the slowest quarter: {', '.join(ours)}"
-        return Outcome(told, comparisons, panels, " ".join([*remarks, *about_layers(seen)]))
+        summary = f"share of the slowest quarter: {', '.join(ours)}"
+        return Outcome(summary, comparisons, panels, " ".join([*remarks, *about_layers(seen)]))
 
 
 @final
@@ -77,45 +83,47 @@ class DomainNorms(ModelFigure):
     def look(self, run: RunVerb, subject: Subject) -> Outcome:
         comparisons: list[Comparison] = []
         panels: dict[str, HeatMap] = {}
-        remarks, ours, chosen = [], {}, ""
+        remarks, ours = list[str](), {}
         for texts, name in self.maps.items():
-            seen, published = probed(run, subject, texts), heat_map(name)
-            map_PL = ours[texts] = seen.by_layer("query")
-            if subject.is_the_papers:
-                fit, map_PL, chosen = fitted(seen, "query", published)
-                remarks.append(f"On {texts} fits best: {fit}.")
-            comparisons += compare_maps(texts, map_PL, published) + compare_ends(texts, map_PL, published)
-            panels |= side_by_side(texts, map_PL, published, "layer")
-        least, published_least = least_alike(ours), least_alike({text: heat_map(n) for text, n in self.maps.items()})
+            seen = probed(run, subject, texts)
+            ours[texts] = seen.by_layer("query")
+            _, found, pictures, fit, chosen = compared(texts, f"On {texts}", seen, "query", name, subject)
+            comparisons += found
+            panels |= pictures
+            remarks += fit
+        least, published_least = (  # the smallest correlation of two maps
+            min(correlation(*pair) for pair in combinations(map(np.nan_to_num, maps), 2))
+            for maps in (ours.values(), map(heat_map, self.maps.values()))
+        )
         comparisons.append(alike("smallest correlation of two texts' maps", least, ALIKE))
         comparisons.append(shown("the same of the paper's maps", published_least, published_least))
         remarks.append(f"The maps of all texts are {'' if least >= ALIKE else 'not '}alike here.")
-        told = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
-        return Outcome(told, comparisons, panels, " ".join(remarks))
+        summary = f"smallest correlation of two texts' maps {least:.2f}{f'; each {chosen}' if chosen else ''}"
+        return Outcome(summary, comparisons, panels, " ".join(remarks))
 
 
-def fitted(seen: Probed, kind: str, published: Array) -> tuple[str, Array, str]:
-    """How the model's map fits the paper's best, the map, and of how many readings."""
-    candidates = {
-        f"{'with' if first_token else 'without'} first tokens": seen.by_layer(kind, first_token=first_token)
-        for first_token in (True, False)
-    }
-    return best_fit(candidates, published)
+def compared(
+    what: str, about: str, seen: Probed, kind: str, name: str, subject: Subject
+) -> tuple[Array, list[Comparison], dict[str, HeatMap], list[str], str]:
+    """The map by layer of one kind of vector beside the published one: (map, comparisons, panels, remarks, chosen).
 
-
-def compare_ends(what: str, ours: Array, published: Array) -> list[Comparison]:
-    """The fast pairs of the first and the last layer, where the paper finds them in use."""
-    ours_L, published_L = fastest_mean(ours), fastest_mean(published)
-    return [
+    Of the paper's own model, the reading that fits best is taken; `chosen` says of how many.
+    """
+    published, map_PL, remarks, chosen = heat_map(name), seen.by_layer(kind), list[str](), ""
+    if subject.is_the_papers:
+        candidates = {
+            f"{'with' if first_token else 'without'} first tokens": seen.by_layer(kind, first_token=first_token)
+            for first_token in (True, False)
+        }
+        fit, map_PL, chosen = best_fit(candidates, published)
+        remarks.append(f"{about} fits best: {fit}.")
+    ours_L, published_L = fastest_mean(map_PL), fastest_mean(published)
+    ends = [  # the fast pairs of the first and the last layer, where the paper finds them in use
         shown(f"{what}: mean norm of the fastest sixteenth, {which} layer", ours_L[end], published_L[end])
         for which, end in (("first", 0), ("last", -1))
     ]
-
-
-def least_alike(maps: Mapping[str, Array]) -> float:
-    """The smallest correlation of two maps."""
-    filled = [np.nan_to_num(x) for x in maps.values()]
-    return min(correlation(one, other) for one, other in combinations(filled, 2))
+    panels = side_by_side(what, map_PL, published, "layer")
+    return map_PL, compare_maps(what, map_PL, published) + ends, panels, remarks, chosen
 
 
 def statement(seen: Probed, kind: str) -> str:
@@ -168,9 +176,9 @@ class FirstLayerHeads(ModelFigure):
                 comparisons.append(stand_out(what, map_PH, FAST_HEADS))
         queries_PH = filled(seen.by_head("query")[0]).T
         fastest, shares = np.argsort(-fastest_mean(queries_PH))[: len(FAST_HEADS)], slowest_share(queries_PH)
-        told, n_slow = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}", (shares > 0.5).sum()
+        summary, n_slow = f"fastest heads, counted from 0: {', '.join(map(str, fastest))}", (shares > 0.5).sum()
         remark = f"In {n_slow} of {len(shares)} heads, the slowest quarter has most of the queries' squared norm."
-        return Outcome(told, comparisons, panels, remark)
+        return Outcome(summary, comparisons, panels, remark)
 
 
 @final
@@ -180,10 +188,19 @@ class LastLayerGroup(ModelFigure):
     def look(self, run: RunVerb, subject: Subject) -> Outcome:
         seen = probed(run, subject)
         map_PH, published = filled(seen.by_head("query")[-1]).T, heat_map("Fig11_llama_L32_group4_query")
-        if subject.is_the_papers:
-            group, ours, remark = paper_group(map_PH, published)
-        else:
-            group, ours, remark = diagonal_group(seen, map_PH)
+        if subject.is_the_papers:  # query heads 12 to 15 or 16 to 19 of the last layer, as they fit better
+            read = {f"heads {4 * g} to {4 * g + 3}": map_PH[:, GROUP_SIZE * g : GROUP_SIZE * (g + 1)] for g in GROUPS}
+            name, ours, chosen = best_fit(read, published)
+            first = GROUP_SIZE * GROUPS[list(read).index(name)]
+            group = list(range(first, first + GROUP_SIZE))
+            remark = f"Of the readings of group 4, {name} fit best: {chosen}."
+        else:  # the heads that share a key head with the most diagonal one; all where none are shared
+            n_heads = map_PH.shape[1]
+            size, group = n_heads // filled(seen.by_head("key")[-1]).shape[0], list(range(n_heads))
+            if size > 1:
+                group = group[int(seen.share("diagonal")[-1][:n_heads].argmax()) // size * size :][:size]
+            ours = map_PH[:, group]
+            remark = f"Heads of the last layer, layer {seen.n_layers - 1}, with its most diagonal one."
         heads = f"queries of the heads {group[0]} to {group[-1]}"
         comparisons = compare_maps(heads, ours, published)
         if subject.is_the_papers:
@@ -198,9 +215,9 @@ class LastLayerGroup(ModelFigure):
         fastest, most_diagonal = int(fastest_mean(ours).argmax()), int(diagonal_H.argmax())
         if subject.is_the_papers:
             comparisons.append(at_least("the fast head is the diagonal one", float(fastest == most_diagonal), 1.0))
-        told = f"head {group[fastest]} is the fast one, head {group[most_diagonal]} the most diagonal"
+        summary = f"head {group[fastest]} is the fast one, head {group[most_diagonal]} the most diagonal"
         panels = side_by_side(heads, ours, published, "head of the group")
-        return Outcome(told, comparisons, panels, remark)
+        return Outcome(summary, comparisons, panels, remark)
 
 
 def stand_out(what: str, map_PH: Array, heads: tuple[int, ...]) -> Comparison:
@@ -210,25 +227,6 @@ def stand_out(what: str, map_PH: Array, heads: tuple[int, ...]) -> Comparison:
     named = " and ".join(str(head + 1) for head in heads)
     ratio = float(fast_H[list(heads)].min() / others.max())
     return at_least(f"{what}: fast norm of head {named}, of the largest of the other heads", ratio, 1.0)
-
-
-def paper_group(map_PH: Array, published: Array) -> tuple[list[int], Array, str]:
-    """Query heads 12 to 15 or 16 to 19 of the last layer, whichever fits better."""
-    groups = {f"heads {4 * g} to {4 * g + 3}": map_PH[:, GROUP_SIZE * g : GROUP_SIZE * (g + 1)] for g in GROUPS}
-    name, ours, chosen = best_fit(groups, published)
-    first = GROUP_SIZE * GROUPS[list(groups).index(name)]
-    return list(range(first, first + GROUP_SIZE)), ours, f"Of the readings of group 4, {name} fit best: {chosen}."
-
-
-def diagonal_group(seen: Probed, map_PH: Array) -> tuple[list[int], Array, str]:
-    """The heads of the last layer that share a key head with its most diagonal one; all where none are shared."""
-    n_heads, n_key_heads = map_PH.shape[1], filled(seen.by_head("key")[-1]).shape[0]
-    size = n_heads // n_key_heads
-    group = list(range(n_heads))
-    if size > 1:
-        best = int(seen.share("diagonal")[-1][:n_heads].argmax())
-        group = group[best // size * size :][:size]
-    return group, map_PH[:, group], f"Heads of the last layer, layer {seen.n_layers - 1}, with its most diagonal one."
 
 
 FIGURES: dict[str, Figure] = {

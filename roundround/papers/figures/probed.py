@@ -6,6 +6,8 @@ average to the first column of Figure 3 (correlation 0.99). So what fits best is
 the differences between the maps of different texts in the paper.
 Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Layers of another size are
 filled up with NaN.
+
+Tested by tests/papers/test_other_models.py.
 """
 
 from __future__ import annotations
@@ -23,10 +25,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roundround.papers.claim import Comparison, as_printed, near, shown
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
-from roundround.probing.places import PLACES
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.probing.prompt import LayerRecord, PromptRecord
+from roundround.probing.rows import PLACES
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 
 Array = NDArray[np.float64]
 FOLDER = Path(__file__).parent / "published"
@@ -92,8 +100,21 @@ class Probed:
         path = self.directory / "prompt.safetensors"
         with safe_open(path, framework="pt") as file:
             words = json.loads(file.metadata()["words"])
-        arrays = load_file(path)
-        return PromptRecord(words, [layer_of(arrays, n) for n in range(self.n_layers)])
+        arrays, layers = load_file(path), []
+        for layer in range(self.n_layers):  # without what it is filled up with
+            found = {name: array[layer] for name, array in arrays.items()}
+            heads, pairs = ~found["logits"][:, 0, 0].isnan(), ~found["query_norms"][0, 0].isnan()
+            key_heads = ~found["key_norms"][:, 0, 0].isnan()
+            layers.append(
+                LayerRecord(
+                    query_norms=found["query_norms"][heads][..., pairs],
+                    key_norms=found["key_norms"][key_heads][..., pairs],
+                    logits=found["logits"][heads],
+                    weights=found["weights"][heads],
+                    bound=found["bound"][heads],
+                )
+            )
+        return PromptRecord(words, layers)
 
 
 def probed(run: RunVerb, subject: Subject, texts: str = "shakespeare") -> Probed:
@@ -105,20 +126,6 @@ def probed(run: RunVerb, subject: Subject, texts: str = "shakespeare") -> Probed
 def heat_map(name: str) -> Array:
     """The published cells of a figure, such as G7B_Fig3a_query_layer: [rows, columns]."""
     return np.loadtxt(FOLDER / f"{name}.csv", delimiter=",", ndmin=2)
-
-
-def layer_of(arrays: dict[str, Tensor], layer: int) -> LayerRecord:
-    """One layer of a prompt without what it is filled up with."""
-    found = {name: array[layer] for name, array in arrays.items()}
-    heads = ~found["logits"][:, 0, 0].isnan()
-    key_heads, pairs = ~found["key_norms"][:, 0, 0].isnan(), ~found["query_norms"][0, 0].isnan()
-    return LayerRecord(
-        query_norms=found["query_norms"][heads][..., pairs],
-        key_norms=found["key_norms"][key_heads][..., pairs],
-        logits=found["logits"][heads],
-        weights=found["weights"][heads],
-        bound=found["bound"][heads],
-    )
 
 
 def numbers(x: Tensor) -> Array:

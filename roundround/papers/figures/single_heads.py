@@ -5,6 +5,8 @@ does not print its prompt. So patterns are compared as it words them, norms by t
 first token, which sees nothing but itself, number by number. In another model, the head with most of the pattern is
 looked at.
 Shapes: L layers, H heads, P pairs, T tokens.
+
+Tested by tests/papers/test_papers_models.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.papers.claim import Comparison, as_printed, at_least, at_most
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.papers.figures.probed import (
     Array,
     ModelFigure,
@@ -32,6 +39,7 @@ from roundround.papers.figures.probed import (
 )
 from roundround.probing.prompt import PromptRecord
 from roundround.support.errors import UserError
+from roundround.support.panels import HeatMap
 
 MOST = 0.5  # of a row's weight: what "attends to" means at least; by Figure 12 the apostrophe head gives 0.92 to 0.99
 NO_PROMPT = "The paper does not print its prompt; ours is another one with three apostrophes."
@@ -113,14 +121,23 @@ class Found:
 def find(named: NamedHead, seen: Probed, prompt: PromptRecord, subject: Subject) -> Found:
     """The head that the paper names, or the one of another model that has most of the same pattern."""
     scores_LH = pattern_scores(named.pattern, seen, prompt)
+    remark = ""
     if subject.is_the_papers:
-        layer, remark = paper_layer(named, scores_LH)
+        if scores_LH.shape[0] <= max(named.layers) or scores_LH.shape[1] <= named.head:
+            raise UserError(
+                f"this is not the paper's model: it has no {named.label}; give it by its own name in model="
+            )
         head, why = named.head, "the paper's"
+        scores = {layer: float(scores_LH[layer, head]) for layer in named.layers}
+        layer = max(scores, key=lambda layer: scores[layer])  # of two that the label can mean
+        if len(scores) > 1:
+            shares = " and ".join(f"{score:.2f} at {layer}" for layer, score in scores.items())
+            remark = f"The label's layer fits best as index {layer}, counted from 0: {named.pattern} {shares}."
     else:
         first = seen.n_layers // 2 if named.late else 0
         layer, head = (int(n) for n in np.unravel_index(np.nanargmax(scores_LH[first:]), scores_LH[first:].shape))
         layer += first
-        why, remark = f"{named.pattern} {scores_LH[layer, head]:.2f}, the most of all", ""
+        why = f"{named.pattern} {scores_LH[layer, head]:.2f}, the most of all"
     record = prompt.layers[layer]
     key_head = head * len(record.key_norms) // len(record.query_norms)
     weights_TT = numbers(record.weights[head])
@@ -136,18 +153,6 @@ def find(named: NamedHead, seen: Probed, prompt: PromptRecord, subject: Subject)
         weights=weights_TT,
         logits=numbers(record.logits[head]),
     )
-
-
-def paper_layer(named: NamedHead, scores_LH: Array) -> tuple[int, str]:
-    """The layer that the paper's label means; of two that it can mean, the one whose head has more of the pattern."""
-    if scores_LH.shape[0] <= max(named.layers) or scores_LH.shape[1] <= named.head:
-        raise UserError(f"this is not the paper's model: it has no {named.label}; give it by its own name in model=")
-    scores = {layer: float(scores_LH[layer, named.head]) for layer in named.layers}
-    best = max(scores, key=lambda layer: scores[layer])
-    if len(scores) == 1:
-        return best, ""
-    shares = " and ".join(f"{score:.2f} at {layer}" for layer, score in scores.items())
-    return best, f"The label's layer fits best as index {best}, counted from 0: {named.pattern} {shares}."
 
 
 def pattern_scores(pattern: str, seen: Probed, prompt: PromptRecord) -> Array:
@@ -237,11 +242,21 @@ class TokenNorms(ModelFigure):
             published = heat_map(name)
             titles = (found.title, f"published: {self.named.label}")
             panels |= side_by_side(what, ours, published, "token", titles=titles)
-            if subject.is_the_papers:
-                comparisons += compare_norms(what, ours, published)
+            if subject.is_the_papers:  # means over all tokens but the first, and the length of its whole vector
+                check_shape(ours[:, :1], published[:, :1])
+                ours_P, published_P = ours[:, 1:].mean(1), published[:, 1:].mean(1)
+                profile = correlation(ours_P, published_P)
+                first, published_first = (float(np.linalg.norm(norms[:, 0])) for norms in (ours, published))
+                comparisons += [
+                    *compare_strongest(what, ours_P, published_P),
+                    alike(f"{what}: correlation of the pairs' mean norms", profile, LEAST_PROFILE),
+                    as_printed(
+                        f"{what}: norm of the first token", first, published_first, FIRST_TOKEN * published_first
+                    ),
+                ]
         strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.query_norms[:, 1:].mean(1))[:3])
-        told = f"{found.in_words()}; strongest pairs of queries, counted from 1: {strongest}"
-        return Outcome(told, comparisons, panels, f"{found.about()} {NO_PROMPT}")
+        summary = f"{found.in_words()}; strongest pairs of queries, counted from 1: {strongest}"
+        return Outcome(summary, comparisons, panels, f"{found.about()} {NO_PROMPT}")
 
 
 @final
@@ -254,47 +269,26 @@ class Logits(ModelFigure):
         found = find(APOSTROPHE, seen, prompt, subject)
         published = heat_map("Fig12_L1H10_logits")
         seen_TT = np.where(np.tril(np.ones_like(published)) > 0, published, np.nan)  # the picture has -10 elsewhere
+        behind, others = apostrophe_rows(prompt.words)  # of a layer with a window, the rows that see it
+        theirs_behind = np.array([row for row, _ in APOSTROPHE_CELLS])
+        theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
+        on_it, on_first = (float(np.nanmean(x)) for x in (found.logits[behind, behind - 1], found.logits[others, 0]))
+        published_on_it = published[theirs_behind, theirs_behind - 1].mean()
+        published_on_first = published[theirs_others, 0].mean()
         return Outcome(
             ours=found.in_words(),
-            comparisons=[*found.shares, *compare_logits(found.logits, published, prompt.words)],
+            comparisons=[
+                *found.shares,
+                as_printed("logit of the first token on itself", found.logits[0, 0], published[0, 0], READING),
+                as_printed("mean logit of other rows on the first token", on_first, published_on_first, OTHER_WORDS),
+                as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it, OTHER_WORDS),
+            ],
             panels={
                 f"logits, {found.title}": HeatMap(found.logits, "key", "query"),
                 "logits, published": HeatMap(seen_TT, "key", "query"),
             },
             remark=f"{found.about()} {NO_PROMPT}",
         )
-
-
-def compare_norms(what: str, ours: Array, published: Array) -> list[Comparison]:
-    """Mean norms over all tokens but the first, and the length of the whole first vector."""
-    check_shape(ours[:, :1], published[:, :1])
-    ours_P, published_P = ours[:, 1:].mean(1), published[:, 1:].mean(1)
-    first, published_first = float(np.linalg.norm(ours[:, 0])), float(np.linalg.norm(published[:, 0]))
-    return [
-        *compare_strongest(what, ours_P, published_P),
-        alike(f"{what}: correlation of the pairs' mean norms", correlation(ours_P, published_P), LEAST_PROFILE),
-        as_printed(f"{what}: norm of the first token", first, published_first, FIRST_TOKEN * published_first),
-    ]
-
-
-def compare_logits(ours: Array, published: Array, words: list[str]) -> list[Comparison]:
-    """The first token with itself, with the rows behind an apostrophe and with the others; the apostrophes.
-
-    Of a layer with a window, the rows that see it.
-    """
-    behind, others = apostrophe_rows(words)
-    theirs_behind = np.array([row for row, _ in APOSTROPHE_CELLS])
-    theirs_others = np.setdiff1d(np.arange(1, len(published)), theirs_behind)
-    on_it, published_on_it = (
-        float(np.nanmean(ours[behind, behind - 1])),
-        published[theirs_behind, theirs_behind - 1].mean(),
-    )
-    on_first, published_on_first = float(np.nanmean(ours[others, 0])), published[theirs_others, 0].mean()
-    return [
-        as_printed("logit of the first token on itself", ours[0, 0], published[0, 0], READING),
-        as_printed("mean logit of other rows on the first token", on_first, published_on_first, OTHER_WORDS),
-        as_printed("mean logit on an apostrophe, from behind it", on_it, published_on_it, OTHER_WORDS),
-    ]
 
 
 FIGURES: dict[str, Figure] = {

@@ -1,23 +1,36 @@
-"""Figures 1, 2, 8 and 9 of arXiv:2410.06205: of RoPE alone, without a model. By this program's own rotation.
+"""Figures and tables that need no model: statements of both papers, and RoPE alone by this program's own rotation.
 
-Neither figure's width is printed; all are drawn at the one whose curve is nearest to Figure 2(a).
+RoPE alone are figures 1, 2, 8 and 9 of arXiv:2410.06205. Neither figure's width is printed; all are drawn at the one
+whose curve is nearest to Figure 2(a).
 Shapes: N positions or distances, C channels, D draws.
+
+Tested by tests/papers/test_figure.py.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from typing import final
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import Comparison, Curve, Picture, at_least, at_most, near, shown
+from roundround.papers.claim import Comparison, at_least, at_most, near, shown
 from roundround.papers.constructions import frequencies, logits, random_vector, rotated, turned, weights
-from roundround.papers.figures.figure import Figure, HeatMap, Outcome, RunVerb, Subject
+from roundround.papers.figures import (
+    Figure,
+    Outcome,
+    RunVerb,
+    Subject,
+)
 from roundround.pe.rope_random import drawn_positions
+from roundround.support.panels import Curve, HeatMap, Panel
 
 DISTANCES = torch.arange(5001, dtype=torch.float64)
 DRAWN = torch.arange(0, len(DISTANCES), 10)  # of the curves
@@ -146,8 +159,8 @@ class Decay(Figure):
             ours=f"{around(best, 1000):.3f} at 1,000, {around(best, 5000):.3f} at 5,000",
             comparisons=comparisons,
             panels={
-                "(a) all ones": Picture(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
-                "(b) Gaussian": Picture(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
+                "(a) all ones": Panel(X, Y, [Curve(f"d = {WIDTH:,}", DRAWN, best[DRAWN]), published]),
+                "(b) Gaussian": Panel(X, "q . k / sqrt(d)", [Curve("one draw", DRAWN, gaussian(DRAWN, 0))]),
             },
             remark="The paper does not state d, and its curve is known here by five values, so that (a) is compared by "
             f"its direction: the values, each averaged over {AROUND} distances to either side, do not decide d, and a "
@@ -178,8 +191,8 @@ class RandomPositions(Figure):
             ours="falls to 0.25 at " + ", ".join(f"{distance:,} ({name})" for name, distance in reach.items()),
             comparisons=comparisons,
             panels={
-                "(a) all ones": Picture(X, Y, lines),
-                f"(b) Gaussian, L = {LONGEST[-1]:,}": Picture(X, "q . k / sqrt(d)", wandering),
+                "(a) all ones": Panel(X, Y, lines),
+                f"(b) Gaussian, L = {LONGEST[-1]:,}": Panel(X, "q . k / sqrt(d)", wandering),
             },
             remark=f"Compared by statement, (a) over {SPACINGS} draws of the positions, (b) over {DRAWS:,} of the "
             "vectors; the paper gives no d and no normalisation, so its curves are not compared number by number. The "
@@ -193,13 +206,13 @@ class OneQueryOneKey(Figure):
 
     def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
         comparisons: list[Comparison] = []
-        panels: dict[str, HeatMap | Picture] = {}
+        panels: dict[str, HeatMap | Panel] = {}
         spreads = []
         for name, theta in THETAS.items():
             ends_DN = one_pair(ENDS, theta, DRAWS)
             comparisons.append(without_decay(name, ends_DN))
             spreads.append(float(ends_DN.std()))
-            panels[name] = Picture(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
+            panels[name] = Panel(X, "q . k / sqrt(d)", band(one_pair(DRAWN, theta, SPACINGS)))
         return Outcome(
             ours=f"a standard deviation of {spreads[0]:.2f} and {spreads[1]:.2f} sqrt(d) at any distance",
             comparisons=comparisons,
@@ -216,7 +229,74 @@ def spacing(most: int, seed: int) -> Tensor:
     return distances_N
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Statements(Figure):
+    """What is a statement in the paper, rather than a measurement: made again by `roundround theory`.
+
+    Judged by every number of these statements. claims: what each stands for, by its name.
+
+    drawn: whether the paper has a sketch or a listing, made again of the same formula.
+    """
+
+    claims: Mapping[str, str]
+    remark: str = ""
+    drawn: bool = False
+
+    def make(self, run: RunVerb, subject: Subject | None) -> Outcome:
+        directory = run("theory", f"claim=[{','.join(self.claims)}]")
+        found: dict[str, list[Comparison]] = defaultdict(list)
+        for r in json.loads((directory / "results.json").read_text(encoding="utf-8")):
+            if r["metric"] == "comparison":
+                value, low, high = (float(r[key]) for key in ("value", "low", "high"))
+                found[r["claim"]].append(Comparison(r["what"], value, low, high, r["published"]))
+        pictures: dict[str, Any] = json.loads((directory / "curves.json").read_text(encoding="utf-8"))
+        panels = {
+            name: Panel(p["x_label"], p["y_label"], [Curve(**curve) for curve in p["curves"]], p["log"])
+            for name, p in pictures.items()
+        }
+        parts = [
+            f"{meaning}: {sum(c.holds for c in found[name])} of {len(found[name])}"
+            for name, meaning in self.claims.items()
+        ]
+        return Outcome(
+            ours="; ".join(parts),
+            comparisons=[comparison for name in self.claims for comparison in found[name]],
+            panels=panels,
+            remark=self.remark,
+            drawn=self.drawn,
+        )
+
+
 FIGURES: dict[str, Figure] = {
+    "rope.table1": Statements(
+        shows="what NoPE, RoPE and p-RoPE can do: patterns of position, of meaning",
+        published="NoPE no, yes; RoPE yes, no; p-RoPE yes, yes",
+        command="roundround theory rope.prop_5_2 rope.thm_5_3 rope.thm_6_1 rope.table_1",
+        claims={
+            "rope.prop_5_2": "NoPE has no positions",
+            "rope.thm_5_3": "RoPE has",
+            "rope.thm_6_1": "its slow channels do not last",
+            "rope.table_1": "each by its own ladder, p-RoPE with p = 0.75 and 0.25",
+        },
+        remark="The table is about single heads. What p-RoPE keeps at any distance is the order of two keys; a weight "
+        "among many keys it does not guarantee (beyond.p_rope_guarantee). The paper has ticks and no numbers, so "
+        "that their direction is all that can agree.",
+    ),
+    "softmax.fig1": Statements(
+        shows="every softmax head disperses as inputs grow (a sketch in the paper)",
+        published="every weight tends to 0",
+        command="roundround theory softmax.thm_2_2",
+        claims={"softmax.thm_2_2": "largest weight of every row below exp(delta) / n"},
+        drawn=True,
+    ),
+    "softmax.fig4": Statements(
+        shows="the adaptive temperature as code",
+        published="-0.037, 0.481, -2.3, 4.917, -1.791",
+        command="roundround theory softmax.polynomial",
+        claims={"softmax.polynomial": "the published listing"},
+        drawn=True,
+    ),
     "rope.fig1": PreviousToken(
         shows="one frequency suffices to attend to the token before", published="row i on token i - 1"
     ),

@@ -3,13 +3,15 @@
 It reads records of `results.json` as `roundround eval` writes them, of one corpus. The runs of a seed share their first
 weights and their batches, so differences are taken within a seed: what its runs have in common is not counted as noise.
 Shapes: L context lengths, E encodings, S seeds.
+
+Tested by tests/papers/test_table2.py.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -17,9 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundround.analysis.intervals import half_width
-from roundround.papers.claim import Comparison, Curve, Picture, near, shown
-from roundround.papers.figures.figure import Figure, Outcome, RunVerb, Subject
-from roundround.support.markdown import markdown_table
+from roundround.papers.claim import (
+    Comparison,
+    near,
+    shown,
+)
+from roundround.papers.figures import Figure, Outcome, RunVerb, Subject
+from roundround.support.panels import Curve, Panel
 
 BASELINE = "rope"
 SEEDS = (1, 2, 3, 4, 5)
@@ -81,10 +87,6 @@ class Difference:
     low: float
     high: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
 
 def sweep_of(records: Iterable[Mapping[str, Any]]) -> Sweep:
     """The perplexities among the records of evaluations, whole seeds only.
@@ -135,41 +137,6 @@ def paper_difference(encoding: str, baseline: str) -> tuple[float, float] | None
     return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
 
 
-def perplexity_table(sweep: Sweep) -> str:
-    """Markdown: mean perplexity over seeds, a row for each encoding, a column for each length, and the paper's two."""
-    rows = []
-    for encoding in sweep.encodings:
-        name, *published = PAPER.get(encoding, (encoding, math.nan, math.nan))
-        means = [f"{sweep.seeds_of(encoding, length).mean():.2f}" for length in sweep.lengths]
-        rows.append([str(name), *means, *("" if encoding not in PAPER else f"{value:.4f}" for value in published)])
-    return markdown_table(["encoding", *columns(sweep)], rows)
-
-
-def difference_table(sweep: Sweep, pairs: Sequence[tuple[str, str]] | None = None) -> str:
-    """Markdown: differences in nats with 95 % intervals, those that exclude 0 in bold, and the paper's two.
-
-    pairs: (A, B), a row A - B for each; None for every encoding against RoPE.
-    """
-    pairs = [(name, BASELINE) for name in sweep.encodings if name != BASELINE] if pairs is None else pairs
-    rows = []
-    for encoding, baseline in pairs:
-        cells = [difference_cell(difference(sweep, encoding, baseline, length)) for length in sweep.lengths]
-        published = paper_difference(encoding, baseline)
-        theirs = ["", ""] if published is None else [f"{nats:+.4f}" for nats in published]
-        named = (PAPER.get(name, (name,))[0] for name in (encoding, baseline))
-        rows.append([" - ".join(named), *cells, *theirs])
-    return markdown_table(["nats per token", *columns(sweep)], rows)
-
-
-def columns(sweep: Sweep) -> list[str]:
-    return [*map("{:,}".format, sweep.lengths), "paper: Wikipedia", "paper: FLAN v2"]
-
-
-def difference_cell(found: Difference) -> str:
-    text = f"{found.nats:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
-    return f"**{text}**" if found.excludes_zero else text
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class Perplexities(Figure):
@@ -191,7 +158,7 @@ class Perplexities(Figure):
         return Outcome(
             ours=", ".join(f"{PAPER[pe][0]} {means[pe]:.1f}" for pe in ("nope", "p_rope_25", BASELINE, "p_rope")),
             comparisons=compare(sweep),
-            panels={"perplexity": Picture("context (tokens)", "held-out perplexity", curves, log="xy")},
+            panels={"perplexity": Panel("context (tokens)", "held-out perplexity", curves, log="xy")},
             remark=ABOUT,
         )
 

@@ -1,6 +1,8 @@
 """Max retrieval: one attention head that names the class of the item with the largest priority.
 
 With table 1 of Velickovic et al. 2024, arXiv:2410.01104, for comparison.
+
+Tested by tests/papers/test_max_retrieval_command.py.
 """
 
 from __future__ import annotations

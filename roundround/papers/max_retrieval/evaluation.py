@@ -1,6 +1,8 @@
 """What trained models of max retrieval are asked: every size by every normaliser, in the fit of a temperature.
 
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
+
+Tested by tests/papers/test_retrieval_evaluation.py.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ trains them, for Adam works number by number. Several processes train and ask so
 holds all of them: nothing passes between them but what is recorded. Every tensor of the training state, weights and
 moments of Adam alike, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
 Shapes: S seeds, B sets, N items, D width, K classes, M normalisers.
+
+Tested by tests/papers/test_retrieval_model.py.
 """
 
 from __future__ import annotations

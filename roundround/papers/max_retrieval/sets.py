@@ -5,6 +5,8 @@ The query is a number from U(0, 1) that tells nothing.
 Velickovic et al. 2024, arXiv:2410.01104, appendix A.
 
 Shapes: S seeds, B sets, N items.
+
+Tested by tests/papers/test_retrieval_sets.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder; Proposition 5.2: NoPE has no positions."""
+"""Table 1: what NoPE, RoPE and p-RoPE can do, each by its own ladder; Proposition 5.2: NoPE has no positions.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,13 @@ from torch import Tensor
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.model.attention import Attention
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, at_least, at_most
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    at_least,
+    at_most,
+)
 from roundround.papers.constructions import HEAD_DIM, THETA, causal_weights, on_pair, shape, weights
 from roundround.papers.rope.thm_5_3 import equal_norms
 from roundround.pe.base import PositionalEncoding
@@ -18,6 +27,7 @@ from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE
 from roundround.pe.rope import RoPE
 from roundround.softmax.softmax import Softmax
+from roundround.support.panels import Curve, Panel
 
 WIDTH, TEXTS, SPREADS = 64, 300, (0.1, 1.0, 3.0)  # of the head; draws of two tokens; deviations of the weights
 ROUNDING = 1e-12
@@ -41,7 +51,7 @@ class Prop52(Claim):
         difference = float((alpha_B3[:, 2] - alpha_B3[:, 1]).abs().max())
         x = torch.linspace(-8, 8, 161, dtype=torch.float64)
         seen = slice(None, None, 9)
-        picture = Picture(
+        picture = Panel(
             "logit of the first token minus that of the last",
             "weight of the last token on itself",
             [
@@ -132,14 +142,12 @@ class Table1(Claim):
             what = f"{name}: least weight of a target within {TOKENS:,} tokens, another key at its best place"
             comparisons.append(judged(what, float(at_N.min()), 0.99 if semantic else 0.5, semantic))
             curves.append(Curve(name, torch.arange(0, TOKENS, EVERY)[::16], at_N[::16]))
-        return Finding(comparisons, Picture("distance of the target in tokens", "its weight", curves), REMARK)
-
-
-REMARK = (
-    "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE keeps its "
-    "target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys the weight still "
-    "falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
-)
+        remark = (
+            "Each cell is one head. That no head of NoPE has positions is Proposition 5.2, and that no pair of RoPE "
+            "keeps its target is Theorem 6.1. What p-RoPE keeps at any distance is the order of two keys; among n keys "
+            "the weight still falls as 1/n, by Lemma 2.1 of arXiv:2410.01104."
+        )
+        return Finding(comparisons, Panel("distance of the target in tokens", "its weight", curves), remark)
 
 
 def judged(what: str, ours: float, bound: float, yes: bool) -> Comparison:

@@ -1,19 +1,21 @@
 """Theorem 5.3: with RoPE one head can attend to any fixed distance, as sharply as its norms allow.
 
 Figure 6: how large the norms of a diagonal head have to be.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near, shown
+from roundround.papers.claim import Claim, Comparison, Finding, Trained, at_least, at_most, near, shown
 from roundround.papers.constructions import (
     HEAD_DIM,
     aligned_by_formula,
@@ -26,6 +28,7 @@ from roundround.papers.constructions import (
     weights,
 )
 from roundround.probing.probe import Probe, observe
+from roundround.support.panels import Curve, Panel
 
 WEIGHT = 0.99
 LENGTHS, EVERY_ROW = (20, 8192), 1024  # tokens: looked at from the last, and from every one of them
@@ -75,7 +78,7 @@ class Thm53(Claim):
             if name in ("8 fastest", "all 128", "32 middle", "32 slowest", "fastest alone"):
                 f_N = shares(pairs)
                 curves.append(Curve(name, lengths, [needed(f_N[:n]) for n in lengths]))
-        picture = Picture("tokens N", f"|psi|^2 needed for weight {WEIGHT} on the token itself", curves, log="xy")
+        picture = Panel("tokens N", f"|psi|^2 needed for weight {WEIGHT} on the token itself", curves, log="xy")
         norms = (f"{name} {needed_by_formula(shares_by_formula(pairs)):.3g}" for name, pairs in BANDS.items())
         remark = f"|psi|^2 for the token itself at 8,192 tokens, by the formula: {', '.join(norms)}."
         return Finding([*comparisons, *jumps(), of_figure_1()], picture, remark)
@@ -170,7 +173,9 @@ def of_probe(probe: Probe) -> Finding:
     by_band = {band: probe.rows.places(band) for band in BANDS_TAKEN}
     comparisons, remarks, best = [], [], []
     for place, name in enumerate(PLACES_ASKED):
-        layer, head = strongest_head(by_band["none"], place)
+        largest = [float(shares_H7[:, place].max()) for shares_H7 in by_band["none"]]
+        layer = largest.index(max(largest))
+        head = int(by_band["none"][layer][:, place].argmax())
         share = {band: float(places[layer][head, place]) for band, places in by_band.items()}
         where = f"layer {layer}, head {head}"
         comparisons += [shown(f"weight on {name}, {where}, {BANDS_TAKEN[band]}", share[band]) for band in BANDS_TAKEN]
@@ -185,16 +190,9 @@ def of_probe(probe: Probe) -> Finding:
         Curve(name, list(PLACES_ASKED), [share[band] for share in best], points=True)
         for band, name in BANDS_TAKEN.items()
     ]
-    picture = Picture("of the head with most weight there", "share of the weight", curves)
+    picture = Panel("of the head with most weight there", "share of the weight", curves)
     remark = " ".join([*remarks, f"Of {len(labels)} heads {counts}"])
     return Finding(comparisons, picture, remark, can_fail=False)
-
-
-def strongest_head(places: Sequence[Tensor], place: int) -> tuple[int, int]:
-    """Layer and head with most weight on this place; `places` is [H, 7] for every layer."""
-    largest = [float(shares_H7[:, place].max()) for shares_H7 in places]
-    layer = largest.index(max(largest))
-    return layer, int(places[layer][:, place].argmax())
 
 
 def strongest_pairs(probe: Probe, layer: int, head: int) -> str:
@@ -253,7 +251,7 @@ class Figure6(Claim):
             Curve("8 fastest pairs", norms, [of_last_row(fast_N, norm) for norm in norms]),
             Curve("8 slowest pairs", norms, [of_last_row(slow_N, norm) for norm in norms]),
         ]
-        return Finding(comparisons, Picture("norm of each of 8 pairs", "weight on itself of token 8,192", curves))
+        return Finding(comparisons, Panel("norm of each of 8 pairs", "weight on itself of token 8,192", curves))
 
 
 def of_last_row(logits_N: Tensor, norm: float) -> float:

@@ -1,4 +1,7 @@
-"""Theorem 6.1: what a slow pair says about tokens does not last over a long context."""
+"""Theorem 6.1: what a slow pair says about tokens does not last over a long context.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_rope_claims.py.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_least, near, shown
-from roundround.papers.constructions import logits, weights
+from roundround.papers.claim import (
+    Claim,
+    Finding,
+    Trained,
+    at_least,
+    near,
+    shown,
+)
+from roundround.papers.constructions import calls, layouts, logits, weights
 from roundround.papers.constructions import rotated as rotated_keys
-from roundround.papers.trained import calls, layouts
 from roundround.pe.rotary import apply_rotation, rotation
 from roundround.probing.layout import rotated
+from roundround.support.panels import Curve, Panel
 
 DRAWS, TOKENS = 200, 200  # of queries, keys and targets; tokens of each
 NORMS, LEADS = 4.0, (5.0, 25.0)  # largest norm of another key, |q| = 1; by how much the target can exceed them all
@@ -65,8 +75,14 @@ class Thm61(Claim):
             Curve("26 of the draws", n_g, [share_of_draws(x / TOKENS) for x in n_g]),
             Curve("N g = 2 pi", [TURN, TURN], [0.0, 1.0]),
         ]
-        picture = Picture("N g in radians", "share of draws with a losing order", curves, log="x")
-        return Finding(comparisons, picture, REMARK)
+        remark = (
+            f"{DRAWS} draws of {TOKENS} keys of random phases and norms, and of a target with 0.99 of the weight at "
+            "its best place, where it begins. In every second draw the others are longer, and turned away from the "
+            "query where they stand. Then come the proof's swaps: the target to where its logit is negative, and if it "
+            "still has more than half, the longest other key to where its own is largest."
+        )
+        picture = Panel("N g in radians", "share of draws with a losing order", curves, log="x")
+        return Finding(comparisons, picture, remark)
 
     def check_model(self, trained: Trained) -> Finding:
         channels = list(channels_of(trained))
@@ -76,7 +92,7 @@ class Thm61(Claim):
         lengths = sorted({2**k for k in range(3, 18)} | {own})
         slowest = min((channel.frequency for channel in channels), default=1.0)
         turn = math.ceil(TURN / slowest)
-        picture = Picture(
+        picture = Panel(
             "context in tokens",
             "share of targets that lose somewhere",
             [
@@ -92,7 +108,14 @@ class Thm61(Claim):
         )
         comparisons = [shown("targets looked at", n_targets)]
         if channels:
-            lost_here = torch.cat([channel.has_lost() for channel in channels])
+            lost_here = torch.cat(
+                [
+                    (c.at(c.target_M2, c.target_distance_M[:, None]) < c.at(c.other_M2, c.other_distance_M[:, None]))[
+                        :, 0
+                    ]
+                    for c in channels
+                ]
+            )
             comparisons += [
                 shown(f"share that lose somewhere within the model's own {within}",
                       share_of(channels, None, others_move=True)),
@@ -109,14 +132,6 @@ class Thm61(Claim):
             "long enough, and within a turn any pair that rotates loses any target: nothing here could refute it."
         )
         return Finding(comparisons, picture, remark, can_fail=False)
-
-
-REMARK = (
-    f"{DRAWS} draws of {TOKENS} keys of random phases and norms, and of a target with 0.99 of the weight at its best "
-    "place, where it begins. In every second draw the others are longer, and turned away from the query where they "
-    "stand. Then come the proof's swaps: the target to where its logit is negative, and if it still has more than "
-    "half, the longest other key to where its own is largest."
-)
 
 
 def drawn(draw: int, g: float) -> tuple[Tensor, Tensor]:
@@ -218,11 +233,6 @@ class Channel:
         if others_move:
             return lowest_M < self.at(self.other_M2, distances).amax(-1)
         return lowest_M < self.at(self.other_M2, self.other_distance_M[:, None])[:, 0]
-
-    def has_lost(self) -> Tensor:
-        """Whether it is below the other's where both stand: [M], bool."""
-        target_M1 = self.at(self.target_M2, self.target_distance_M[:, None])
-        return (target_M1 < self.at(self.other_M2, self.other_distance_M[:, None]))[:, 0]
 
     def at(self, key_M2: Tensor, distances: Tensor) -> Tensor:
         """Logits of the keys at distances [D], or [M, D], before their queries: [M, D]."""

@@ -1,4 +1,7 @@
-"""Lemma 2.1 and Proposition 3.1: bounded logits disperse, and what bounds them."""
+"""Lemma 2.1 and Proposition 3.1: bounded logits disperse, and what bounds them.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,17 @@ from torch import Tensor, nn
 from roundround.attention.blocks import logits_of_rows
 from roundround.attention.keys import Keys
 from roundround.attention.row_measures import entropy_bound, entropy_of_weights, extreme_logits, largest_weight_bound
-from roundround.papers.claim import Claim, Comparison, Curve, Finding, Picture, Trained, at_least, at_most, near
-from roundround.papers.constructions import random_vector, weights_at
-from roundround.papers.trained import FEWEST, ModelRows, rows_of_model
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    Trained,
+    at_least,
+    at_most,
+    near,
+)
+from roundround.papers.constructions import FEWEST, ModelRows, random_vector, rows_of_model, weights_at
+from roundround.support.panels import Curve, Panel
 
 TEMPERATURES, LENGTHS, HALF_RANGE = (1.0, 0.5, 0.1), (10, 100, 1000, 10_000, 100_000), 3.0
 ROUNDING = 1e-9  # relative, of float64 sums over 100,000 keys
@@ -85,14 +96,15 @@ class Lemma21(Claim):
             Curve("attained, theta = 1", LENGTHS, [attainable(n, spread, 1.0) for n in LENGTHS], points=True),
         ]
         remark = "The tolerance of n times the largest weight is four standard errors of a mean over 100,000 keys."
-        return Finding(comparisons, Picture("keys n", "largest weight", curves, log="xy"), remark)
+        return Finding(comparisons, Panel("keys n", "largest weight", curves, log="xy"), remark)
 
     def check_model(self, trained: Trained) -> Finding:
         least, most, sharp, shares, lengths = math.inf, 0.0, 0.0, [], []
         for rows in rows_of_model(trained.probed, trained.texts):
             seen = rows.many_R
             n_R, spread_HR, largest_HR = rows.n_R[seen], rows.spread_HR[:, seen], rows.largest_HR[:, seen]
-            least = min(least, float((rows.smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
+            smallest_HR = rows.alpha_HRK.masked_fill(~rows.visible_RK, torch.inf).amin(-1)
+            least = min(least, float((smallest_HR[:, seen] * n_R * spread_HR.exp()).min()))
             most = max(most, float((largest_HR * n_R * (-spread_HR).exp()).max()))
             sharp = max(sharp, float((largest_HR * (1 + (n_R - 1) * (-spread_HR).exp())).max()))
             shares.append(largest_HR.log().mean(0).exp())
@@ -106,7 +118,7 @@ class Lemma21(Claim):
         points = Curve("each row, geometric mean over heads", n_all[::8], torch.cat(shares)[::8], points=True)
         line = Curve("1 / n", even, [1 / n for n in even])
         remark = "delta is that of each row, after the normaliser's own temperature: the bounds hold for any numbers."
-        picture = Picture("visible keys n", "largest weight", [points, line], "xy")
+        picture = Panel("visible keys n", "largest weight", [points, line], "xy")
         return Finding(comparisons, picture, remark, can_fail=False)
 
 
@@ -196,7 +208,7 @@ class Prop31(Claim):
             Curve("random draws", scales[::5], (np.array(ratios) * scales)[::5], points=True),
             Curve("bound", [min(scales), max(scales)], [min(scales), max(scales)]),
         ]
-        return Finding(comparisons, Picture("bound on delta", "delta", curves, log="xy"))
+        return Finding(comparisons, Panel("bound on delta", "delta", curves, log="xy"))
 
     def check_model(self, trained: Trained) -> Finding:
         deltas, limits = [], []
@@ -221,7 +233,7 @@ class Prop31(Claim):
             f"standard deviation {float(delta.std()):.2f}, before any temperature of the normaliser. No model can be "
             "outside these bounds."
         )
-        picture = Picture("2 |q| max |k|", "delta", curves)
+        picture = Panel("2 |q| max |k|", "delta", curves)
         return Finding(comparisons + by_weights(trained), picture, remark, can_fail=False)
 
 

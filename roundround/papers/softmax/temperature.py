@@ -1,20 +1,34 @@
-"""Temperature and entropy: Proposition 3.2, the adaptive temperature's polynomial, and the same swapped in."""
+"""The adaptive temperature: its polynomial, Proposition 3.2, the entropy of a row from one pass over its keys.
+
+Tested by tests/papers/test_claims.py and test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from roundround.analysis.intervals import half_width
+from roundround.attention import fused
+from roundround.attention.keys import Keys
 from roundround.attention.row_measures import entropy_of_logits, entropy_of_weights
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, as_printed, at_least, at_most, near
-from roundround.papers.constructions import SHAPE, random_vector, weights, weights_at
-from roundround.papers.trained import rows_of_model
+from roundround.papers.claim import (
+    Claim,
+    Comparison,
+    Finding,
+    Trained,
+    as_printed,
+    at_least,
+    at_most,
+    near,
+)
+from roundround.papers.constructions import SHAPE, random_vector, rows_of_model, weights, weights_at
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
+from roundround.support.panels import Curve, Panel
 
 BETAS, STEP, KEYS = (0.3, 1.0, 2.5), 1e-4, 64
 GRID = np.linspace(0.05, 6, 120)  # of beta
@@ -70,7 +84,7 @@ class Prop32(Claim):
         points = np.array([entropy_at(b, logits_K) for b in BETAS])
         curves = [Curve("entropy", GRID, entropies), Curve("-dH/dbeta = beta Var(e)", GRID, -np.array(slopes))]
         curves.append(Curve("where differences were taken", BETAS, points, points=True))
-        return Finding(comparisons, Picture("inverse temperature beta", "nats, and nats per unit of beta", curves))
+        return Finding(comparisons, Panel("inverse temperature beta", "nats, and nats per unit of beta", curves))
 
     def rest(self, found: float, logits_K: Tensor) -> float:
         """What is left of the entropy at the first beta when ln n and the integral of the formula are taken away."""
@@ -140,7 +154,11 @@ class Polynomial(Claim):
             Curve("figure 4 by numpy", POINTS, [beta_by_listing(h) for h in POINTS], points=True),
             Curve("the polynomial alone", entropies, np.polyval(FIGURE_4, entropies.numpy()).clip(0)),
         ]
-        return Finding(comparisons, Picture("entropy in nats", "inverse temperature beta", curves), REMARK)
+        return Finding(
+            comparisons,
+            Panel("entropy in nats", "inverse temperature beta", curves),
+            "The gate at 0.5 nats never decides: the polynomial is below 1 there anyway.",
+        )
 
     def check_model(self, trained: Trained) -> Finding:
         published = adaptive()
@@ -177,11 +195,8 @@ class Polynomial(Claim):
             f"above; mean beta {float(beta.mean()):.3f}."
         )
         return Finding(
-            comparisons, Picture("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
+            comparisons, Panel("entropy of the plain softmax, nats", "share of the largest", [curve, scaled]), remark
         )
-
-
-REMARK = "The gate at 0.5 nats never decides: the polynomial is below 1 there anyway."
 
 
 def adaptive() -> AdaptiveTemperature:
@@ -248,7 +263,7 @@ class SwappedIn(Claim):
                 for length, low in zip(LENGTHS, lows, strict=True)
             ]
             curves.append(Curve(encoding, LENGTHS, means))
-        picture = Picture("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
+        picture = Panel("context in tokens", "loss beyond the softmax's, nats per token", curves, log="x")
         return Finding(comparisons, picture, ABOUT_STORED, can_fail=False)
 
 
@@ -257,3 +272,124 @@ ABOUT_STORED = (
     "million parameters on TinyStories. The commands stand in docs/encodings_by_normalisers.md. The paper speaks of a "
     "task's accuracy, these numbers of the loss."
 )
+
+
+CHANNELS, TILE = 16, 64
+LENGTHS_OF_ROWS, SPREADS = (17, 300, 4096, 16_384), (0.1, 1.0, 5.0, 20.0)  # keys of one row; deviations of its logits
+CAUSAL, WINDOWS = 512, (None, 100)  # a text of which every row is asked, and what its rows see of it
+EPS = 2.0**-52
+STEEPEST = 2.6  # d beta / dH where the polynomial exceeds 1, at its upper end
+
+
+@final
+class StreamingEntropy(Claim):
+    """The entropy of a row comes from one pass over tiles of its keys, with three numbers kept for a row; a second
+    pass, ordinary attention with the logits times beta, gives the adaptive temperature.
+
+    kept: m = max e, Z = sum exp(e - m), S = sum e exp(e - m), both times exp(m_old - m) where m rises; H = m + ln Z -
+    S / Z
+
+    Velickovic et al. 2024, arXiv:2410.01104, appendix. Its listing was not seen; this recurrence is derived here. The
+    program keeps the log-sum-exp and the mean key instead: H = log-sum-exp - q . E[k].
+    """
+
+    title: ClassVar[str] = "entropy in one pass"
+
+    def check(self) -> Finding:
+        comparisons: list[Comparison] = []
+        found: dict[str, list[float]] = {"this program, one fused pass": [], "three numbers a row, by numpy": []}
+        for spread in SPREADS:
+            heads = [Head.drawn(1, n, spread) for n in LENGTHS_OF_ROWS]
+            (rows,) = zip(*(head.logits() for head in heads), strict=True)
+            expected = np.array([entropy(row) for row in rows])
+            ours = (
+                np.array([float(head.entropy()) for head in heads]),
+                np.array([entropy_in_tiles(row) for row in rows]),
+            )
+            for (name, errors), entropies in zip(found.items(), ours, strict=True):
+                errors.append(float(np.abs(entropies - expected).max()))
+                what = f"largest error in nats, 17 to 16,384 keys, logits of deviation {spread:g}: {name}"
+                comparisons.append(near(what, errors[-1], 0.0, rounding(rows)))
+        for window in WINDOWS:
+            head, name = (
+                Head.drawn(CAUSAL, CAUSAL, 3.0, window),
+                "causal" if window is None else f"a window of {window}",
+            )
+            rows = head.logits()
+            error = np.abs(head.entropy().numpy() - [entropy(row) for row in rows]).max()
+            of_weights = rounding(rows) * (1 + STEEPEST * largest(rows))  # of beta times a logit
+            comparisons += [
+                near(f"largest error in nats, every row of {CAUSAL} tokens, {name}", float(error), 0.0, rounding(rows)),
+                near(f"largest error of the adaptive temperature's output by two passes, {name}",
+                     head.error_of_adaptive(), 0.0, 8 * of_weights),
+            ]  # fmt: skip
+        curves = [Curve(name, SPREADS, errors, points=True) for name, errors in found.items()]
+        return Finding(comparisons, Panel("deviation of the logits", "largest error in nats", curves, "x"))
+
+
+class Head(NamedTuple):
+    """Queries of the last tokens and all keys and values, [1, 1, N, C] each, float64, logits q . k."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    keys: Keys
+
+    @classmethod
+    def drawn(cls, n_queries: int, n: int, spread: float, window: int | None = None) -> Head:
+        """Normal, so that the logits have this standard deviation."""
+        k, v, q = random_vector(3, 1, 1, n, CHANNELS, seed=n)
+        pos = torch.arange(n)[None]
+        keys = Keys(q_pos_BQ=pos[:, n - n_queries :], k_pos_BK=pos, window=window)
+        return cls(q[:, :, n - n_queries :] * spread / CHANNELS**0.5, k, v, keys)
+
+    def logits(self) -> list[np.ndarray]:
+        """Of every query with its visible keys, by numpy."""
+        q, k = self.q[0, 0].numpy(), self.k[0, 0].numpy()
+        ends = range(len(k) - len(q) + 1, len(k) + 1)
+        return [k[max(0, end - (self.keys.window or end)) : end] @ one for one, end in zip(q, ends, strict=True)]
+
+    def entropy(self) -> Tensor:
+        """Of every row, by this program."""
+        return fused.entropy(self.q, self.k, scale=1.0, keys=self.keys)[0, 0, :, 0]
+
+    def error_of_adaptive(self) -> float:
+        """Of a coordinate of the output, against weights written out; the values are standard normal."""
+        ours = adaptive()(self.q, self.k, self.v, scale=1.0, keys=self.keys, bias=None, rows={})[0, 0].numpy()
+        values, worst = self.v[0, 0].numpy(), 0.0
+        for end, logits in enumerate(self.logits(), start=1):
+            p = softmax(beta_by_listing(entropy(logits)) * logits)
+            worst = max(worst, float(np.abs(p @ values[end - len(p) : end] - ours[end - 1]).max()))
+        return worst
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    p = np.exp(logits - logits.max())
+    return np.asarray(p / p.sum())
+
+
+def entropy(logits: np.ndarray) -> float:
+    """-sum p ln p, written out."""
+    p = softmax(logits)
+    return float(-(p * np.log(np.maximum(p, 1e-300))).sum())
+
+
+def entropy_in_tiles(logits: np.ndarray) -> float:
+    """The recurrence, TILE keys at a time."""
+    m, z, s = -np.inf, 0.0, 0.0
+    for start in range(0, len(logits), TILE):
+        e = logits[start : start + TILE]
+        risen = max(m, float(e.max()))
+        p, shrink = np.exp(e - risen), np.exp(m - risen)
+        m, z, s = risen, z * shrink + p.sum(), s * shrink + (e * p).sum()
+    return float(m + np.log(z) - s / z)
+
+
+def largest(rows: list[np.ndarray] | tuple[np.ndarray, ...]) -> float:
+    """Size of a logit."""
+    return max(float(np.abs(row).max()) for row in rows)
+
+
+def rounding(rows: list[np.ndarray] | tuple[np.ndarray, ...]) -> float:
+    """Of an entropy in nats: a difference of means of logits, each a sum of CHANNELS products, and of logarithms."""
+    return 4 * CHANNELS * EPS * (largest(rows) + math.log(max(map(len, rows))))

@@ -1,4 +1,7 @@
-"""Theorem 2.2: every head of a Transformer over a vocabulary disperses."""
+"""Theorem 2.2: every head of a Transformer over a vocabulary disperses.
+
+Tested by tests/papers/test_claims.py and tests/papers/test_softmax_claims.py.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,20 @@ from roundround.attention.blocks import logits_of_rows, query_blocks, rows_betwe
 from roundround.attention.row_measures import extreme_logits
 from roundround.model.decoder import Decoder
 from roundround.model.kinds import LayerKind
-from roundround.papers.claim import Claim, Curve, Finding, Picture, Trained, at_most, near, shown
-from roundround.papers.constructions import slope
-from roundround.papers.trained import rows_of_model
+from roundround.papers.claim import (
+    Claim,
+    Finding,
+    Trained,
+    at_most,
+    near,
+    shown,
+)
+from roundround.papers.constructions import rows_of_model, slope
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.softmax import Softmax
+from roundround.support.panels import Curve, Panel
 
 VOCABULARY, LAYERS, HEADS, WIDTH, HEAD_DIM = 16, 3, 4, 32, 8
 LONGEST, DELTA = 1024, 6.2  # exp(6.2) / 1024 = 0.481: below one half
@@ -65,6 +75,11 @@ class Thm22(Claim):
             ],
         ]  # fmt: skip
         some = torch.unique(torch.logspace(0, math.log2(LONGEST), 60, base=2).long())
+        remark = (
+            f"Of {LAYERS} layers with random weights, the queries and keys of each head scaled so that its weights "
+            f"alone bound delta by {DELTA}. Texts: {RANDOM_TEXTS} of random tokens, and {len(ODD_AT)} of equal tokens "
+            "with an odd one. The first head of the first layer looks for the odd token and attains the bound on delta."
+        )
         odd = [float(largest_LBHN[0, text, 0, n]) for text, n in enumerate(ODD_AT)]
         curves = [
             Curve(f"layer {layer}, random texts", some, of_BHN[len(ODD_AT) :].amax((0, 1))[some - 1])
@@ -74,7 +89,7 @@ class Thm22(Claim):
             Curve("exp(delta) / n", some, (math.exp(DELTA) / some).clamp(max=1)),
             Curve("1 / n", some, 1 / some),
         ]
-        return Finding(comparisons, Picture("visible tokens n", "largest weight", curves, log="xy"), REMARK)
+        return Finding(comparisons, Panel("visible tokens n", "largest weight", curves, log="xy"), remark)
 
     def check_model(self, trained: Trained) -> Finding | None:
         longest = min(trained.probed.longest, max(map(len, trained.texts)))
@@ -108,15 +123,8 @@ class Thm22(Claim):
             f"if no text spread the logits further than the {float(spreads.max()):.1f} seen here, the theorem would "
             f"promise weights below 0.1 from n = {10 * reach:.1e} alone. A row's own delta bounds it by algebra."
         )
-        picture = Picture("visible tokens n", "largest weight", curves[:12], log="xy")
+        picture = Panel("visible tokens n", "largest weight", curves[:12], log="xy")
         return Finding(comparisons, picture, remark, can_fail=False)
-
-
-REMARK = (
-    f"Of {LAYERS} layers with random weights, the queries and keys of each head scaled so that its weights alone bound "
-    f"delta by {DELTA}. Texts: {RANDOM_TEXTS} of random tokens, and {len(ODD_AT)} of equal tokens with an odd one. The "
-    "first head of the first layer looks for the odd token and attains the bound on delta."
-)
 
 
 def texts() -> Tensor:

@@ -1,4 +1,7 @@
-"""The texts that travel with the package: those of a probe without any other, and its prompts."""
+"""The texts that travel with the package: those of a probe without any other, and its prompts.
+
+Tested by tests/probing/test_probe.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Pictures that a choice on the page draws anew: heat maps, lines, stacked bars. All are SVG in the page's colours.
+// Heat maps that a choice on the page draws anew, as SVG in the page's colours.
 
 const SVG = document.getElementById("namespace").namespaceURI;
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -81,57 +81,4 @@ function heatMap(map) {
     });
   }
   return picture;
-}
-
-function niceTicks(high, n) {
-  const rough = high / n;
-  const power = Math.pow(10, Math.floor(Math.log10(rough)));
-  const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough * 0.999);
-  return Array.from({ length: Math.floor(high / step + 1e-9) + 1 }, (_, i) => i * step);
-}
-
-// lines: [{name, values, style}] over the same places 0, 1, ...; from zero upwards.
-function lineChart(chart) {
-  const [left, right, top, bottom, height] = [76, 12, 10, 44, 250];
-  const n = Math.max(...chart.lines.map((line) => line.values.length));
-  const high = Math.max(...chart.lines.flatMap((line) => line.values.filter((v) => v !== null)), 1e-12) * 1.05;
-  const x = (i) => left + (n > 1 ? i / (n - 1) : 0.5) * (WIDTH - left - right);
-  const y = (value) => height - bottom - (value / high) * (height - bottom - top);
-  const grid = svg("g", { class: "grid" });
-  const ticks = svg("g", { class: "ticks" });
-  for (const value of niceTicks(high, 5)) {
-    grid.append(svg("line", { x1: left, x2: WIDTH - right, y1: y(value), y2: y(value) }));
-    ticks.append(svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value)));
-  }
-  for (const i of every(n, 9)) {
-    ticks.append(svg("text", { x: x(i), y: height - bottom + 16, "text-anchor": "middle" }, String(i)));
-  }
-  const names = svg("g", { class: "names" },
-    svg("text", { x: left + (WIDTH - left) / 2, y: height - 6, "text-anchor": "middle" }, chart.xName),
-    svg("text", { transform: `translate(11 ${(height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, chart.yName));
-  const drawn = chart.lines.map(function (line) {
-    const points = line.values.map((v, i) => (v === null ? null : `${x(i).toFixed(1)} ${y(v).toFixed(1)}`));
-    const group = svg("g", { class: line.style });
-    group.append(svg("path", { class: "line", d: "M" + points.filter((p) => p !== null).join("L") }));
-    if (n <= 40) line.values.forEach((v, i) => v !== null && group.append(svg("circle", { cx: x(i), cy: y(v), r: 3 })));
-    return group;
-  });
-  const cursor = svg("line", { class: "cursor", y1: top, y2: height - bottom, x1: -9, x2: -9 });
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": chart.alt }, grid, ticks, names, cursor, ...drawn);
-  picture.addEventListener("pointermove", function (event) {
-    const box = picture.getBoundingClientRect();
-    const place = ((event.clientX - box.left) / box.width) * WIDTH;
-    const i = Math.min(n - 1, Math.max(0, Math.round(((place - left) / (WIDTH - left - right)) * (n - 1))));
-    cursor.setAttribute("x1", x(i));
-    cursor.setAttribute("x2", x(i));
-    chart.read(i);
-  });
-  const legend = html("ul", { class: "legend" });
-  for (const line of chart.lines) {
-    const mark = svg("svg", { width: 28, height: 10, "aria-hidden": "true" }, svg("path", { class: "line", d: "M1 5H27" }));
-    legend.append(html("li", { class: line.style }, mark, line.name));
-  }
-  const whole = html("div", {});
-  whole.append(picture, legend);
-  return whole;
 }

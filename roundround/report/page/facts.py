@@ -10,7 +10,7 @@ from roundround.analysis.past_run import PastRun
 from roundround.analysis.repetition import Change
 from roundround.config.recorded import flat
 from roundround.config.verbs import verb_named
-from roundround.report.page.numbers import shown, text_of
+from roundround.report.numbers import shown, text_of
 
 SHORT_HASH = 12  # characters
 

@@ -1,16 +1,35 @@
-"""What the records of a probe say of every head: where its weight goes, its label, and how sharp it is.
+"""What the records and the arrays of a probe say of every head: its label, how sharp it is, what the script reads.
 
-Shapes: L layers, H heads.
+Shapes: L layers, H heads, K key heads, P pairs, D distances, T tokens. A part that is too large for a page is kept for
+the heads that stand out most.
 """
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Any
 
-from roundround.report.page.sources import Record, number
+import numpy as np
+from numpy.typing import NDArray
 
+from roundround.report.numbers import number, rounded, scaled
+from roundround.report.page.sources import RunFiles
+from roundround.report.tables import Record
+from roundround.support.errors import escaped
+
+PAGE_SIZE = 1_900_000  # characters; a page has up to two million
+STYLES, OF_A_HEAD = 100_000, 470  # of them for styles and scripts, and for each head in the map and the table
+WITHOUT = "places_without_"
+FIRST = "_without_first"
+PARTS = {
+    "norms": "norms of queries",
+    "logits": "logits by frequency",
+    "prompt": "attention on the prompt",
+}
 SHARE = "share_on_"
 MEASURES = ("entropy", "largest_weight", "logit_spread")
 BEFORE = "none"  # the `ablate` of what is measured before frequencies are set to zero
@@ -25,6 +44,158 @@ MEANINGS = {
     "local": "looks at the token itself and the seven before",
     "diffuse": "spreads its weight",
 }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the script reads of a part, by head, and of how many heads it was left out."""
+
+    by_head: dict[str, Any]
+    n_left_out: int
+
+
+def arrays_for_script(files: RunFiles, heads: Sequence[Head], places: Sequence[str]) -> dict[str, Any]:
+    """What the page's script reads; `heads` with those first that are kept where not all fit."""
+    probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
+    prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
+    sizes = n_heads_of(heads)
+    parts: dict[str, dict[str, Any]] = {
+        "norms": {h.name: norms_of(probe, h) for h in heads if fits(probe, "query_norm", h)},
+        "logits": {h.name: logits_of(probe, h) for h in heads if fits(probe, "logit_by_pair", h)},
+        "prompt": {h.name: weights_of(prompt, h) for h in heads if fits(prompt, "weights", h)},
+    }
+    found = of_all_heads(probe, heads, places, sizes)
+    if parts["prompt"]:
+        n_tokens = prompt["weights"].shape[-1]
+        words = [shown_word(word) for word in files.words("prompt.safetensors")]
+        found["words"] = words if len(words) == n_tokens else [str(place) for place in range(n_tokens)]
+    budget = PAGE_SIZE - STYLES - OF_A_HEAD * len(heads) - length_of(found)
+    found["parts"] = {}
+    for name, kept in within_budget(parts, budget).items():
+        found["parts"][name] = kept.by_head
+        if kept.n_left_out:
+            files.remarks.append(
+                f"{PARTS[name]}: shown for the {len(kept.by_head):,} heads of {len(heads):,} that stand out most (each "
+                "label's largest shares in turn), because a page has up to 2 MB; the arrays of the run have all"
+            )
+    return found
+
+
+def of_all_heads(
+    probe: dict[str, NDArray[Any]], heads: Sequence[Head], places: Sequence[str], sizes: dict[int, int]
+) -> dict[str, Any]:
+    """What is small enough to be there for every head."""
+    found: dict[str, Any] = {"shares": {h.name: shares_of(probe, h, places) for h in heads}}
+    if "key_norm" in probe:
+        found["keys"] = keys_of(probe, sizes)
+    if "frequencies" in probe:
+        found["frequencies"] = rounded(probe["frequencies"], 4)
+    if "distances" in probe:
+        found["distances"] = [int(d) for d in probe["distances"].tolist()]
+    norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
+    return found | {"overview": {kind: overview(norms_LHP) for kind, norms_LHP in norms.items()}}
+
+
+def fits(arrays: dict[str, NDArray[Any]], name: str, head: Head) -> bool:
+    """Whether an array knows this head."""
+    if name not in arrays or arrays[name].ndim < 3:
+        return False
+    n_layers, n_heads = arrays[name].shape[:2]
+    return bool(head.layer < n_layers and head.head < n_heads)
+
+
+def n_heads_of(heads: Sequence[Head]) -> dict[int, int]:
+    """The number of heads of each layer."""
+    sizes: dict[int, int] = {}
+    for head in heads:
+        sizes[head.layer] = max(sizes.get(head.layer, 0), head.head + 1)
+    return sizes
+
+
+def norms_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
+    """Mean query norm of each pair, with and without the first token of each text."""
+    names = [name for name in ("query_norm", f"query_norm{FIRST}") if fits(probe, name, head)]
+    return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
+
+
+def keys_of(probe: dict[str, NDArray[Any]], sizes: dict[int, int]) -> dict[str, Any]:
+    """Mean key norm of each pair by layer and key head; a query head h of H reads key head h K / H."""
+    found: dict[str, Any] = {}
+    for name in ("key_norm", f"key_norm{FIRST}"):
+        if name in probe:
+            by_layer = [heads_KP[~np.isnan(heads_KP).all(-1)] for heads_KP in probe[name]]
+            found[name] = [[scaled(there(norms_P)) for norms_P in heads_KP] for heads_KP in by_layer]
+    return found | {"n_heads": [sizes.get(layer, 0) for layer in range(len(probe["key_norm"]))]}
+
+
+def there(values_P: NDArray[Any]) -> NDArray[Any]:
+    """Without the padding at the end of a smaller layer."""
+    known = np.flatnonzero(~np.isnan(values_P))
+    return values_P[: known[-1] + 1] if len(known) else values_P[:0]
+
+
+def logits_of(probe: dict[str, NDArray[Any]], head: Head) -> dict[str, Any]:
+    """What each pair adds to the logit at each distance that was reached: rows are pairs."""
+    values_PD = probe["logit_by_pair"][head.layer, head.head]
+    pairs = ~np.isnan(values_PD).all(-1)
+    reached = ~np.isnan(values_PD[pairs]).any(0) if pairs.any() else np.zeros(values_PD.shape[1], bool)
+    kept = values_PD[pairs][:, reached]
+    return {"columns": np.flatnonzero(reached).tolist(), "rows": len(kept), **scaled(kept)}
+
+
+def weights_of(prompt: dict[str, NDArray[Any]], head: Head) -> list[int]:
+    """Weights of the prompt in thousandths, the lower triangle row by row."""
+    weights_TT = np.nan_to_num(prompt["weights"][head.layer, head.head].astype(np.float64))
+    steps: list[int] = np.rint(1000 * weights_TT[np.tril_indices(len(weights_TT))]).astype(int).tolist()
+    return steps
+
+
+def shares_of(probe: dict[str, NDArray[Any]], head: Head, places: Sequence[str]) -> dict[str, list[int]]:
+    """Thousandths of the weight at each place, with all frequencies and without some."""
+    rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
+    for name in ("fastest", "fast", "slow", "slowest"):
+        key = f"{WITHOUT}{name}"
+        if fits(probe, key, head) and probe[key].shape[2] == len(places):
+            rows[name] = [round(1000 * share) for share in np.nan_to_num(probe[key][head.layer, head.head]).tolist()]
+    return {("all" if band == BEFORE else f"without {band}"): values for band, values in rows.items()}
+
+
+def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
+    """Mean norm over heads: rows are layers, columns pairs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of layers that have fewer pairs
+        means_LP = np.nanmean(norms_LHP, axis=1)
+    return {"rows": means_LP.shape[0], "columns": means_LP.shape[1], **scaled(means_LP)}
+
+
+def shown_word(word: str) -> str:
+    """A token as the page shows it: a space or nothing would not be seen."""
+    return escaped(word.strip()) or (escaped(word.replace(" ", "_")) or "_")
+
+
+def length_of(value: Any) -> int:
+    """Characters of the value as the page carries it."""
+    return len(json.dumps(value, separators=(",", ":")))
+
+
+def within_budget(parts: dict[str, dict[str, Any]], budget: int) -> dict[str, Kept]:
+    """Each part for as many heads as fit: the smallest parts whole, the larger ones an equal share of what is left."""
+    lengths = {name: {head: length_of(value) for head, value in by_head.items()} for name, by_head in parts.items()}
+    kept: dict[str, Kept] = {}
+    order = sorted(parts, key=lambda name: sum(lengths[name].values()))
+    for place, name in enumerate(order):
+        share, used, heads = budget // (len(order) - place), 0, {}
+        for head, value in parts[name].items():
+            if used + lengths[name][head] > share:
+                break
+            used += lengths[name][head]
+            heads[head] = value
+        budget -= used
+        kept[name] = Kept(heads, len(parts[name]) - len(heads))
+    return {name: kept[name] for name in parts}
+
+
+# -- what the records say
 
 
 @dataclass

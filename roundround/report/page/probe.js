@@ -145,17 +145,18 @@ function drawShares() {
 
 function drawNorms(layer, head) {
   const key = withoutFirst.checked && "query_norm_without_first" in part("norms") ? "_without_first" : "";
-  const query = part("norms")["query_norm" + key];
   const heads = ((data.keys || {})["key_norm" + key] || [])[layer] || [];
   const keyHead = heads.length ? Math.floor((head * heads.length) / data.keys.n_heads[layer]) : 0;
-  const lines = [{ name: "query", style: "s0", packed: query }];
-  if (heads.length) lines.push({ name: heads.length < data.keys.n_heads[layer] ? `key (key head ${keyHead})` : "key", style: "s1", packed: heads[keyHead] });
-  for (const line of lines) line.values = line.packed.steps.map((_, i) => valueAt(line.packed, i));
-  const read = (i) => (readouts.norms.textContent = `pair ${i}${wavelength(layer, i)}: ` + lines.map((line) => `${line.name} ${shown(line.values[i])}`).join(", "));
-  const strongest = lines[0].values.indexOf(Math.max(...lines[0].values));
-  document.getElementById("norms").replaceChildren(lineChart({
-    lines: lines, xName: "pair, from the fastest to the slowest", yName: "mean norm", read: read,
+  const rows = [{ name: "query", packed: part("norms")["query_norm" + key] }];
+  if (heads.length) rows.push({ name: heads.length < data.keys.n_heads[layer] ? `key (key head ${keyHead})` : "key", packed: heads[keyHead] });
+  const n = rows[0].packed.steps.length;
+  const read = (i) => (readouts.norms.textContent = `pair ${i}${wavelength(layer, i)}: ` + rows.map((row) => `${row.name} ${shown(valueAt(row.packed, i))}`).join(", "));
+  const strongest = rows[0].packed.steps.indexOf(Math.max(...rows[0].packed.steps));
+  document.getElementById("norms").replaceChildren(heatMap({
+    rows: rows.length, columns: n, xName: "pair, from the fastest to the slowest", yName: "",
+    rowLabel: (r) => (r ? "key" : "query"), columnLabel: String, share: (r, c) => rows[r].packed.steps[c] / 999,
     alt: `Mean norm of the 2-D chunks of queries and keys. The query is longest at pair ${strongest}${wavelength(layer, strongest)}.`,
+    read: (r, c) => read(c),
   }));
   read(strongest);
 }

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roundround.analysis.past_run import DIED, PastRun, is_number, past_run
+from roundround.analysis.past_run import DIED, PastRun, past_run
+from roundround.report.tables import Record
 from roundround.runs.directories import METRICS, RESULTS
 from roundround.support.errors import UserError, one_line
 from roundround.support.files import check_is_file, parse_json, read_text
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LARGEST_ARRAY = 256 << 20  # bytes
-
-Record = dict[str, Any]
 
 
 @dataclass
@@ -105,8 +104,3 @@ def opened_run(directory: Path) -> RunFiles:
     elif run.status != "done":
         files.remarks.append(f"the run did not finish: {run.status}")
     return files
-
-
-def number(value: Any) -> float | None:
-    """A finite number; None for anything else, the names of numbers that are not finite included."""
-    return float(value) if is_number(value) else None

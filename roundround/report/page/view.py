@@ -1,38 +1,42 @@
-"""What a page shows of a run: sections of charts, tables and figures, and what the page's scripts read."""
+"""What a page shows of a run: sections of panels, tables and figures, and what the page's scripts read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roundround.report.page.charts import Chart
 from roundround.report.page.figures import Figure
-from roundround.report.page.tables import Table
+from roundround.report.page.sources import RunFiles
+from roundround.report.tables import Record, Table, tables_of
+from roundround.support.panels import HeatMap, Panel
+
+TEXTS = "texts.json"
 
 
 @dataclass
 class Section:
     """A heading and what stands below it. `part` is a template of its own, with `values` for it.
 
-    Charts without a point are left out.
+    Panels without a point are left out.
     """
 
     title: str
-    charts: list[Chart] = field(default_factory=list)
+    panels: Sequence[Panel | HeatMap] = ()
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    folded: bool = False
 
-    def __post_init__(self) -> None:
-        self.charts = [chart for chart in self.charts if chart.scales is not None]
+    @property
+    def drawn(self) -> list[Panel | HeatMap]:
+        return [panel for panel in self.panels if isinstance(panel, HeatMap) or panel.drawn]
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.charts or self.tables or self.figures or self.part)
+        return not (self.drawn or self.tables or self.figures or self.part)
 
 
 @dataclass
@@ -43,3 +47,16 @@ class View:
     scope: list[str] = field(default_factory=list)
     data: dict[str, Any] | None = None
     scripts: tuple[str, ...] = ()
+
+
+def texts_view(files: RunFiles, records: list[Record]) -> View:
+    """A row for each text, then the numbers."""
+    found = files.json(TEXTS)
+    texts = found.get("texts") if isinstance(found, dict) else None
+    rows = [
+        [number, str(text.get("text")), text.get("tokens"), "the model" if text.get("ended") else "length"]
+        for number, text in enumerate(texts if isinstance(texts, list) else [], 1)
+        if isinstance(text, dict)
+    ]
+    written = [Table("texts", ["number", "text", "tokens", "ended by"], rows)] if rows else []
+    return View([Section("Texts", tables=written), Section("Results", tables=tables_of(records))])

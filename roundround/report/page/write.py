@@ -1,24 +1,41 @@
-"""The page of a run: made of what lies in its directory, and written there as report.html."""
+"""The page of a run: made of what lies in its directory, and written there as report.html.
+
+One file, with the templates, styles and scripts of the package inside. Everything that comes from a run is escaped by
+the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch nothing.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import count
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from roundround.analysis.repetition import changed_settings
 from roundround.config.verbs import verb_named
-from roundround.report.page import facts, of_any
-from roundround.report.page.document import html
-from roundround.report.page.sources import Record, RunFiles, opened_run
-from roundround.report.page.tables import common_fields
-from roundround.report.page.view import View
+from roundround.report.figures import PLACE_COLOURS
+from roundround.report.page import facts
+from roundround.report.page.figures import figures_of
+from roundround.report.page.pictures import VARIABLES, Picture, picture_of
+from roundround.report.page.sources import RunFiles, opened_run
+from roundround.report.page.view import Section, View
+from roundround.report.tables import Record, common_fields, exact, tables_of, text
 from roundround.runs.directories import PAGE
-from roundround.support.errors import UserError, one_line
+from roundround.support.errors import UserError, escaped, one_line
 from roundround.support.files import write_atomically
 
+HERE = Path(__file__).parent
+COMMON = "page.js"  # the script of every page
 MARK = '<p class="kind">roundround</p>'  # of the template: what it stands in is a page of ours
 LARGEST = 2_000_000  # bytes of a page
+DRAWN_IN_A_SECTION = 600_000  # characters of its panels
 MOST_CELLS = 40_000  # of fifty bytes each: what fits into a page
 MOST_ROWS = (1000, 200, 40)  # of a table: as many of them as keep the page below that
 
@@ -35,13 +52,18 @@ def view_of(files: RunFiles, records: list[Record]) -> View:
     """What the verb's own page shows; the general one where its files are of another shape than the verb leaves."""
     module, _, name = verb_named(files.run.verb).page.partition(":")
     if not module:
-        return of_any.view(files, records)
+        return general_view(files, records)
     view: Callable[[RunFiles, list[Record]], View] = getattr(importlib.import_module(module), name)
     try:
         return view(files, records)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         files.remarks.append(f"the run's files are not as {files.run.verb} leaves them ({one_line(error)})")
-        return of_any.view(files, records)
+        return general_view(files, records)
+
+
+def general_view(files: RunFiles, records: list[Record]) -> View:
+    """Of a verb without a page of its own: results as tables, and the figures that the run left."""
+    return View([Section("Results", tables=tables_of(records)), Section("Figures", figures=figures_of(files))])
 
 
 def page_of(directory: Path) -> str:
@@ -49,7 +71,8 @@ def page_of(directory: Path) -> str:
     files = opened_run(directory)
     records = files.records()
     view = view_of(files, records)
-    run, common = files.run, common_fields(records)
+    run, common, number = files.run, common_fields(records), count()
+    sections = [section for section in view.sections if not section.empty]
     values = {
         "title": facts.title_of(run),
         "subject": facts.subject_of(run, common),
@@ -57,7 +80,7 @@ def page_of(directory: Path) -> str:
         "remarks": files.remarks,
         "headline": facts.headline_of(run),
         "scope": view.scope,
-        "sections": [section for section in view.sections if not section.empty],
+        "sections": [(section, pictures_of(section, files, number)) for section in sections],
         "data": view.data,
         "facts": facts.facts_of(run),
         "commands": facts.commands_of(run),
@@ -75,3 +98,51 @@ def page_of(directory: Path) -> str:
         if len(page.encode()) <= LARGEST:
             return page
     raise UserError(f"{directory}: its page would have {len(page.encode()):,} bytes, and a page has up to {LARGEST:,}")
+
+
+def pictures_of(section: Section, files: RunFiles, number: Iterator[int]) -> list[Picture]:
+    """The panels of a section as they are drawn, as many as have room in a page; what is left out becomes a remark."""
+    found: list[Picture] = []
+    room = DRAWN_IN_A_SECTION
+    for panel in section.drawn:
+        picture = picture_of(panel, next(number))
+        room -= len(picture.svg)
+        if room < 0:
+            left = f"{len(section.drawn) - len(found):,} of {len(section.drawn):,} panels are left out"
+            files.remarks.append(f"{section.title}: {left}, because a page has up to 2 MB")
+            break
+        found.append(picture)
+    return found
+
+
+@cache
+def environment() -> Environment:
+    """Jinja's templates with escaping on, and no name that is not defined."""
+    found = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"shown": text, "exact": exact, "printable": escaped}
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "sort_keys": False}
+    return found
+
+
+def html(values: dict[str, Any], scripts: Sequence[str]) -> str:
+    """The page with these values for its template, and these scripts beside the common one."""
+    code = "\n".join((HERE / name).read_text(encoding="utf-8") for name in (COMMON, *scripts))
+    script = f"(function () {{\n{code}\n}})();"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    named = [
+        *((name, colour) for colour, name in VARIABLES.items()),
+        *((f"p{n}", c) for n, c in enumerate(PLACE_COLOURS)),
+    ]
+    palette = " ".join(f"--{name}: {colour};" for name, colour in named)
+    own = {
+        "style": Markup(f":root {{ {palette} }}\n" + (HERE / "page.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
+    }
+    return environment().get_template("page.html.j2").render(**own, **values)

@@ -2,6 +2,8 @@
 
 They are not Lightning's loggers: those live in a package that takes six seconds to import, which `eval`, `probe` and
 `max-retrieval` do without.
+
+Tested by tests/runs/test_loggers.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tables of comma-separated values: the metrics of `metrics.jsonl` and the records of `results.json`."""
+"""Tables of comma-separated values: the metrics of `metrics.jsonl` and the records of `results.json`.
+
+Tested by tests/runs/test_loggers.py.
+"""
 
 from __future__ import annotations
 

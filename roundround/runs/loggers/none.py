@@ -1,4 +1,7 @@
-"""No logger."""
+"""No logger.
+
+Tested by tests/runs/test_loggers.py.
+"""
 
 from __future__ import annotations
 

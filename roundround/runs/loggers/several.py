@@ -1,4 +1,7 @@
-"""Several loggers at once, and the door to all of them: what a node of the group `logger` describes."""
+"""Several loggers at once, as `logger=[wandb,csv]` asks for.
+
+Tested by tests/runs/test_loggers.py.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from omegaconf import DictConfig
-
-from roundround.config.build import build, target_class, where
 from roundround.runs.loggers.base import Logger
-from roundround.support.errors import UserError
 
 
 @final
@@ -67,22 +66,3 @@ def tell(loggers: Sequence[Logger], what: Callable[[Logger], None]) -> None:
             errors.append(error)
     if errors:
         raise errors[0]
-
-
-def build_logger(node: DictConfig) -> Logger:
-    """The logger that a node describes, or those that `logger=[wandb,csv]` names, whose nodes lie in it by name.
-
-    Raises UserError where a node is wrong, and where a logger cannot work on this machine.
-    """
-    if target_class(node, Logger) is not Several:
-        return build(node, Logger)
-    nodes = {str(name): node[name] for name in node if name != "_target_"}
-    if not nodes:
-        raise UserError("logger=several stands for a list; give the list itself, such as logger=[wandb,tensorboard]")
-    for name, inner in nodes.items():
-        if not isinstance(inner, DictConfig):
-            raise UserError(f"{where(node)} has no logger '{name}' (it has {', '.join(nodes)})")
-    try:
-        return Several([build(inner, Logger) for inner in nodes.values()])
-    except ValueError as error:
-        raise UserError(f"{where(node)}: {error}") from error

@@ -1,4 +1,7 @@
-"""TensorBoard, by torch's writer of its event files. The only importer of it."""
+"""TensorBoard, by torch's writer of its event files. The only importer of it.
+
+Tested by tests/runs/test_loggers.py.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class TensorBoard(Logger):
             from torch.utils.tensorboard import SummaryWriter
 
             self.writer = SummaryWriter(str(self.folder), purge_step=self.purge_step)
-            self.writer.add_text("config", in_block(self.config), self.step)
+            self.writer.add_text("config", f"```\n{json.dumps(self.config, indent=2, default=str)}\n```", self.step)
         return self.writer
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -54,7 +57,12 @@ class TensorBoard(Logger):
         self.step, self.purge_step = step, step + 1  # readers drop what earlier files have from this step on
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        self.begun().add_text("results", as_markdown(records), self.step)
+        columns = list(dict.fromkeys(name for record in records for name in record))
+        found = [[record.get(name) for name in columns] for record in records[:MOST_ROWS]]
+        table = markdown_table(columns, [["" if value is None else str(value) for value in row] for row in found])
+        left_out = len(records) - len(found)
+        table += f"\n{left_out:,} more are in results.json" if left_out else ""
+        self.begun().add_text("results", table, self.step)
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
         import numpy as np
@@ -70,26 +78,10 @@ class TensorBoard(Logger):
             return
         writer = self.begun()
         writer.add_text("status", f"{manifest['status']} (exit code {exit_code})", self.step)
-        settings = {key: single(value) for key, value in flat(self.config).items()}
+        settings = {  # HPARAMS takes no lists
+            key: value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+            for key, value in flat(self.config).items()
+        }
         headline = {f"headline/{name}": float(value) for name, value in manifest["headline"].items()}
         writer.add_hparams(settings, headline, run_name=".", global_step=self.step)
         writer.close()
-
-
-def single(value: Any) -> Any:
-    """A value as HPARAMS takes it: a list becomes text."""
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
-
-
-def in_block(config: Mapping[str, Any]) -> str:
-    """The config as a block of code in Markdown."""
-    return f"```\n{json.dumps(config, indent=2, default=str)}\n```"
-
-
-def as_markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records as a table in Markdown, the first thousand of them."""
-    columns = list(dict.fromkeys(name for record in records for name in record))
-    found = [[record.get(name) for name in columns] for record in records[:MOST_ROWS]]
-    rows = [["" if value is None else str(value) for value in row] for row in found]
-    left_out = len(records) - len(rows)
-    return markdown_table(columns, rows) + (f"\n{left_out:,} more are in results.json" if left_out else "")

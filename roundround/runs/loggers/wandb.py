@@ -1,4 +1,7 @@
-"""Weights & Biases. The only importer of wandb."""
+"""Weights & Biases. The only importer of wandb.
+
+Tested by tests/runs/test_wandb.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class WandB(Logger):
     offline in the run directory; never prompts.
 
     The config, the metrics, the results as a table, the figures as images, where asked for the checkpoint as an
-    artifact, and how the run ended. The jobs of a sweep are a group; a run that goes on is the same run there.
+    artifact, and how the run ended. The jobs of a sweep are a group; a resumed run is the same run there.
     """
 
     def __init__(
@@ -41,12 +44,24 @@ class WandB(Logger):
         log_checkpoint: str | bool | None = None,
     ) -> None:
         check_names(project, tags)
-        check_environment()
+        mode, url = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_BASE_URL")
+        if mode and mode not in MODES:
+            raise ValueError(f"WANDB_MODE={mode} must be one of {', '.join(MODES)}")
+        if url and (not url.startswith(("http://", "https://")) or not host_of(url)):
+            raise ValueError(f"WANDB_BASE_URL={url} must be an address such as https://wandb.example.com")
         self.project, self.entity, self.group, self.tags = project, entity, group, tags
-        self.log_checkpoint = checked_checkpoint(log_checkpoint)
+        if log_checkpoint not in (None, False, "best", "last"):
+            raise ValueError(f"log_checkpoint={log_checkpoint} must be false, best or last")
+        self.log_checkpoint = str(log_checkpoint) if log_checkpoint else None
 
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
-        check_has_checkpoint(self.log_checkpoint, manifest)
+        verb, wanted = manifest["verb"], f"logger.log_checkpoint={self.log_checkpoint}"
+        if self.log_checkpoint and (not verb_named(verb).trains or manifest.get("run") is not None):
+            raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
+        if self.log_checkpoint == "best" and verb == "max-retrieval":
+            raise UserError(
+                f"{wanted}: max-retrieval measures no held-out loss to choose by; give logger.log_checkpoint=last"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # wandb's own deprecations
             import wandb
@@ -68,6 +83,7 @@ class WandB(Logger):
             "config": manifest["config"],
         }
         os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # for this job: else in the home
+        self.wandb: Any = wandb
         self.run, self.folder = begun(wandb, mode_of(manifest), options), directory / "wandb"
         # an axis of our own: of wandb's, it drops the steps that it has, which a resumed run repeats
         self.run.define_metric("step", hidden=True)
@@ -85,23 +101,17 @@ class WandB(Logger):
         self.run.log({**metrics, "step": step})
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
-        import wandb
-
         columns = list(dict.fromkeys(name for record in records for name in record))
         rows = [[record.get(name) for name in columns] for record in records]
         with staging_in(self.folder):
-            self.run.log({"results": wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
+            self.run.log({"results": self.wandb.Table(columns=columns, data=rows, allow_mixed_types=True)})
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
-        import wandb
-
-        self.run.log({f"figures/{name}": wandb.Image(str(path)) for name, path in pictures.items()})
+        self.run.log({f"figures/{name}": self.wandb.Image(str(path)) for name, path in pictures.items()})
 
     def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
-        import wandb
-
         with staging_in(self.folder):
-            artifact = wandb.Artifact(f"checkpoint-{self.run.id}", type="model", metadata={"folder": folder.name})
+            artifact = self.wandb.Artifact(f"checkpoint-{self.run.id}", type="model", metadata={"folder": folder.name})
             for path in (*sorted(folder.iterdir()), *also):  # add_dir would print
                 artifact.add_file(str(path))
             self.run.log_artifact(artifact, aliases=[folder.name, str(self.log_checkpoint)])
@@ -148,26 +158,6 @@ def check_names(project: str, tags: list[str]) -> None:
             raise ValueError(f"tags: each must have 1 to {LONGEST_TAG} characters, and {tag[:LONGEST_TAG]!r} has not")
 
 
-def checked_checkpoint(given: str | bool | None) -> str | None:
-    """The name of the checkpoint to be logged, None for none. Raises ValueError for another name."""
-    if given in (False, None):
-        return None
-    if given not in ("best", "last"):
-        raise ValueError(f"log_checkpoint={given} must be false, best or last")
-    return str(given)
-
-
-def check_has_checkpoint(name: str | None, manifest: Mapping[str, Any]) -> None:
-    """Raises UserError where a checkpoint is asked for, and the run leaves none of that name."""
-    verb, wanted = manifest["verb"], f"logger.log_checkpoint={name}"
-    if name is not None and (not verb_named(verb).trains or manifest.get("run") is not None):
-        raise UserError(f"{wanted} is for a run that trains, which leaves checkpoints; leave it out")
-    if name == "best" and verb == "max-retrieval":
-        raise UserError(
-            f"{wanted}: max-retrieval measures no held-out loss to choose by; give logger.log_checkpoint=last"
-        )
-
-
 @contextmanager
 def staging_in(folder: Path) -> Iterator[None]:
     """Let wandb copy the files of artifacts into a folder of the run, unless the user has named another.
@@ -183,15 +173,6 @@ def staging_in(folder: Path) -> Iterator[None]:
             del os.environ["WANDB_DATA_DIR"]
         else:
             os.environ["WANDB_DATA_DIR"] = given
-
-
-def check_environment() -> None:
-    """Raises ValueError for values of the environment that W&B would refuse."""
-    mode, url = os.environ.get("WANDB_MODE"), os.environ.get("WANDB_BASE_URL")
-    if mode and mode not in MODES:
-        raise ValueError(f"WANDB_MODE={mode} must be one of {', '.join(MODES)}")
-    if url and (not url.startswith(("http://", "https://")) or not host_of(url)):
-        raise ValueError(f"WANDB_BASE_URL={url} must be an address such as https://wandb.example.com")
 
 
 def host_of(url: str) -> str:

@@ -67,6 +67,11 @@ def after(words: list[str], mark: str) -> list[str]:
     return words[words.index(mark) + 1 :]
 
 
+def answered(symbols: list[str], before: list[str]) -> str:
+    """Which of these symbols comes next in the answer, or the end after the last of them."""
+    return [*symbols, "<eos>"][len(after(before, "<sep>"))]
+
+
 def between(words: list[str], first: str, last: str) -> list[str]:
     """What stands between the first `first` and the first `last`."""
     return words[words.index(first) + 1 : words.index(last)]

@@ -30,11 +30,6 @@ def of_digits(before: list[str]) -> list[str]:
     return left(before[start : before.index(".", start)], before[len(before) - before[::-1].index("is") :])
 
 
-def of_symbols_so_far(before: list[str]) -> list[str]:
-    there, said = before[1::2], before[2::2]
-    return left(there, said) if len(there) > 2 else ["."]
-
-
 def of_values_left(before: list[str]) -> list[str]:
     return left(before[1:8:2], [word for word in before[8:] if word.startswith("v")])
 
@@ -61,7 +56,7 @@ GUESSERS: dict[str, Guesser] = {
         lambda before: left(between(before, "<bos>", "<sep>"), after(before, "<sep>")) or ["<eos>"],
     ),
     "passkey": of_digits,
-    "n_back": of_symbols_so_far,
+    "n_back": lambda before: left(before[1::2], before[2::2]) if len(before) >= 6 else ["."],
     "flip_flop": (
         lambda before: [bit for instruction, bit in zip(before[1::2], before[2::2], strict=False) if instruction == "w"]
     ),

@@ -15,18 +15,13 @@ from roundround.data.tasks.addition import added
 ORDERS = [*itertools.product([False, True], repeat=2)]
 
 
-def numbers(prompt: list[str]) -> tuple[str, str]:
-    a, b = "".join(prompt).split("+")
-    return a, b
-
-
 @pytest.mark.parametrize(("reverse_answer", "reverse_operands"), ORDERS)
 def test_a_solver_gets_every_scored_target(reverse_answer: bool, reverse_operands: bool) -> None:
     task = build("addition", reverse_answer=reverse_answer, reverse_operands=reverse_operands)
 
     def solver(before: list[str]) -> str:
         """Adds Python's whole numbers, and says the digits that come next, or the end."""
-        a, b = numbers(between(before, "<bos>", "<sep>"))
+        a, b = "".join(between(before, "<bos>", "<sep>")).split("+")
         total = str(int(a[::-1]) + int(b[::-1]) if reverse_operands else int(a) + int(b))
         return [*(reversed(total) if reverse_answer else total), "<eos>"][len(after(before, "<sep>"))]
 
@@ -43,7 +38,7 @@ def test_carries_go_as_far_as_they_must(pair: tuple[int, int]) -> None:
 def test_the_longer_number_has_the_length_and_the_shorter_any_and_either_is_first() -> None:
     sizes = Counter()
     for words in texts(build("addition"), 800, length=5):
-        a, b = numbers(between(words, "<bos>", "<sep>"))
+        a, b = "".join(between(words, "<bos>", "<sep>")).split("+")
         assert str(int(a)) == a, "no zeros in front"
         assert str(int(b)) == b
         assert max(len(a), len(b)) == 5
@@ -54,7 +49,5 @@ def test_the_longer_number_has_the_length_and_the_shorter_any_and_either_is_firs
 
 
 def test_single_digits_may_be_zero() -> None:
-    found = {
-        numbers(between(words, "<bos>", "<sep>")) for words in texts(build("addition"), 200, length=1, split="train")
-    }
-    assert {a for a, _ in found} == {b for _, b in found} == set("0123456789")
+    found = [between(words, "<bos>", "<sep>") for words in texts(build("addition"), 200, length=1, split="train")]
+    assert {a for a, _, _ in found} == {b for _, _, b in found} == set("0123456789")

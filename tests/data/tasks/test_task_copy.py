@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from helpers_tasks import after, between, build, mistakes, texts
+from helpers_tasks import answered, between, build, mistakes, texts
 
 from roundround.support.errors import UserError
 
 
-def solver(before: list[str]) -> str:
-    """The symbol at the place that comes next, or the end after the last of them."""
-    said = len(after(before, "<sep>"))
-    return [*between(before, "<bos>", "<sep>"), "<eos>"][said]
-
-
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("copy"), solver, 1, 2, 20, 64) == []
+    """The symbol at the place that comes next, or the end after the last of them."""
+    task = build("copy")
+    found = mistakes(task, lambda before: answered(between(before, "<bos>", "<sep>"), before), 1, 2, 20, 64)
+    assert found == []
 
 
 def test_one_symbol_and_its_end() -> None:

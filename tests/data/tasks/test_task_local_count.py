@@ -12,13 +12,6 @@ from scipy.stats import chisquare
 from roundround.support.errors import UserError
 
 
-def solver(before: list[str]) -> str:
-    """Counts back from the question as long as the symbol is the same."""
-    *symbols, question = before
-    assert question == "<sep>"
-    return str(sum(1 for _ in itertools.takewhile(lambda word: word == symbols[-1], reversed(symbols))))
-
-
 def runs_of(words: list[str]) -> list[tuple[str, int]]:
     """The symbols and how often each is repeated, questions and answers left out."""
     symbols = [word for word in words if word.startswith("x")]
@@ -26,8 +19,12 @@ def runs_of(words: list[str]) -> list[tuple[str, int]]:
 
 
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("local_count"), solver, 2, 3, 32, 128) == []
-    assert mistakes(build("local_count", n_symbols=16, longest_run=48), solver, 64, 128) == []
+    """How often the symbol before the question is repeated there."""
+    for task, lengths in (
+        (build("local_count"), (2, 3, 32, 128)),
+        (build("local_count", n_symbols=16, longest_run=48), (64, 128)),
+    ):
+        assert mistakes(task, lambda before: str(runs_of(before)[-1][1]), *lengths) == []
 
 
 def test_neighbours_differ_and_runs_make_up_the_length() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from helpers_tasks import after, build, drawn, mistakes, texts
+from helpers_tasks import answered, build, drawn, mistakes, texts
 
 from roundround.support.errors import UserError
 
@@ -18,28 +19,25 @@ def pairs_of(words: list[str], n_key: int, n_value: int) -> list[tuple[tuple[str
     return [(tuple(words[p - n_key : p]), tuple(words[p + 1 : p + 1 + n_value])) for p in places]
 
 
-def solver_of(n_key: int = 2, n_value: int = 2):
-    def solver(before: list[str]) -> str:
-        """Answers the questions in their order: a mark, then the value of the key; and the end after the last."""
-        values = dict(pairs_of(before, n_key, n_value))
-        questions = before[before.index("?") : before.index("<sep>")]
-        answer = []
-        for start in range(0, len(questions), 1 + n_key):
-            answer += ["?", *values[tuple(questions[start + 1 : start + 1 + n_key])]]
-        return [*answer, "<eos>"][len(after(before, "<sep>"))]
-
-    return solver
+def solver(before: list[str], n_key: int = 2, n_value: int = 2) -> str:
+    """Answers the questions in their order: a mark, then the value of the key; and the end after the last."""
+    values = dict(pairs_of(before, n_key, n_value))
+    questions = before[before.index("?") : before.index("<sep>")]
+    answer = []
+    for start in range(0, len(questions), 1 + n_key):
+        answer += ["?", *values[tuple(questions[start + 1 : start + 1 + n_key])]]
+    return answered(answer, before)
 
 
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("mqmtar"), solver_of(), 30, 31, 64, 256) == []
-    assert mistakes(build("mqmtar", **PAPER), solver_of(), 48, 1024, n=10) == []
+    assert mistakes(build("mqmtar"), solver, 30, 31, 64, 256) == []
+    assert mistakes(build("mqmtar", **PAPER), solver, 48, 1024, n=10) == []
 
 
 @pytest.mark.parametrize(("n_key", "n_value"), [(1, 1), (1, 3), (3, 1)])
 def test_keys_and_values_may_have_different_sizes(n_key: int, n_value: int) -> None:
     task = build("mqmtar", key_tokens=n_key, value_tokens=n_value)
-    assert mistakes(task, solver_of(n_key, n_value), task.shortest, 64) == []
+    assert mistakes(task, partial(solver, n_key=n_key, n_value=n_value), task.shortest, 64) == []
 
 
 def test_the_authors_numbers_give_eight_pairs_at_64_tokens() -> None:

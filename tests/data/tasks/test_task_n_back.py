@@ -13,12 +13,9 @@ def test_a_solver_gets_every_scored_target(steps: int) -> None:
     task = build("n_back", steps=steps, train_lengths=[8, 8])
     assert task.shortest == steps + 1
 
-    def solver(before: list[str]) -> str:
-        """Looks at the symbols alone, which stand at every other place."""
-        symbols = before[1::2]
-        return symbols[-1 - steps] if len(symbols) > steps else "."
-
-    assert mistakes(task, solver, steps + 1, steps + 2, 20, 64) == []
+    # looks at the symbols alone, which stand at every other place
+    found = mistakes(task, lambda before: ([*"." * steps, *before[1::2]])[-1 - steps], steps + 1, steps + 2, 20, 64)
+    assert found == []
 
 
 def test_every_answer_is_scored_and_the_first_ones_are_none() -> None:

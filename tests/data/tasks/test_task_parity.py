@@ -7,16 +7,10 @@ from helpers_tasks import between, build, drawn, mistakes, texts
 from roundround.data.tasks.base import SPLITS, Examples
 
 
-def solver(before: list[str]) -> str:
-    """Turns a switch at each one."""
-    even = True
-    for bit in between(before, "<bos>", "<sep>"):
-        even = even if bit == "0" else not even
-    return "even" if even else "odd"
-
-
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("parity"), solver, 1, 2, 20, 64) == []
+    """Counts the ones."""
+    task, answers = build("parity"), ("even", "odd")
+    assert mistakes(task, lambda before: answers[between(before, "<bos>", "<sep>").count("1") % 2], 1, 2, 20, 64) == []
 
 
 def test_the_answer_alone_is_scored_and_is_a_coin() -> None:

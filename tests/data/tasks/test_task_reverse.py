@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from helpers_tasks import after, between, build, mistakes, texts
-
-
-def solver(before: list[str]) -> str:
-    """The last symbol that has not been said yet, or the end."""
-    left = between(before, "<bos>", "<sep>")
-    for _ in after(before, "<sep>"):
-        left.pop()
-    return left[-1] if left else "<eos>"
+from helpers_tasks import answered, between, build, mistakes, texts
 
 
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("reverse"), solver, 1, 2, 20, 64) == []
+    """The last symbol that has not been said yet, or the end."""
+    task = build("reverse")
+    found = mistakes(task, lambda before: answered(between(before, "<bos>", "<sep>")[::-1], before), 1, 2, 20, 64)
+    assert found == []
 
 
 def test_one_symbol_is_its_own_reverse() -> None:

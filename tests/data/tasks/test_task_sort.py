@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 
-from helpers_tasks import after, between, build, mistakes, texts
-
-
-def solver(before: list[str]) -> str:
-    """The smallest number that has been said less often than it is there, or the end."""
-    left = Counter(between(before, "<bos>", "<sep>")) - Counter(after(before, "<sep>"))
-    return min(left, key=int) if left else "<eos>"
+from helpers_tasks import after, answered, between, build, mistakes, texts
 
 
 def test_a_solver_gets_every_scored_target() -> None:
-    assert mistakes(build("sort"), solver, 1, 2, 20, 64) == []
+    """The numbers by size, and then the end."""
+    task, by_size = build("sort"), partial(sorted, key=int)
+    found = mistakes(task, lambda before: answered(by_size(between(before, "<bos>", "<sep>")), before), 1, 2, 20, 64)
+    assert found == []
 
 
 def test_symbols_repeat_and_9_comes_before_10() -> None:

@@ -1,0 +1,69 @@
+"""`roundround generate`: what a model writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from roundround.config.verbs import (
+    HOW,
+    MEASURED,
+    REPLICATE,
+    WHERE,
+    Verb,
+    at_least_one,
+    check_checkpoint,
+    check_seed,
+    is_utf8,
+    key,
+)
+from roundround.support.errors import UserError
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class GenerateConfig:
+    """What `roundround generate` reads; model is None where a run is meant, pe and softmax where they are its own."""
+
+    checkpoint: str
+    prompt: str = key(MEASURED)
+    length: int = key(MEASURED)
+    temperature: float
+    top_k: int | None
+    seed: int = key(REPLICATE)
+    n: int
+    interactive: bool = key(WHERE)
+    device: str = key(HOW)
+    trust: bool = key(WHERE)
+    outputs: str = key(WHERE)
+    logger: Any = key(WHERE)
+    run: str | None = key(WHERE, None)
+    model: Any = None
+    pe: Any = None
+    softmax: Any = None
+
+    def check(self) -> None:
+        check_checkpoint(self.checkpoint)
+        at_least_one(length=self.length, n=self.n, top_k=self.top_k)
+        check_seed(seed=self.seed)
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(f"temperature={self.temperature:g} must be a finite number, 0 or above")
+        if not is_utf8(self.prompt):
+            raise UserError("prompt= is no UTF-8 text")
+        if self.interactive and self.n > 1:
+            raise UserError(f"interactive=true continues one text; leave out n={self.n}")
+        if self.run is None and self.model is None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one")
+        if self.run is not None and self.model is not None:
+            raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
+
+
+VERB = Verb(
+    name="generate",
+    run="roundround.verbs.generate:generate",
+    place=5,
+    help="What a model writes, token by token.",
+    config=GenerateConfig,
+    title="Generated text",
+    page="roundround.report.page.view:texts_view",
+)

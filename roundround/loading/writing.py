@@ -1,0 +1,236 @@
+"""A model that writes: one step a token, from a cache, whatever kind of model it is.
+
+Tested by tests/loading/test_generate.py. Shapes: B texts, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from roundround.attention.precision import at_least_float32
+from roundround.config.verbs.generate import GenerateConfig
+from roundround.data.tasks.text_task import TextTask
+from roundround.data.tokenizers import Vocabulary
+from roundround.loading.models import TrainedRun, opened_pretrained
+from roundround.loading.reading import check_symbols, run_of
+from roundround.model.cache import Cache
+from roundround.model.decoder import Decoder
+from roundround.support.errors import UserError
+
+REPLACEMENT = "\ufffd"  # of bytes that are no character yet
+
+
+class Writer(ABC):
+    """A model with its tokenizer, and what it has read so far.
+
+    name: what the page calls it. n_vocab: logits of a token. ends: the tokens that end a text. most: tokens that it can
+    read, None where there is no limit. remark: what the user should know, None for nothing.
+    """
+
+    name: str
+    n_vocab: int
+    ends: set[int]
+    device: torch.device
+    most: int | None = None
+    remark: str | None = None
+
+    @abstractmethod
+    def tokens(self, text: str, *, first: bool) -> list[int]:
+        """Token ids of a text, with what begins one where it is the `first`. UserError for what cannot be read."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, without special tokens."""
+
+    @abstractmethod
+    def begin(self, length: int | None) -> None:
+        """Forget all; the text to come will have so many tokens, None where nobody knows."""
+
+    @abstractmethod
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        """Read more tokens; the logits [B, V] of the next one."""
+
+    @abstractmethod
+    def repeat(self, n: int) -> None:
+        """Go on with n texts in place of the one so far."""
+
+
+@final
+class DecoderWriter(Writer):
+    """A decoder of this project; the text begins as a document does in training."""
+
+    def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary, first: int | None) -> None:
+        self.name, self.decoder, self.vocabulary, self.first = name, decoder, vocabulary, first
+        self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
+        self.device, self.most = decoder.embed_tokens.weight.device, decoder.longest()
+        self.cache: Cache = decoder.empty_cache()
+        if decoder.draws_positions:
+            self.most, self.remark = None, "tokens stand at consecutive positions here, where eval draws them"
+
+    def tokens(self, text: str, *, first: bool) -> list[int]:
+        ids = self.vocabulary.encode(text)
+        return ids if not first or self.first is None or ids[:1] == [self.first] else [self.first, *ids]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.vocabulary.decode(tokens)
+
+    def begin(self, length: int | None) -> None:
+        self.cache = self.decoder.empty_cache(length=length)
+
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
+
+    def repeat(self, n: int) -> None:
+        self.cache.select(torch.zeros(n, dtype=torch.int64))
+
+
+@final
+class PretrainedWriter(Writer):
+    """A Hugging Face model inside a patch, with the cache that transformers makes for it."""
+
+    def __init__(self, name: str, model: Any, tokenizer: Any, *, reads_special_tokens: bool) -> None:
+        self.name, self.model, self.tokenizer = name, model, tokenizer
+        self.reads_special_tokens = reads_special_tokens
+        self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
+        ends = model.generation_config.eos_token_id
+        self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        self.cache: Any = None
+
+    def tokens(self, text: str, *, first: bool) -> list[int]:
+        plain = not self.reads_special_tokens
+        ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
+        if (unknown := self.tokenizer.unk_token_id) is not None and unknown in ids:
+            lost = next((c for c in text if unknown in self.tokenizer(c, add_special_tokens=False).input_ids), text)
+            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
+        return ids[:-1] if first and len(ids) > 1 and ids[-1] in self.ends else ids  # some close what they encode
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def begin(self, length: int | None) -> None:
+        self.cache = None
+
+    def read(self, tokens_BT: Tensor) -> Tensor:
+        options = {} if self.cache is None else {"past_key_values": self.cache}
+        found = self.model(input_ids=tokens_BT, use_cache=True, logits_to_keep=1, **options)
+        self.cache = getattr(found, "past_key_values", None)
+        if self.cache is None:
+            raise UserError(f"{self.name} ({type(self.model).__name__}) keeps no keys and values; it cannot write")
+        logits_BV: Tensor = found.logits[:, -1]
+        return logits_BV
+
+    def repeat(self, n: int) -> None:
+        if n > 1:
+            self.cache.batch_repeat_interleave(n)
+
+
+@contextmanager
+def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
+    """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
+    if config.model is not None:
+        with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
+            reads = probed.reads_special_tokens
+            yield PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads), None
+        return
+    trained = run_of(config)
+    decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False).to(device), trained.vocabulary()
+    first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+    try:
+        writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
+    except ValueError as error:
+        raise UserError(f"{trained.directory} cannot write: {error}") from error
+    yield writer, trained
+
+
+def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> list[int]:
+    """Token ids of the prompt. UserError for an empty one, or one that the model cannot read."""
+    task = None if trained is None else trained.task()
+    if task is not None and not isinstance(task, TextTask):
+        check_symbols(prompt, task)
+    if not prompt.strip() or not writer.tokens(prompt, first=False):
+        raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
+    return writer.tokens(prompt, first=True)
+
+
+def check_room(writer: Writer, n_prompt: int, length: int, pe: str | None) -> None:
+    """Raises UserError where the encoding has fewer positions than the text will have."""
+    if writer.most is not None and n_prompt + length - 1 > writer.most:  # the last token is written and not read
+        raise UserError(
+            f"pe={pe} has {writer.most} positions, and a prompt of {n_prompt} tokens with length={length} needs "
+            f"{n_prompt + length - 1}; give a shorter prompt or length, or train with more positions"
+        )
+
+
+@torch.inference_mode()
+def write(
+    writer: Writer,
+    logits_BV: Tensor,
+    *,
+    n: int,
+    length: int,
+    temperature: float,
+    top_k: int | None,
+    generators: Sequence[torch.Generator],
+) -> Iterator[list[int | None]]:
+    """The next token of each of n texts, again and again, None of a text that has ended; until all have, or `length`.
+
+    logits_BV: those after the prompt, which the writer has read. Raises ValueError for logits that are no numbers.
+    """
+    ended = [False] * n
+    if n > len(logits_BV):
+        writer.repeat(n)
+        logits_BV = logits_BV.expand(n, -1)
+    for i in range(length):
+        chosen = next_tokens(logits_BV, temperature=temperature, top_k=top_k, generators=generators)
+        yield [None if over else token for token, over in zip(chosen, ended, strict=True)]
+        ended = [over or token in writer.ends for token, over in zip(chosen, ended, strict=True)]
+        if all(ended) or i + 1 == length:
+            return
+        logits_BV = writer.read(torch.tensor(chosen, device=writer.device)[:, None])
+
+
+def next_tokens(
+    logits_BV: Tensor, *, temperature: float, top_k: int | None, generators: Sequence[torch.Generator]
+) -> list[int]:
+    """A token for each row: the largest at temperature 0, else drawn among the `top_k` largest, by a generator each."""
+    logits_BV = at_least_float32(logits_BV).cpu()
+    if bool(logits_BV.isnan().any()):
+        raise ValueError("the model's logits are no numbers; nothing can be written from them")
+    if temperature == 0:
+        return list(logits_BV.argmax(-1).tolist())
+    if top_k is not None and top_k < logits_BV.shape[-1]:
+        smallest_B1 = logits_BV.topk(top_k, dim=-1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, -torch.inf)
+    weights_BV = ((logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature).softmax(-1)
+    return [int(row.multinomial(1, generator=own)) for row, own in zip(weights_BV, generators, strict=True)]
+
+
+def generators_of(seed: int, n: int) -> list[torch.Generator]:
+    """A generator for each text, on the CPU: the first text is the same however many there are."""
+    seeds = [hashlib.sha256(f"{seed} {text}".encode()).digest()[:4] for text in range(n)]
+    return [torch.Generator().manual_seed(int.from_bytes(own, "little")) for own in seeds]
+
+
+class TextStream:
+    """Text as its tokens come: no half of a character, and no token decoded more than twice."""
+
+    def __init__(self, writer: Writer, tokens: Sequence[int]) -> None:
+        self.writer, self.tokens, self.begin, self.shown = writer, list(tokens), 0, len(tokens)
+
+    def add(self, token: int) -> str:
+        """What this token adds to the text that has been shown."""
+        self.tokens.append(token)
+        before = self.writer.decode(self.tokens[self.begin : self.shown])
+        whole = self.writer.decode(self.tokens[self.begin :])
+        if whole.endswith(REPLACEMENT) or len(whole) <= len(before):
+            return ""
+        self.begin, self.shown = self.shown, len(self.tokens)
+        return whole[len(before) :]

@@ -1,0 +1,165 @@
+"""What a decoder keeps of the tokens that it has read, so that the next ones cost one step each.
+
+Shapes: B batch, T new tokens, N all tokens so far, K keys of a layer, G key heads, C head channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
+from roundround.pe.base import PositionalEncoding
+
+
+@final
+class LayerCache:
+    """The keys and values of one layer that a later query may see, and what its encoding carries from call to call.
+
+    window, chunk: how far a query of the layer sees, as in `LayerKind`; None for all tokens.
+
+    Keys lie in a buffer with half as much room again, so that a token costs one copy and memory is linear in length.
+    """
+
+    def __init__(self, window: int | None = None, chunk: int | None = None) -> None:
+        self.window, self.chunk = window, chunk
+        self.n_read = 0  # tokens
+        self.first = 0  # of these the first that is kept
+        self.carried: Tensor | None = None
+        self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
+        self.start = 0  # where the first kept key lies in them
+        self.k_norm: float | None = 0.0  # at least that of all keys as one vector; None: it must be asked for
+
+    def first_kept(self) -> int:
+        """The first token that the next query may see; where there are chunks, the first of one."""
+        if self.chunk is not None:  # counted from the first key: a window within the chunk drops none
+            return self.n_read // self.chunk * self.chunk
+        return 0 if self.window is None else max(0, self.n_read - self.window + 1)
+
+    def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""
+        first, n_new = self.first_kept(), k_BGTC.shape[2]
+        start, end = self.start + first - self.first, self.start + self.n_read - self.first
+        new = [k_BGTC, v_BGTC]
+        of_new = norm_on_cpu(k_BGTC)  # so that a token costs no look at all keys before it: `fused.all_logits_finite`
+        self.k_norm = None if of_new is None or self.k_norm is None else math.hypot(self.k_norm, of_new)
+        if self.buffers and end + n_new <= self.buffers[0].shape[2] and not torch.is_grad_enabled():
+            for buffer, x_BGTC in zip(self.buffers, new, strict=True):
+                buffer[:, :, end : end + n_new] = x_BGTC
+        else:
+            if self.buffers:
+                new = [torch.cat([old[:, :, start:end], x], 2) for old, x in zip(self.buffers, new, strict=True)]
+            # under autograd what has been read is not written to again
+            room = 0 if torch.is_grad_enabled() else max(32, new[0].shape[2] // 2)
+            sizes = [(*x.shape[:2], room, x.shape[3]) for x in new]
+            self.buffers = [torch.cat([x, x.new_empty(size)], 2) for x, size in zip(new, sizes, strict=True)]
+            start, end = 0, end - start
+        self.start, self.first, self.n_read = start, first, self.n_read + n_new
+        k_BGKC, v_BGKC = (buffer[:, :, start : end + n_new] for buffer in self.buffers)
+        return k_BGKC, v_BGKC
+
+    def narrowed(self, keys: Keys) -> Keys:
+        """Of the keys of all tokens, new ones included, those that `extend` has given."""
+        return replace(keys.since(self.first).within(self.window, self.chunk), k_norm=self.k_norm)
+
+    def select(self, texts: Tensor) -> None:
+        """Keep these texts of the batch, in this order; one may stand several times."""
+        self.buffers = [buffer.index_select(0, texts.to(buffer.device)) for buffer in self.buffers]
+        for k_BGKC in self.buffers[:1]:
+            self.k_norm = norm_on_cpu(k_BGKC[:, :, self.start : self.start + self.n_read - self.first])
+        self.carried = None if self.carried is None else self.carried.index_select(0, texts.to(self.carried.device))
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        self.n_read = self.first = self.start = 0
+        self.k_norm = 0.0
+        self.carried, self.buffers = None, []
+
+
+def norm_on_cpu(k_BGKC: Tensor) -> float | None:
+    """The length of all keys as one vector; None on a device that would have to be waited for."""
+    if k_BGKC.device.type != "cpu":
+        return None
+    return float(torch.linalg.vector_norm(k_BGKC.detach(), dtype=wide_dtype(k_BGKC.dtype)))
+
+
+@final
+class Cache:
+    """What `Decoder.hidden` reads and extends: a `LayerCache` for each layer, and where all tokens stand.
+
+    length: the tokens that the text will have in all, prompt included; None where nobody knows. Encodings that read the
+    text's length (see `PositionalEncoding.prepare_part`) take it from here, so that no logit depends on how the text
+    is cut into calls.
+    """
+
+    def __init__(self, layers: Sequence[LayerCache], *, length: int | None = None) -> None:
+        if length is not None and length < 1:
+            raise ValueError(f"length={length} must be at least 1")
+        self.layers, self.length = list(layers), length
+        self.valid_BN: Tensor | None = None  # None where no token is padding
+        self.pos_BN: dict[int, Tensor] = {}  # by the number of the encoding
+
+    @property
+    def n_read(self) -> int:
+        """Tokens so far, padding included."""
+        return self.layers[0].n_read
+
+    @property
+    def n_texts(self) -> int | None:
+        """Texts of the batch; None before the first call."""
+        buffers = self.layers[0].buffers
+        return len(buffers[0]) if buffers else None
+
+    def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
+        """Positions [1 or B, T] of new tokens: those given, else the next ones; padding is remembered."""
+        (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
+        if self.n_texts not in (None, n_texts):
+            raise ValueError(f"the cache holds {self.n_texts} texts, and the tokens are of {n_texts}")
+        if valid_BT is not None or self.valid_BN is not None:
+            every = torch.ones(n_texts, 1, dtype=torch.bool, device=device)
+            before = every.expand(-1, self.n_read) if self.valid_BN is None else self.valid_BN
+            new = every.expand(-1, n_new) if valid_BT is None else valid_BT
+            self.valid_BN = torch.cat([before, new], 1)
+        if pos_BT is not None:
+            return pos_BT
+        if self.valid_BN is None:
+            return torch.arange(self.n_read, self.n_read + n_new, device=device)[None]
+        return (self.valid_BN.cumsum(-1) - 1).clamp(min=0)[:, -n_new:]
+
+    def keys(self, encoding: int, new: Keys) -> Keys:
+        """The keys of all tokens for an encoding, by its number, given those of the new ones."""
+        if (before := self.pos_BN.get(encoding)) is not None:
+            n_rows = max(len(before), len(new.q_pos_BQ))
+            rows = [pos.expand(n_rows, -1) for pos in (before, new.q_pos_BQ)]
+            new = replace(new, k_pos_BK=torch.cat(rows, 1))
+        self.pos_BN[encoding] = new.k_pos_BK
+        return replace(new, valid_BK=self.valid_BN)
+
+    def select(self, texts: Tensor) -> None:
+        """Keep these texts of the batch, in this order; one may stand several times, as samples of one prompt do."""
+        for layer in self.layers:
+            layer.select(texts)
+        self.valid_BN = None if self.valid_BN is None else self.valid_BN[texts.to(self.valid_BN.device)]
+        self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        for layer in self.layers:
+            layer.clear()
+        self.valid_BN, self.pos_BN = None, {}
+
+
+def check_can_be_cached(encoding: PositionalEncoding) -> None:
+    """Raises ValueError for an encoding that reads the layer's input and does not say what it carries."""
+    own, base = type(encoding), PositionalEncoding
+    if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
+        raise ValueError(
+            f"{own.__name__} reads the input of a layer (prepare_layer) and does not say what of it a cache carries on "
+            "(continued); it has no cache"
+        )

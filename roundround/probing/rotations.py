@@ -1,0 +1,296 @@
+"""How a layer rotates its queries and keys: measured on single tokens at known positions, not read in a config.
+
+A text of one token gives every layer the same input wherever the token stands, so what its queries and keys differ by
+is the rotation itself. Angles at the positions 1, 2, 4, ... give each frequency without knowing any of them: an angle
+tells the next one to less than half a turn.
+
+Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
+
+Tested by tests/loading/test_check.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roundround.attention.keys import Keys
+from roundround.probing.layout import PAIRINGS
+from roundround.softmax.base import AttentionSoftmax
+
+N_TOKENS = 16  # different ones at each position
+NOISE = {torch.float64: 1e-6, torch.float32: 1e-5}  # radians, of an angle; cosines are float32 in any model
+NOISE_OF_HALF = 2e-2  # bfloat16 has eight bits
+RELATIVE = 1e-4  # of a frequency: float32 rounds a thousandth of that, and no two schemes are so near
+BETWEEN = (3, 11, 100)  # positions that no power of two is: an angle that does not grow evenly shows here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turning:
+    """The rotation of one layer in texts that reach up to one position.
+
+    pairing: `half-split`, `interleaved`, or None where no pair rotates. frequencies_P: radians per token of the pairs
+    of the table, in its order, 0 where one does not rotate, negative where it turns clockwise. first: the channel where
+    the rotated ones begin; n_rotary: how many channels the pairs of the table cover. n_pairs: half the channels.
+    farthest: the largest position. odd: why this is no rotation at one frequency for each pair; empty where it is one.
+    """
+
+    pairing: str | None
+    frequencies_P: Tensor
+    first: int
+    n_rotary: int
+    n_pairs: int
+    farthest: int
+    noise: float
+    odd: str = ""
+
+    @property
+    def n_rotated(self) -> int:
+        return int((self.frequencies_P != 0).sum())
+
+    def tolerance(self, frequencies_P: Tensor) -> Tensor:
+        """How far from these a measured frequency may lie, radians per token."""
+        return RELATIVE * frequencies_P.abs() + self.noise / self.farthest
+
+    def rotates_at(self, frequencies_P: Tensor) -> bool:
+        """Whether these are its frequencies, within what the measurement can tell; pairs that are missing do not
+        rotate.
+        """
+        n = max(len(frequencies_P), len(self.frequencies_P))
+        own, other = (nn.functional.pad(x.double(), (0, n - len(x))) for x in (self.frequencies_P, frequencies_P))
+        return bool(((own - other).abs() <= self.tolerance(other)).all())
+
+    def same_as(self, other: Turning) -> bool:
+        alike = self.pairing == other.pairing and self.odd == other.odd
+        return alike and (self if self.farthest <= other.farthest else other).rotates_at(
+            (other if self.farthest <= other.farthest else self).frequencies_P
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSeen:
+    """What one attention layer did with single tokens.
+
+    factor: what cosines and sines are multiplied by; None where what comes before the rotation is no module. norm: the
+    module that normalises queries, None where there is none. norm_after: whether it does so after the rotation.
+    scale: what multiplies q . k. growth: how much longer queries are at the farthest position than at 0. keys: what the
+    normaliser was told of the keys. biased: whether something is added to the logits.
+    """
+
+    turning: Turning
+    factor: float | None
+    norm: str | None
+    norm_after: bool
+    scale: float
+    growth: float
+    keys: Keys
+    biased: bool
+
+
+def positions_up_to(last: int) -> list[int]:
+    """0, the powers of two and some positions between them, up to and with `last`."""
+    powers = [2**i for i in range(max(0, last).bit_length())]
+    return sorted({0, *(p for p in (*powers, *BETWEEN) if p <= last), max(0, last)})
+
+
+@torch.no_grad()
+def see_layers(
+    attentions: Sequence[nn.Module],
+    normalisers: Sequence[AttentionSoftmax],
+    forward: Callable[[Tensor, Tensor], Any],
+    *,
+    n_vocab: int,
+    farthest: int,
+) -> list[LayerSeen]:
+    """What each layer does with single tokens at positions up to `farthest`.
+
+    attentions, normalisers: by layer, the one called inside the other. forward: runs the model on tokens and positions,
+    both [B, 1].
+    """
+    positions = positions_up_to(farthest)
+    n_tokens = min(N_TOKENS, n_vocab)
+    tokens_T = torch.linspace(0, n_vocab - 1, n_tokens).long()
+    pos_NT = torch.tensor(positions)[:, None].expand(-1, n_tokens)
+    found: list[LayerSeen] = []
+    with listening(attentions, normalisers, positions, found.append):
+        forward(tokens_T.repeat(len(positions))[:, None], pos_NT.reshape(-1, 1))
+    return found
+
+
+@contextmanager
+def listening(
+    attentions: Sequence[nn.Module],
+    normalisers: Sequence[AttentionSoftmax],
+    positions: Sequence[int],
+    tell: Callable[[LayerSeen], None],
+) -> Iterator[None]:
+    """Inside, every call of a normaliser is looked at, beside what its layer computed before."""
+    before: list[tuple[nn.Module, Tensor]] = []  # what the modules of the layer gave, in their order
+    inputs: list[Tensor] = []
+
+    def begin(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        before.clear()
+        inputs[:] = [args[0] if args else options["hidden_states"]]
+
+    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        output = output[0] if isinstance(output, tuple) else output
+        if isinstance(output, Tensor):
+            before.append((module, output))
+
+    def look(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        tell(seen_in(qkv[0], qkv[1], positions, inputs[0], before, options))
+        before.clear()
+
+    hooks = []
+    for attention, softmax in zip(attentions, normalisers, strict=True):
+        hooks.append(attention.register_forward_pre_hook(begin, with_kwargs=True))
+        hooks.append(softmax.register_forward_pre_hook(look, with_kwargs=True))
+        inside = [module for module in attention.modules() if module is not attention and module is not softmax]
+        hooks += [module.register_forward_hook(keep) for module in inside]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def seen_in(
+    q_BHTC: Tensor,
+    k_BGTC: Tensor,
+    positions: Sequence[int],
+    x_BTD: Tensor,
+    before: Sequence[tuple[nn.Module, Tensor]],
+    options: dict[str, Any],
+) -> LayerSeen:
+    """One layer, from what its normaliser is given; rows are tokens within positions, of one token each."""
+    noise = NOISE.get(q_BHTC.dtype, NOISE_OF_HALF)
+    q_NTHC, k_NTGC, x_NTD = (
+        x.detach().double().cpu().reshape(len(positions), -1, *shape)
+        for x, shape in ((q_BHTC, q_BHTC.shape[1::2]), (k_BGTC, k_BGTC.shape[1::2]), (x_BTD, x_BTD.shape[2:]))
+    )
+    growth_N = q_NTHC.flatten(1).norm(dim=1) / q_NTHC[0].norm()
+    turning = turning_of(q_NTHC.flatten(1, 2) / growth_N[:, None, None], positions, noise)
+    of_keys = turning_of(k_NTGC.flatten(1, 2), positions, noise)
+    if float((x_NTD - x_NTD[:1]).flatten(1).norm(dim=1).max()) > 100 * noise * float(x_NTD[0].norm()):
+        turning = odd(turning, "what a layer reads depends on the position")
+    elif not turning.odd and not turning.same_as(of_keys):
+        turning = odd(turning, of_keys.odd or "keys rotate otherwise than queries")
+    factor, norm, after = source_of(q_NTHC, before, noise)
+    return LayerSeen(
+        turning=turning,
+        factor=factor,
+        norm=norm,
+        norm_after=after and turning.n_rotated > 0,
+        scale=float(options["scale"]),
+        growth=float(growth_N[-1]),
+        keys=options["keys"],
+        biased=options.get("bias") is not None,
+    )
+
+
+def odd(turning: Turning, why: str) -> Turning:
+    return Turning(**{**vars(turning), "odd": why})
+
+
+def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning:
+    """The rotation by which vectors at each position differ from the same vectors at position 0, the first.
+
+    A pair (i, j) that rotates by an angle t has sum x_i y_i + x_j y_j = n cos t and sum x_i y_j - x_j y_i = n sin t,
+    with n the product of the norms; of channels that are no pair the two are shorter than n.
+    """
+    x_VC, n_channels = x_NVC[0], x_NVC.shape[-1]
+    size_C = x_VC.norm(dim=0)
+    moved_C = (x_NVC - x_VC).norm(dim=1).amax(0) > 10 * noise * size_C.clamp(min=1e-30)
+    about = partial(
+        Turning, n_pairs=n_channels // 2, farthest=max(positions[-1], 1), noise=noise, first=0, n_rotary=n_channels
+    )
+    none = about(pairing=None, frequencies_P=torch.zeros(n_channels // 2, dtype=torch.float64))
+    if not moved_C.any():
+        return none
+    products_NCC = x_VC.T @ x_NVC
+    diagonal_NC = products_NCC.diagonal(dim1=1, dim2=2)
+    cos_NCC = diagonal_NC[:, :, None] + diagonal_NC[:, None]
+    sin_NCC = products_NCC - products_NCC.mT
+    squares_NC = x_NVC.square().sum(1)
+    sizes_NCC = ((squares_NC[:, :, None] + squares_NC[:, None]) * (squares_NC[0] + squares_NC[0][:, None])).sqrt()
+    misfit_CC = (1 - torch.hypot(cos_NCC, sin_NCC) / sizes_NCC.clamp(min=1e-30)).sum(0)
+    moved = moved_C.nonzero().flatten().tolist()
+    others_CC = misfit_CC.clone().fill_diagonal_(math.inf)
+    others_CC[:, ~moved_C] = math.inf
+    offset = Counter(abs(i - int(others_CC[i].argmin())) for i in moved).most_common(1)[0][0]
+    start = 0 if 2 * offset == n_channels else moved[0]
+    if offset == 1 and n_channels > 2:
+        start -= start % 2
+        first_P = torch.arange(start, moved[-1] + 1, 2)
+        pairing, n_rotary = PAIRINGS[1], 2 * len(first_P)
+    else:
+        first_P = torch.arange(start, min(start + offset, n_channels - offset))
+        pairing, n_rotary = PAIRINGS[0], 2 * offset
+    second_P = first_P + offset
+    covered = torch.cat([first_P, second_P])
+    if int(moved_C[covered].sum()) < int(moved_C.sum()):
+        return odd(none, "channels that change are no pairs")
+    angles_NP = torch.atan2(sin_NCC[:, first_P, second_P], cos_NCC[:, first_P, second_P])
+    frequencies_P, uneven_P = unwrapped(angles_NP, positions, noise)
+    made = about(pairing=pairing, frequencies_P=frequencies_P, first=start, n_rotary=n_rotary)
+    lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
+    if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
+        return odd(made, "channels that change are no pairs")
+    if float((lengths_NP - 1).abs().max()) > 10 * noise:
+        return odd(made, "pairs change their length with the position")
+    return odd(made, "angles do not grow evenly with the position") if bool(uneven_P.any()) else made
+
+
+def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tuple[Tensor, Tensor]:
+    """Frequencies from angles in (-pi, pi] at some positions, ascending; and which do not grow evenly."""
+    frequencies_P = angles_NP[list(positions).index(1)].clone() if 1 in positions else torch.zeros_like(angles_NP[0])
+    for n in (n for n in positions if n > 1 and n & (n - 1) == 0):
+        frequencies_P += wrapped(angles_NP[positions.index(n)] - n * frequencies_P) / n
+    frequencies_P[frequencies_P.abs() * positions[-1] < 3 * noise] = 0
+    pos_N1 = torch.tensor(positions, dtype=torch.float64)[:, None]
+    # a model's own angles are float32, and so less exact the farther from 0; half precision keeps noise alone
+    allowed_NP = 10 * noise + 5e-7 * pos_N1 * frequencies_P.abs()
+    return frequencies_P, (wrapped(angles_NP - pos_N1 * frequencies_P).abs() > allowed_NP).any(0)
+
+
+def wrapped(angle: Tensor) -> Tensor:
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def source_of(
+    q_NTHC: Tensor, before: Sequence[tuple[nn.Module, Tensor]], noise: float
+) -> tuple[float | None, str | None, bool]:
+    """What queries at position 0 are a multiple of among what the layer's modules gave: the factor, the name of the
+    module where it normalises, and whether it does so after the rotation. The last such module counts.
+    """
+    n_positions, n_tokens, _, n_channels = q_NTHC.shape
+    for module, output in reversed(before):
+        if output.numel() % (n_positions * n_tokens * n_channels) or output.shape[0] != n_positions * n_tokens:
+            continue
+        given_NTBC = output.detach().double().cpu().reshape(n_positions, n_tokens, -1, n_channels)
+        factor = multiple(q_NTHC[0], given_NTBC[0], noise)
+        if factor is not None:
+            norm = None if isinstance(module, nn.Linear) or "norm" not in type(module).__name__.lower() else module
+            name = None if norm is None else type(norm).__name__
+            return factor, name, norm is not None and multiple(q_NTHC[-1], given_NTBC[-1], noise) is not None
+    return None, None, False
+
+
+def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:
+    """The number by which each head is one of the given blocks; None where one is not, or another multiple."""
+    dots_HB = torch.einsum("thc,tbc->hb", q_THC, given_TBC)
+    squares_B = given_TBC.square().sum((0, 2)).clamp(min=1e-30)
+    best_H = (dots_HB / squares_B.sqrt()).argmax(1)
+    factors_H = dots_HB[range(len(dots_HB)), best_H] / squares_B[best_H]
+    left_H = (q_THC - factors_H[:, None] * given_TBC[:, best_H]).norm(dim=(0, 2))
+    factor = float(factors_H.mean())
+    alike = bool((left_H <= 30 * noise * q_THC.norm(dim=(0, 2))).all())
+    return factor if alike and bool(((factors_H / factor - 1).abs() <= 30 * noise).all()) else None

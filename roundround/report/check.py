@@ -1,0 +1,131 @@
+"""What `roundround check` found: a table with a row for each kind of layer, and a line for each difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from roundround.loading.patterns import runs_of
+from roundround.loading.performed import LayerReport, named
+from roundround.probing.conformance import Held
+from roundround.support.console import print_status, print_table
+
+EXPLAINED = (
+    "measured on single tokens at known positions; pairs: how many rotate of all; "
+    "wavelength: tokens in which the slowest of them turns once"
+)
+
+
+def alike(reports: Sequence[LayerReport]) -> list[list[LayerReport]]:
+    """The layers in groups that perform the same and differ from their config by the same."""
+    groups: dict[tuple[Any, ...], list[LayerReport]] = {}
+    for report in reports:
+        groups.setdefault((*row(report), *report.differences()), []).append(report)
+    return list(groups.values())
+
+
+def row(report: LayerReport) -> tuple[str, ...]:
+    """What a layer performs, in cells."""
+    turning, seen, scheme = report.turning, report.seen, report.scheme
+    rotates = bool(turning.n_rotated)
+    norm = "" if seen.norm is None else f"{seen.norm}{' after' if seen.norm_after else ''}"
+    remarks = ["bias on logits"] * seen.biased + [f"queries grow by {seen.growth:.3g}"] * (abs(seen.growth - 1) > 1e-2)
+    return (
+        "; ".join([named(scheme), *remarks]),
+        turning.pairing or "",
+        f"{turning.n_rotated} of {turning.n_pairs}",
+        f"{slowest(report):,.0f}" if rotates else "",
+        "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
+        "" if report.window is None else f"{report.window:,}",
+        "" if report.chunk is None else f"{report.chunk:,}",
+        norm,
+        f"{seen.scale:.4g}",
+    )
+
+
+def slowest(report: LayerReport) -> float:
+    """Tokens in which the slowest pair that rotates turns once."""
+    f_P = report.turning.frequencies_P.abs()
+    return 2 * math.pi / float(f_P[f_P > 0].min())
+
+
+def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
+    """Each layer's numbers, and its differences."""
+    found: list[dict[str, Any]] = []
+    for report in reports:
+        turning, seen, scheme = report.turning, report.seen, report.scheme
+        differences = report.differences()
+        found.append(
+            {
+                "metric": "differences",
+                "value": len(differences),
+                "layer": report.number,
+                "scheme": scheme.name,
+                "base": scheme.base,
+                "factor": scheme.factor,
+                "attention_factor": seen.factor if turning.n_rotated else None,
+                "pairing": turning.pairing,
+                "rotated_pairs": turning.n_rotated,
+                "pairs": turning.n_pairs,
+                "slowest_wavelength": slowest(report) if turning.n_rotated else None,
+                "window": report.window,
+                "chunk": report.chunk,
+                "query_norm": seen.norm,
+                "query_norm_after_rotation": seen.norm_after,
+                "logit_scale": seen.scale,
+                "declared_scheme": report.declared.scheme.name,
+                "declared_base": report.declared.scheme.base,
+                "declared_factor": report.declared.scheme.factor,
+                "difference": "; ".join(differences),
+            }
+        )
+    return found
+
+
+def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
+    """The table, and the differences. where: what declares, such as config.json."""
+    columns = (
+        "layers",
+        "performs",
+        "pairing",
+        "pairs",
+        "wavelength",
+        "attention factor",
+        "window",
+        "chunk",
+        "norm",
+        "scale",
+    )
+    groups = alike(reports)
+    rows = [(runs_of([r.number for r in group]).partition(" ")[2], *row(group[0])) for group in groups]
+    used = [i for i in range(len(columns)) if any(cells[i] for cells in rows)]
+    table = Table(*(columns[i] for i in used), title=f"{name}: what its layers perform", caption=EXPLAINED)
+    for cells in rows:
+        table.add_row(*(cells[i] for i in used))
+    print_table(table)
+    told = False
+    for group in groups:
+        for difference in group[0].differences():
+            print_status(f"{runs_of([r.number for r in group])}: {difference}")
+            told = True
+    if not told:
+        silent = all(report.declared.encoding is None for report in reports)
+        print_status(f"{where} says nothing of a rotation" if silent else f"all as {where} declares")
+
+
+def held_records(held: Sequence[Held]) -> list[dict[str, Any]]:
+    return [
+        {"metric": "difference", "tensor": one.name, "value": one.difference, "share_of_rounding": one.share}
+        for one in held
+    ]
+
+
+def show_held(held: Sequence[Held], name: str) -> None:
+    """A row for each tensor that was compared."""
+    table = Table("tensor", "largest difference", "share of rounding", "", title=f"held against {name}")
+    for one in held:
+        table.add_row(one.name, f"{one.difference:.3g}", f"{one.share:.3g}", "agrees" if one.agrees else "DIFFERS")
+    print_table(table)

@@ -1,0 +1,308 @@
+"""The panels of a comparison, and its page: quality against context length, two settings crossed, training curves.
+
+Both are made of the records of `results.json` and of what `comparison.json` says (`comparison_tables.py`), when
+`compare` ends and when a page is made. Lines differ in marker and dashes as well as in colour, so that a print without
+colour can be read. Bands are 95 % t intervals over seeds.
+
+Tested by tests/analysis/test_compare_command.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundround.analysis.comparison import format_setting, format_settings, order
+from roundround.analysis.past_run import direction, is_share
+from roundround.report.comparison_tables import by_metric, place_of, sheet
+from roundround.report.eval_panels import marks_of
+from roundround.report.figures import save_drawing
+from roundround.report.numbers import decimals_of, fixed, number, text_of
+from roundround.report.page.sources import RunFiles
+from roundround.report.page.view import Section, View
+from roundround.report.tables import Record, Table, in_words
+from roundround.support.errors import escaped
+from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
+
+AXES = {"length": "context length (tokens)", "n": "items"}
+CROWDED = 5  # lines; more are split into panels where there is a second setting
+LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
+CELLS = 8  # of a side of a matrix
+MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
+NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
+SIGNIFICANT = 0.05
+
+
+def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path) -> list[str]:
+    """Draw what the comparison has into files; the names of the figures."""
+    drawn = drawings(records, about)
+    for drawing in drawn:
+        panels, n_more = cut(drawing.panels)
+        title = f"{drawing.title}; {n_more:,} more settings are not drawn" if n_more else drawing.title
+        alike = all(isinstance(panel, Panel) for panel in panels)
+        save_drawing(replace(drawing, panels=panels, title=title), folder, ("svg", "pdf"), alike=alike)
+    return [drawing.name for drawing in drawn]
+
+
+def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
+    """As many panels and lines as can be read in a file; how many lines are left out."""
+    few = list(panels[: PANELS if len(panels) <= PANELS else FEW_PANELS])
+    found = [replace(panel, curves=panel.curves[:LINES]) if isinstance(panel, Panel) else panel for panel in few]
+    n_drawn, n_lines = (sum(len(p.curves) for p in some if isinstance(p, Panel)) for some in (found, panels))
+    return found, n_lines - n_drawn
+
+
+def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
+    """Quality against context length and its differences to the baseline, two settings crossed, training curves."""
+    found: list[Drawing] = []
+    for title, rows in telling(records).items():
+        name = re.sub(r"[^\w.-]+", "_", title.replace(": ", "_"))
+        found += by_length(rows, about, title, name, differences=False)
+        found += by_length(rows, about, title, name, differences=True)
+        found += matrices(rows, title, f"{name}_matrix")
+    return found + training_curves(about)
+
+
+def telling(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of the first metric of each verb that says how good a model is; of a file those of every such metric.
+
+    Not of training where models were evaluated: its held-out loss is in the training curves.
+    """
+    chosen: dict[str, list[Record]] = {}
+    evaluated = any(record.get("verb") == "eval" for record in records)
+    for title, rows in by_metric(records).items():
+        verb = rows[0].get("verb")
+        first = verb is None or all(other[0].get("verb") != verb for other in chosen.values())
+        coarse = [row for row in rows if set(place_of(row)) <= {*AXES, "task", "texts"}]
+        if coarse and first and direction(rows[0]["metric"]) and not (verb == "train" and evaluated):
+            chosen[title] = coarse
+    return chosen
+
+
+def by_length(
+    rows: Sequence[Record], about: Mapping[str, Any], title: str, name: str, *, differences: bool
+) -> list[Drawing]:
+    """Quality against context length (or the number of items), where several were measured; or its differences."""
+    key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
+    fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
+    rows = [
+        row for row in rows if key is not None and number(row.get(key)) is not None and row.get(fields[0]) is not None
+    ]
+    if key is None or not rows:
+        return []
+    lines: dict[str, tuple[dict[str, Any], list[Record]]] = {}
+    for row in rows:
+        rest = {**row["settings"], **{name: value for name, value in place_of(row).items() if name != key}}
+        lines.setdefault(text_of(rest), (rest, []))[1].append(row)
+    curves = []
+    for settings, some in lines.values():
+        some = sorted(some, key=lambda row: order(row[key]))
+        middle, low, high = (numbers(number(row.get(field)) for row in some) for field in fields)
+        curves.append((settings, Curve("", [row[key] for row in some], middle, low=low, high=high)))
+    ticks = sorted({row[key] for row in rows})
+    label = in_words(rows[0]["metric"])
+    means = np.concatenate([curve.y for _, curve in curves])
+    share = is_share(label) and np.nanmin(np.abs(means)) >= 0 and np.nanmax(np.abs(means)) <= 1
+    wide = not differences and np.nanmin(means) > 0 and np.nanmax(means) / 8 > np.nanmin(means)
+    note = "Means over the seeds; the band is the 95 % interval of the mean."
+    if differences:
+        label, name, title = f"difference of {label}", f"{name}_difference", f"{title}: difference to the baseline"
+        curves.append(({}, Curve("baseline", ticks, [0.0] * len(ticks), reference=True)))
+        note = "Means over the seeds that both have, of this minus the baseline; the band is their 95 % interval."
+    of_task = key == "length" and about.get("of_tasks") is True
+    options: dict[str, Any] = {
+        "log": ("x" if ticks[-1] > NARROW * ticks[0] > 0 else "") + ("y" if wide and not share else ""),
+        "note": note,
+        "marks": trained_marks(about) if key == "length" else [],
+        "possible": (-1.0 if differences else 0.0, 1.0) if share else (None, None) if differences else (0.0, None),
+        "whole": share and not differences,
+        "x_ticks": ticks,
+    }
+    panels = panels_of(curves, title, ("length" if of_task else AXES[key], label), **options)
+    return [Drawing(f"{name}_by_{key}", title, panels, str(rows[0].get("verb") or ""))]
+
+
+def trained_marks(about: Mapping[str, Any]) -> list[Mark]:
+    """The lengths of training, where all models share them."""
+    ends = about.get("train_lengths")
+    if not isinstance(ends, list | tuple) or len(ends) != 2 or None in map(number, ends):
+        return []
+    return marks_of((ends[0], ends[1]))
+
+
+def panels_of(
+    curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
+) -> list[Panel]:
+    """One panel, or one for each value of all settings but the first where one would be crowded.
+
+    A curve that has a name belongs to all; one of the same name looks the same in all panels.
+    """
+    common = [curve for _, curve in curves if curve.name]
+    own = [(settings, curve) for settings, curve in curves if not curve.name]
+    keys = list(dict.fromkeys(key for settings, _ in own for key in settings))
+    apart = keys[1:] if len(own) > CROWDED else []
+    panels: dict[str, list[Curve]] = {}
+    names: dict[str, int] = {}
+    for settings, curve in own:
+        panel = format_settings({key: settings.get(key) for key in apart}) if apart else title
+        name = format_settings({key: value for key, value in settings.items() if key not in apart})
+        style = names.setdefault(name, len(names))
+        panels.setdefault(panel, []).append(replace(curve, name=name, style=style))
+    return [Panel(*labels, [*some, *common], title=panel, **options) for panel, some in panels.items()]
+
+
+def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
+    """Held-out loss by training tokens, means over seeds."""
+    curves, metric = [], ""
+    for curve in listed(about, "curves"):
+        if (
+            not isinstance(curve, dict)
+            or not isinstance(curve.get("settings"), dict)
+            or len(listed(curve, "tokens")) < 2
+        ):
+            continue
+        tokens, *bands = (numbers(map(number, listed(curve, name))) for name in ("tokens", "mean", "low", "high"))
+        mean, low, high = (band if len(band) == len(tokens) else np.full(len(tokens), np.nan) for band in bands)
+        curves.append((curve["settings"], Curve("", tokens, mean, low=low, high=high)))
+        metric = str(curve.get("metric"))
+    label = {"held_out_nats_per_token": "held-out loss (nats per token)"}.get(metric, in_words(metric))
+    note = "Means over the seeds; the band is the 95 % interval of the mean."
+    panels = panels_of(curves, "training", ("training tokens", label), note=note, possible=(0.0, None))
+    return [Drawing("training_curves", "training", panels, "Training curves")] if panels else []
+
+
+def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
+    """The first setting that varies against the others: a matrix for each of a few places."""
+    keys = list(rows[0]["settings"])
+    if len(keys) < 2:
+        return []
+    places: dict[str, list[Record]] = {}
+    for row in rows:
+        places.setdefault(format_settings(place_of(row)) if place_of(row) else "", []).append(row)
+    down = sorted({row["settings"][keys[0]] for row in rows}, key=order)[:CELLS]
+    across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))[:CELLS]
+    if len(down) < 2 or len(across) < 2:
+        return []
+    small = len(down) * len(across) <= MANY
+    most = min(PANELS if small else FEW_PANELS, len(places))
+    panels = []
+    for n in np.unique(np.linspace(0, len(places) - 1, most).round().astype(int)):
+        place, some = list(places.items())[n]
+        by_cell = {(row["settings"][keys[0]], tuple(row["settings"].get(k) for k in keys[1:])): row for row in some}
+        cells = [[by_cell.get((a, b)) for b in across] for a in down]
+        panels.append(
+            HeatMap(
+                darkness(cells, rows[0]["metric"]), escaped(", ".join(keys[1:])), keys[0], title=place or title,
+                x_names=[", ".join(map(format_setting, values)) for values in across],
+                y_names=[format_setting(value) for value in down], texts=texts_of(cells, halves=small),
+            )
+        )  # fmt: skip
+    marked = any((row.get("p_holm") or 1.0) < SIGNIFICANT for row in rows)
+    note = f"; * p (Holm) < {SIGNIFICANT} against the baseline" if marked else ""
+    half = " and half of its 95 % interval" if small else ""
+    about = f"{title}, mean{half} over seeds; the stronger the colour, the better{note}"
+    return [Drawing(name, about, panels, "Two settings crossed")]
+
+
+def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
+    """From 0 to 1, of a share the share itself, so that panels can be compared; NaN where there is no number."""
+    means = np.array([numbers(None if row is None else number(row["mean"]) for row in line) for line in cells])
+    if np.isnan(means).all():
+        return means
+    if is_share(metric) and np.nanmin(means) >= 0 and np.nanmax(means) <= 1:
+        return means if direction(metric) > 0 else 1 - means
+    ranked = -direction(metric) * (np.log(means) if np.nanmin(means) > 0 else means)
+    low, high = np.nanmin(ranked), np.nanmax(ranked)
+    return np.where(np.isnan(ranked), np.nan, 1 - (ranked - low) / (high - low if high > low else 1))
+
+
+def texts_of(cells: Sequence[Sequence[Record | None]], *, halves: bool) -> list[list[str]]:
+    """The numbers inside, starred where they differ from the baseline."""
+    known = [row for line in cells for row in line if row is not None]
+    half_of = {id(row): row["high"] - row["mean"] for row in known if row.get("high") is not None}
+    digits = decimals_of([row["mean"] for row in known], half_of.values())
+
+    def words(row: Record | None) -> str:
+        if row is None:
+            return "-"
+        star = "*" if (row.get("p_holm") or 1.0) < SIGNIFICANT else ""
+        half = f"\n±{fixed(half_of[id(row)], digits)}" if halves and id(row) in half_of else ""
+        return f"{fixed(row['mean'], digits)}{star}{half}"
+
+    return [[words(row) for row in line] for line in cells]
+
+
+# -- the page
+
+
+def listed(about: Mapping[str, Any], name: str) -> list[Any]:
+    """The list of this name in comparison.json; empty where there is none."""
+    value = about.get(name)
+    return value if isinstance(value, list) else []
+
+
+def view(files: RunFiles, records: list[Record]) -> View:
+    """Remarks first: they say what the numbers do not support."""
+    about = files.json("comparison.json")
+    about = about if isinstance(about, dict) else {}
+    files.remarks += [str(remark) for remark in listed(about, "remarks")]
+    records = [record for record in records if isinstance(record.get("settings"), dict)]
+    sections: dict[str, Section] = {}
+    for title, rows in by_metric(records).items():
+        verb = str(rows[0].get("verb") or "")
+        section = sections.setdefault(verb, Section(verb or "Measurements"))
+        section.tables.append(sheet(title, rows, folded=bool(section.tables), note=note_of(rows)))
+    for drawing in drawings(records, about):
+        section = sections.setdefault(drawing.section, Section(drawing.section))
+        section.panels = [*section.panels, *drawing.panels]
+        if drawing.section == "Two settings crossed":
+            section.note = drawing.title
+    return View([*sections.values(), which_runs(about)], scope(about))
+
+
+def note_of(rows: Sequence[Record]) -> str:
+    compared = sorted({format_settings(row["baseline"]) for row in rows if isinstance(row.get("baseline"), dict)})
+    if not compared:
+        return ""
+    named = f"baseline {compared[0]}" if len(compared) == 1 else f"{len(compared)} baselines, such as {compared[0]}"
+    return f"difference: to the baseline, paired by seed, with its 95 % interval; {named}"
+
+
+def which_runs(about: Mapping[str, Any]) -> Section:
+    """The directories behind each setting, and the runs that were left out with the reason."""
+    groups = [group for group in listed(about, "groups") if isinstance(group, dict)]
+    rows = [
+        [
+            text_of(group.get("verb")),
+            format_settings(group["settings"]),
+            text_of(group.get("seeds")),
+            text_of(group.get("runs")),
+        ]
+        for group in groups
+        if isinstance(group.get("settings"), dict)
+    ]
+    tables = [Table("runs of each setting", ["verb", "settings", "seeds", "runs"], rows, folded=True)] if rows else []
+    skipped = [[text_of(s.get("run")), text_of(s.get("why"))] for s in listed(about, "skipped") if isinstance(s, dict)]
+    if skipped:
+        tables.append(Table("runs left out", ["run", "why"], skipped, folded=len(skipped) > 20))
+    return Section("Which runs", tables=tables)
+
+
+def scope(about: Mapping[str, Any]) -> list[str]:
+    settings = about.get("settings")
+    lines = []
+    if isinstance(settings, dict) and settings:
+        lines.append("Settings that vary: " + "; ".join(f"{key}: {text_of(v)}" for key, v in settings.items()) + ".")
+    if listed(about, "baseline"):
+        lines.append(f"Compared with the baseline {', '.join(map(str, listed(about, 'baseline')))}.")
+    if about:
+        lines.append(
+            "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."
+        )
+    return lines

@@ -1,0 +1,112 @@
+"""The panels of a training run, and its page: its losses step by step, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from roundround.analysis.past_run import PastRun
+from roundround.report.numbers import number
+from roundround.report.page.sources import RunFiles
+from roundround.report.page.view import Section, View
+from roundround.report.tables import Record, in_words, tables_of
+from roundround.support.panels import Curve, Panel, numbers
+
+MOST_POINTS = 300  # of a line; more logged steps are averaged
+ACROSS = "step"
+OTHERS = {  # each other number that is logged: title, label
+    "lr": ("Learning rate", "learning rate"),
+    "grad_norm": ("Gradient norm, before clipping", "norm"),
+    "tokens_per_second": ("Speed", "tokens per second"),
+}
+
+
+def view(files: RunFiles, records: list[Record]) -> View:
+    """Loss and held-out loss, of a task what is right, learning rate, gradient norm and speed; results as tables."""
+    results = [
+        r | {"value": "never left"} if r["metric"] == "plateau" and number(r["value"]) is None else r for r in records
+    ]
+    sections = [Section("Curves", panels=panels(files.metrics())), Section("Results", tables=tables_of(results))]
+    return View(sections, scope=scope(files.run))
+
+
+def panels(lines: Sequence[Record]) -> list[Panel]:
+    """The curves of a training, off the lines of metrics.jsonl."""
+    of_batches, note = logged(lines, "loss", "training loss")
+    held_out, _ = logged(lines, "held_out_nats_per_token", "held-out loss")
+    right = [logged(lines, f"held_out_{name}", in_words(name))[0] for name in ("exact_match", "token_accuracy")]
+    found = [
+        Panel(ACROSS, "nats per token", [of_batches, held_out], title="Loss", note=note, possible=(0.0, None)),
+        Panel(ACROSS, "share of validation", right, title="Right answers", possible=(0.0, 1.0), whole=True),
+    ]
+    for name, (title, label) in OTHERS.items():
+        curve, note = logged(lines, name, label)
+        found.append(Panel(ACROSS, label, [curve], title=title, note=note, possible=(0.0, None), whole=True))
+    return found
+
+
+def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
+    """A number by step, at most MOST_POINTS means of equally many lines with the least and the largest as a band.
+
+    Also what was done, in words. Where one of several lines is no number, their mean is none either.
+    """
+    there = [line for line in lines if name in line]
+    steps, values = numbers(float(line["step"]) for line in there), numbers(number(line[name]) for line in there)
+    size = -(-len(there) // MOST_POINTS)
+    if size <= 1:
+        return Curve(words, steps, values, **look), ""
+    starts = np.arange(0, len(there), size)
+    counts = np.diff([*starts, len(there)])
+    with np.errstate(over="ignore"):
+        mean = np.add.reduceat(values, starts) / counts
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    note = f"Each point is the mean of {size} logged steps; the band goes from the least to the largest."
+    return Curve(words, steps[starts + counts // 2], mean, low=low, high=high, **look), note
+
+
+def scope(run: PastRun) -> list[str]:
+    """What the held-out loss is taken over."""
+    config, data = run.manifest["config"], run.manifest["data"] or {}
+    if run.learns_a_task:
+        return [*scope_of_task(run), *as_softmax(run)]
+    lines, length = [], config["model"].get("train_length")
+    held_out, wanted = number(data.get("held_out_tokens")), number(config.get("validation_tokens"))
+    if held_out is not None and wanted is not None:
+        lines.append(
+            f"Held-out loss: over {min(held_out, wanted):,.0f} of {held_out:,.0f} held-out tokens, in windows of the "
+            f"training context length, {said(length)} tokens; the best checkpoint is the one where it is least."
+        )
+    if number(data.get("training_tokens")) is not None:
+        lines.append(f"Trained on a corpus of {said(data['training_tokens'])} tokens.")
+    return lines + as_softmax(run)
+
+
+def scope_of_task(run: PastRun) -> list[str]:
+    """Which examples there were, and what the held-out numbers are taken over."""
+    data, lengths = run.manifest["data"] or {}, run.train_lengths
+    lines, n_validated, n = [], number(data.get("validation_examples")), number(data.get("train_examples"))
+    if n_validated is not None:
+        n_distinct = number(data.get("distinct_validation_examples"))
+        same = "" if n_distinct in (None, n_validated) else f" ({n_distinct:,.0f} distinct)"
+        lines.append(
+            f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; "
+            "the best checkpoint is the one with most exact matches, among equals that of the lowest loss."
+        )
+    if lengths is not None:
+        examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
+        context = said(run.manifest["config"]["model"].get("train_length"))
+        what = f"{run.choices.get('data', 'a task')}: {examples}"
+        lines.append(f"Trained on {what}, of length {lengths[0]:,} to {lengths[1]:,}, up to {context} tokens.")
+    return lines
+
+
+def as_softmax(run: PastRun) -> list[str]:
+    if run.manifest.get("trains_as_softmax") and run.choices.get("softmax") != "softmax":
+        return ["While training, this normaliser is the plain softmax; it differs at inference."]
+    return []
+
+
+def said(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,128 @@
+"""What a figure shows, as numbers and words: panels of curves or of coloured cells. Nothing here draws.
+
+`report/drawing.py` draws panels, into the files of a run and into its page.
+
+Tested by tests/report/test_pictures.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+MOST = 1e100  # of a value that is drawn; a run that diverged has larger ones, which its tables show
+Ends = tuple[float | None, float | None]
+
+
+def numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
+    """NaN in place of None."""
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A line through points, or the points alone; a number that is not known is NaN.
+
+    low, high: the ends of an interval at each x, drawn as a band; empty for none. style: the number of its colour,
+    dashes and marker; None for its place in the panel. reference: a thin grey line to compare with.
+    """
+
+    name: str
+    x: ArrayLike
+    y: ArrayLike
+    points: bool = False
+    low: ArrayLike = ()
+    high: ArrayLike = ()
+    style: int | None = None
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place on an axis (`low` is `high`) or a range, such as the lengths of training."""
+
+    name: str
+    low: float
+    high: float
+    axis: str = "x"
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Curves in one pair of axes. An axis is logarithmic where its name stands in `log`, such as "xy".
+
+    possible: the least and the largest value that y can have; bands end there. whole: the axis shows all of it.
+    widened: differences below a tenth of the values are noise, and the axis is at least that wide. x_ticks: the places
+    to label, where these are few. note: what a reader of the bands has to know.
+    """
+
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    log: str = ""
+    title: str = ""
+    note: str = ""
+    marks: Sequence[Mark] = ()
+    possible: Ends = (None, None)
+    whole: bool = False
+    widened: bool = False
+    x_ticks: Sequence[float] = ()
+    reversed_x: bool = False
+
+    def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
+        """x, y, low and high of a curve, [P]: NaN where a number cannot be drawn, bands cut to what is possible."""
+        x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
+        low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
+        low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))
+        with np.errstate(invalid="ignore"):
+            there = drawable(x, "x" in self.log) & drawable(y, "y" in self.log)
+            lowest, highest = self.possible
+            low = low if lowest is None else np.maximum(low, lowest)
+            high = high if highest is None else np.minimum(high, highest)
+            within = there & drawable(low, "y" in self.log) & drawable(high, "y" in self.log)
+        y, low, high = (
+            np.where(mask, values, math.nan) for mask, values in ((there, y), (within, low), (within, high))
+        )
+        return x, y, low, high
+
+    @property
+    def drawn(self) -> list[Curve]:
+        """The curves that have a point to draw."""
+        return [curve for curve in self.curves if np.isfinite(self.visible(curve)[1]).any()]
+
+
+def drawable(values: NDArray[np.float64], log: bool) -> NDArray[np.bool_]:
+    """Whether an axis can have a value: its square, and its ratio to every other, are numbers too."""
+    return (np.abs(values) <= MOST) & ((values >= 1 / MOST) if log else True)
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap:
+    """A panel of coloured cells, rows downwards. most: the value of the darkest colour; None for the largest cell.
+
+    x_names, y_names: of the columns and rows. texts: what is written into the cells, whose values are then from 0 to 1.
+    """
+
+    values: ArrayLike
+    x_label: str
+    y_label: str
+    most: float | None = None
+    title: str = ""
+    note: str = ""
+    x_names: Sequence[str] = ()
+    y_names: Sequence[str] = ()
+    texts: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure: panels with a title above all, under one name. section: the part of a page that shows it."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel | HeatMap]
+    section: str = ""

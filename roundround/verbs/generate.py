@@ -1,0 +1,163 @@
+"""`roundround generate`: texts that a model writes, token by token, from a prompt.
+
+Tested by tests/loading/test_generate.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from roundround.config.build import checked
+from roundround.config.recorded import ITS_OWN
+from roundround.config.verbs.generate import GenerateConfig
+from roundround.distributed.device import describe_device, pick_device
+from roundround.loading.reading import settle_model
+from roundround.loading.writing import (
+    TextStream,
+    Writer,
+    check_room,
+    generators_of,
+    opened_writer,
+    prompt_tokens,
+    write,
+)
+from roundround.runs.opening import opened_run
+from roundround.runs.run import Invocation, Run
+from roundround.softmax.base import RunsInBlocks
+from roundround.support.console import print_document, print_status, warnings_as_lines
+from roundround.support.errors import UserError, escaped
+from roundround.support.files import write_json
+
+TEXTS = "texts.json"
+
+
+def generate(cfg: DictConfig, invocation: Invocation) -> None:
+    """Write `n` texts of at most `length` tokens, the first as it comes; what there is of them is kept on Ctrl-C."""
+    choices: dict[str, Any] = settle_model(cfg, invocation)
+    config = checked(GenerateConfig, cfg)
+    device = pick_device(config.device)
+    with opened_writer(config, device) as (writer, trained):
+        if trained is None:
+            choices = {"softmax": ITS_OWN, "pe": ITS_OWN, **choices}
+        else:
+            choices = trained.choices_with(choices)
+        if config.top_k is not None and config.top_k > writer.n_vocab:
+            raise UserError(f"top_k={config.top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
+        tokens = prompt_tokens(config.prompt, writer, trained)
+        check_room(writer, len(tokens), config.length, choices.get("pe"))
+        with opened_run(invocation, cfg) as run:
+            run.note(
+                choices=choices,
+                device=describe_device(device),
+                seed=config.seed if trained is None else trained.config.seed,
+                run=None if trained is None else str(trained.directory),
+                facts={"model": writer.name},
+            )
+            if writer.remark is not None:
+                print_status(writer.remark)
+            with warnings_as_lines(RunsInBlocks):
+                session = Session(run, config, writer, tokens)
+                session.converse() if config.interactive else session.write()
+
+
+class Session:
+    """The texts of a run: what each has so far, and how long that took.
+
+    tokens: those of each text, the prompt's first. starts: where in each the model has written and nothing has typed.
+    """
+
+    def __init__(self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int]) -> None:
+        self.run, self.config, self.writer, self.n_prompt = run, config, writer, len(prompt)
+        self.texts = [list(prompt) for _ in range(config.n)]
+        self.generators = generators_of(config.seed, config.n)
+        self.n_read = self.n_written = self.n_steps = 0
+        self.seconds_of_prompt = self.seconds = 0.0
+
+    def write(self) -> None:
+        """All texts at once, the first streamed, the others printed after it."""
+        prompt = list(self.texts[0])
+        self.writer.begin(len(prompt) + self.config.length)
+        print_text(self.writer.decode(prompt))
+        try:
+            self.extend()
+        finally:
+            self.keep()
+        for number, text in enumerate(self.texts[1:], 2):
+            print_text(f"\n\n--- {number} of {self.config.n}\n{self.writer.decode(text)}")
+        print_text("\n")
+        self.tell()
+
+    def converse(self) -> None:
+        """Go on with the text, then with what is typed behind it, until the end of the input."""
+        self.writer.begin(None)
+        print_text(self.writer.decode(self.texts[0]))
+        try:
+            while True:
+                self.extend()
+                self.run.log(self.n_steps, tokens=len(self.texts[0]))
+                print_text("\n")
+                print("> ", end="", file=sys.stderr, flush=True)
+                line = sys.stdin.readline()
+                if not line:
+                    break
+                self.texts[0] += self.writer.tokens(line.rstrip("\n"), first=False) if line.strip() else []
+                check_room(self.writer, len(self.texts[0]), self.config.length, self.run.manifest["choices"].get("pe"))
+        finally:
+            self.keep()
+        self.tell()
+
+    def extend(self) -> None:
+        """Read what has not been read, and write up to `length` tokens more."""
+        config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
+        unread = self.texts[0][self.n_read :]
+        with torch.inference_mode():
+            logits_BV = self.writer.read(torch.tensor([unread], device=self.writer.device))
+        self.n_read = len(self.texts[0])
+        self.seconds_of_prompt += time.perf_counter() - start
+        start = time.perf_counter()
+        options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}
+        try:
+            for chosen in write(self.writer, logits_BV, n=config.n, generators=self.generators, **options):
+                for text, token in zip(self.texts, chosen, strict=True):
+                    text.extend([] if token is None else [token])
+                self.n_steps += 1
+                self.n_written += sum(token is not None for token in chosen)
+                if chosen[0] is not None:
+                    print_text(stream.add(chosen[0]))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        finally:
+            self.seconds += time.perf_counter() - start
+            self.n_read = len(self.texts[0]) - 1  # the last one is written and not read
+
+    def keep(self) -> None:
+        """Write what there is: the texts, and the numbers of the run."""
+        ends, written = self.writer.ends, [len(text) - self.n_prompt for text in self.texts]
+        if self.run.writes:
+            kept = [
+                {"text": self.writer.decode(text), "tokens": n, "ended": text[-1] in ends}
+                for text, n in zip(self.texts, written, strict=True)
+            ]
+            write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
+        speed = self.n_written / self.seconds if self.seconds else 0.0
+        records = [{"metric": "tokens_per_second", "value": speed}, {"metric": "prompt_tokens", "value": self.n_prompt}]
+        records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
+        self.run.log(self.n_steps, tokens_per_second=speed)
+        self.run.results(records, tokens_per_second=speed)
+
+    def tell(self) -> None:
+        speed = self.n_written / self.seconds if self.seconds else 0.0
+        print_status(
+            f"{self.n_written:,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
+            f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
+        )
+
+
+def print_text(text: str) -> None:
+    """Print a part of a text on standard output; what a terminal would obey is escaped."""
+    print_document("\n".join(map(escaped, text.split("\n"))))

@@ -1,0 +1,214 @@
+"""Panels as they are drawn on a page: where values lie, what is averaged, and figures of a run made harmless."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from helpers_page import write_run
+
+from roundround.report.figures import MARKERS, PALETTE, ends_of, look_of, tick_label, y_ends
+from roundround.report.page.figures import address_of, figures_of
+from roundround.report.page.pictures import VARIABLES, picture_of
+from roundround.report.page.sources import opened_run
+from roundround.report.train_panels import logged
+from roundround.support.panels import Curve, HeatMap, Mark, Panel
+
+CSS = Path(__file__).parents[2] / "roundround" / "report" / "page" / "page.css"
+
+
+def parts(panel: Panel | HeatMap, tag: str, **attributes: str) -> list[ElementTree.Element]:
+    """The elements of a picture with these attributes."""
+    root = ElementTree.fromstring(f"<svg>{picture_of(panel, 0).svg}</svg>")
+    return [e for e in root.iter(tag) if all(e.get(name.rstrip("_")) == value for name, value in attributes.items())]
+
+
+def corners(path: ElementTree.Element) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.-]+) ([\d.-]+)", path.get("d", ""))]
+
+
+def line(panel: Panel) -> list[tuple[float, float]]:
+    (path,) = parts(panel, "path", class_="line")
+    return corners(path)
+
+
+def test_equal_steps_lie_equally_far_apart_and_larger_values_higher() -> None:
+    (x0, y0), (x1, y1), (x2, y2) = line(Panel("x", "y", [Curve("a", [0, 1, 2], [1, 2, 3.5])]))
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
+    assert (y0 - y1) * 1.5 == pytest.approx(y1 - y2, abs=0.03)
+    assert x1 > x0
+    assert y1 < y0  # the page counts downwards
+
+
+def test_equal_factors_lie_equally_far_apart_on_a_logarithmic_axis() -> None:
+    (x0, y0), (x1, y1), (x2, y2) = line(Panel("x", "y", [Curve("a", [16, 64, 256], [1, 10, 100])], "xy"))
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.02)
+    assert y0 - y1 == pytest.approx(y1 - y2, abs=0.02)
+
+
+def test_a_line_is_interrupted_where_there_is_no_number() -> None:
+    (path,) = parts(Panel("x", "y", [Curve("a", range(5), [1, 2, math.nan, 1, 5])]), "path", class_="line")
+    assert path.get("d", "").count("M") == 2
+    assert len(corners(path)) == 4
+
+
+def test_nothing_to_draw_is_no_panel() -> None:
+    assert Panel("x", "y", [Curve("a", [1], [math.nan]), Curve("b", [], [])]).drawn == []
+    assert Panel("x", "y", [Curve("a", [1], [-1.0])], "y").drawn == []
+    assert len(Panel("x", "y", [Curve("a", [1], [2.0])]).drawn) == 1
+
+
+def test_a_band_ends_where_the_possible_does() -> None:
+    curve = Curve("a", [0, 1], [50.0, 60.0], low=[-400, 40], high=[600, 80])
+    panel = Panel("x", "y", [curve], possible=(0.0, 100.0))
+    (band,) = parts(panel, "path", class_="band")
+    _, y, low, high = panel.visible(curve)
+    assert (list(low), list(high), list(y)) == ([0, 40], [100, 80], [50, 60])
+    low, high = y_ends([panel])
+    heights = [(246 - y) / 236 * (high - low) + low for _, y in corners(band)]
+    assert (min(heights), max(heights)) == (pytest.approx(0, abs=2), pytest.approx(100, abs=2))
+
+
+def test_a_line_without_an_interval_has_no_band() -> None:
+    half = Curve("b", [0, 1, 2], [0.4, 0.6, 0.5], low=[0.1, math.nan, 0.2], high=[0.5, math.nan, 0.9])
+    panel = Panel("x", "y", [Curve("a", [0, 1], [0.4, 0.6]), half], possible=(0.0, 1.0))
+    (band,) = parts(panel, "path", class_="band")
+    assert len({x for x, _ in corners(band)}) == 2, "at the places that have one"
+
+
+def test_a_share_is_drawn_from_none_to_all() -> None:
+    panel = Panel("x", "y", [Curve("a", [0, 1], [0.4, 0.6])], possible=(0.0, 1.0), whole=True)
+    assert y_ends([panel]) == (-0.04, 1.04)
+
+
+def test_the_picture_in_words_names_both_ends_and_the_least() -> None:
+    panel = Panel("step", "nats", [Curve("loss", [1, 2, 3], [5.0, 2.0, 4.0])])
+    assert picture_of(panel, 0).alt == "nats against step. loss: 5.000 at 1.000, 4.000 at 3.000, least 2.000 at 2.000."
+
+
+def test_every_marker_says_its_numbers_and_its_words_are_text() -> None:
+    curves = [Curve("<a>", [1, 2], [5.0, 2.0]), Curve("b", [1, 2, 3], [4.0, math.nan, 1.5])]
+    panel = Panel("<x>", "$y_1$", curves)
+    found = [title.text for title in parts(panel, "title")]
+    assert found == ["<a>: 5.000 at 1.000", "<a>: 2.000 at 2.000", "b: 4.000 at 1.000", "b: 1.500 at 3.000"]
+    assert {"<x>", "$y_1$"} <= {text.text for text in parts(panel, "text")}
+    assert "&lt;x&gt;" in picture_of(panel, 0).svg
+
+
+def test_parts_of_two_pictures_have_different_names() -> None:
+    panel = Panel("x", "y", [Curve("a", [1, 2], [5.0, 2.0])])
+    names = [set(re.findall(r'id="([^"]+)"', picture_of(panel, n).svg)) for n in (1, 2)]
+    assert names[0]
+    assert not names[0] & names[1]
+
+
+def test_the_colours_of_a_picture_are_the_pages_own_and_the_page_has_dark_ones() -> None:
+    panel = Panel(
+        "x", "y", [Curve(f"{n}", [1, 2], [n, n + 1]) for n in range(8)] + [Curve("r", [1, 2], [3, 3], reference=True)],
+        marks=[Mark("here", 1.2, 1.6), Mark("there", 1.5, 1.5)],
+    )  # fmt: skip
+    svg = picture_of(panel, 0).svg
+    assert "#" not in re.sub(r'href="#\w+"', "", svg)
+    assert set(re.findall(r"var\(--(\w+)\)", svg)) <= set(VARIABLES.values())
+    dark = CSS.read_text().split("prefers-color-scheme: dark")[1]
+    assert [name for name in VARIABLES.values() if f"--{name}:" not in dark] == []
+
+
+def test_lines_differ_in_dashes_and_markers_as_well() -> None:
+    looks: list[dict[str, Any]] = [look_of(Curve("", [], []), place) for place in range(len(PALETTE))]
+    for name in ("linestyle", "marker"):
+        assert len({str(look.get(name)) for look in looks}) == len(PALETTE)
+    assert len(set(MARKERS)) == len(MARKERS)
+
+
+def test_cells_say_their_numbers_in_words_and_are_stronger_where_better() -> None:
+    panel = HeatMap([[0.0, 1.0]], "softmax", "pe", x_names=["a", "b"], y_names=["rope"], texts=[["1.5", "2.5*"]])
+    found = picture_of(panel, 0)
+    assert found.alt == "pe by softmax (a, b). rope: 1.5, 2.5*."
+    weak, strong = (float(x) for x in re.findall(r"var\(--c0\); (?:fill-)?opacity: ([\d.]+)", found.svg))
+    assert weak < strong
+
+
+def test_ticks_are_round_and_few() -> None:
+    wide = Panel("x", "y", [Curve("a", [1, 10_000], [0, 1])], "x")
+    ticks = {text.text for text in parts(wide, "text")}
+    assert {"1", "10", "100", "1,000", "10,000", "0", "0.2"} <= ticks
+    few = Panel(
+        "x", "y", [Curve("a", [2.0**n for n in range(12)], range(12))], "x", x_ticks=[2.0**n for n in range(12)]
+    )
+    assert {"2", "8", "32", "128", "512", "2,048"} <= {text.text for text in parts(few, "text")}
+    assert [tick_label(value) for value in (0, 0.25, 1500, 2_500_000, 2e-5)] == ["0", "0.25", "1,500", "2.5M", "2e-5"]
+    assert ends_of(np.array([3.0, math.nan]), False) == pytest.approx((2.7, 3.3))
+
+
+def test_a_long_curve_is_averaged_and_its_extremes_are_the_band() -> None:
+    lines: list[dict[str, Any]] = [{"step": step, "loss": float(step % 10)} for step in range(3000)]
+    curve, note = logged(lines, "loss", "loss")
+    assert len(np.asarray(curve.x)) == 300
+    assert [np.asarray(values)[7] for values in (curve.x, curve.y, curve.low, curve.high)] == [75, 4.5, 0, 9]
+    assert "mean of 10 logged steps" in note
+    lines[75]["loss"] = "nan"
+    assert math.isnan(np.asarray(logged(lines, "loss", "loss")[0].y)[7])
+    curve, note = logged(lines[:70], "loss", "loss")
+    assert (len(np.asarray(curve.x)), np.size(curve.low), note) == (70, 0, "")
+
+
+SVG = """<?xml version="1.0"?><?xml-stylesheet href="http://a/b.css"?><svg xmlns="http://www.w3.org/2000/svg"
+ xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 9 9" style="position: fixed"><style>* {fill: red}</style>
+<defs><path id="a" d="M0 0L9 9"/></defs><use xlink:href="#a" clip-path="url(#a)"/>
+<image href="data:image/png;base64,AAAA"/><g style="fill: #123456"><text>a &lt;b&gt;</text></g></svg>"""
+
+
+def test_a_figure_is_an_image_that_nothing_leaves() -> None:
+    start, _, content = address_of(SVG).partition(",")
+    assert start == "data:image/svg+xml;base64"
+    drawn = base64.b64decode(content).decode()
+    assert "a &lt;b&gt;" in drawn
+    assert "stylesheet" not in drawn
+    assert drawn.startswith("<svg xmlns=")
+
+
+def nested(n: int, again: str) -> str:
+    """n levels, each of which draws the one below it ten times: 10^n shapes."""
+    levels = [f'<g id="l{k}">{again.format(k - 1) * 10}</g>' for k in range(1, n + 1)]
+    return f'<svg xmlns="http://www.w3.org/2000/svg"><rect id="l0"/>{"".join(levels)}</svg>'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "<svg", "<p/>", '<!DOCTYPE a [<!ENTITY b "c">]><svg/>', "<svg>" * 5000),
+        nested(11, '<use href="#l{}"/>'),  # in 10 kB more shapes than a browser draws in a day
+        nested(11, '<use xlink:href="#%6C{}" xmlns:xlink="http://www.w3.org/1999/xlink"/>'),
+        nested(11, '<rect fill="url(#l{})"/>'),
+        nested(1, '<use href="#l1"/>'),  # itself
+        nested(1, '<rect style="fill:u\\72l(#l{})"/>'),
+        nested(1, '<image href="data:image/svg+xml;base64,AAAA"/>'),
+        nested(1, "<style>* {{fill: url(#l{})}}</style>"),
+    ],
+)
+def test_what_is_no_figure_is_named_and_left_out(tmp_path: Path, text: str) -> None:
+    run = write_run(tmp_path / "run", "theory", [])
+    (run / "figures").mkdir()
+    (run / "figures" / "good.svg").write_text(SVG)
+    (run / "figures" / "bad.svg").write_text(text)
+    files = opened_run(run)
+    assert [figure.name for figure in figures_of(files)] == ["good"]
+    assert [remark for remark in files.remarks if "figures/bad.svg cannot be shown" in remark]
+
+
+def test_figures_that_would_fill_the_page_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", "theory", [])
+    (run / "figures").mkdir()
+    for n in range(3):
+        (run / "figures" / f"f{n}.svg").write_text(SVG.replace("<text>", f"<text>{'x' * 1000 * n}"))
+    monkeypatch.setattr("roundround.report.page.figures.MOST_TOGETHER", 2500)
+    files = opened_run(run)
+    assert [figure.name for figure in figures_of(files)] == ["f0", "f1"]
+    assert files.remarks == ["left out, because a page has up to 2 MB: figures/f2.svg"]
