@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from roundround.data.stream import Mix, TokenStream
+from roundround.data.stream import GROUP, Mix, TokenStream
 from roundround.support.errors import UserError
 
 Items = NDArray[np.int64]
-GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text, and a GiB where there are more
 
 
 @dataclass(frozen=True)

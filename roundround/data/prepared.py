@@ -12,12 +12,11 @@ from typing import final
 
 from tokenizers import Tokenizer
 
-from roundround.data.batches import GROUP
 from roundround.data.corpora import Corpus, reading
 from roundround.data.entry import SPLITS, Damaged, Entry, read_entry
 from roundround.data.mixture import Mixture
 from roundround.data.store import default_cache_dir, open_store
-from roundround.data.stream import CACHE_BYTES, Array, Mix, TokenStream, streams_of
+from roundround.data.stream import CACHE_BYTES, GROUP, Array, Mix, TokenStream, streams_of
 from roundround.data.tokenising import make
 from roundround.data.tokenizers import AlreadyOpen, OfCorpus, TokenizerRecipe
 from roundround.support.errors import UserError

@@ -31,6 +31,7 @@ from roundround.support.errors import UserError
 
 Array = NDArray[np.unsignedinteger[Any]]
 SHARDS = "shards"  # below the cache: copies of those that lie at addresses
+GROUP = 16  # shards whose windows are shuffled together: up to 700 MiB of text, and a GiB where there are more
 CACHE_BYTES = 20 * 10**9  # of these copies, where no corpus says otherwise
 MOST_OPEN = 64  # files: those of the group of shards at hand, of the next one, and of what is held out
 FETCHED_AT_ONCE = 4

@@ -146,13 +146,11 @@ def make_trainer(config: TrainConfig, run: Run, n_steps: int) -> lightning.Train
     gpu = settings["accelerator"] in ("gpu", "cuda") or (
         settings["accelerator"] == "auto" and torch.cuda.is_available()
     )
-    settings["precision"] = (  # null: half precision where the device computes in it, weights in float32
-        settings["precision"]
-        or (run.manifest.get("processes") or [{"precision": None}])[-1][
-            "precision"
-        ]  # resumed, perhaps on another device
-        or ("32-true" if not gpu else "bf16-mixed" if has_bfloat16(torch.device("cuda")) else "16-mixed")
-    )
+    earlier = (run.manifest.get("processes") or [{}])[-1].get(
+        "precision"
+    )  # of a resumed run, perhaps on another device
+    half = "bf16-mixed" if gpu and has_bfloat16(torch.device("cuda")) else "16-mixed"  # weights in float32
+    settings["precision"] = settings["precision"] or earlier or (half if gpu else "32-true")
     if settings["precision"] in (16, "16", "16-mixed") and not gpu:  # on a CPU Lightning would take bf16-mixed
         raise UserError(f"trainer.precision={settings['precision']} needs a GPU; use trainer.precision=bf16-mixed")
     launched, processes = launched_from_outside(), who_starts_processes()

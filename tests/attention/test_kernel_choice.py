@@ -145,7 +145,9 @@ def test_the_plain_softmax_never_falls_to_the_kernel_that_makes_a_matrix(
     flash, efficient = imitate(capability, monkeypatch)
     plain, served = F.scaled_dot_product_attention, []
 
-    def kept(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float, enable_gqa: bool) -> Tensor:
+    def kept(
+        q: Tensor, k: Tensor, v: Tensor, *, scale: float, is_causal: bool = False, enable_gqa: bool = False
+    ) -> Tensor:
         asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, is_causal, enable_gqa)
         served.append(flash(asked) or efficient(asked))
         return plain(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)

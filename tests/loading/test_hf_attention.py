@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -382,7 +383,11 @@ def test_a_leak_is_found_before_anything_is_measured(monkeypatch: pytest.MonkeyP
         subject = ProbedHuggingFaceModel("leaky", model, None)
         hidden = subject.hidden
 
-        monkeypatch.setattr(subject, "hidden", lambda *args: hidden(*args) + 0.05 * hidden(*args).roll(-1, 1))
+        def leaking(*args: Any) -> torch.Tensor:
+            out = hidden(*args)
+            return out + 0.05 * out.roll(-1, 1)
+
+        monkeypatch.setattr(subject, "hidden", leaking)
         with pytest.raises(UserError, match="leaky is not causal"):
             observe(subject, [some_tokens(12).tolist()], rows=False, entropy=False)
 

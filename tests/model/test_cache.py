@@ -195,7 +195,6 @@ def test_a_key_that_broke_breaks_what_sees_it(softmax: str, bad: float) -> None:
         whole, parts = at_once(model, tokens_BT), in_pieces(model, tokens_BT, [5, 1, 1, 2])
     assert torch.equal(whole.isnan(), parts.isnan())
     assert whole.isnan()[0, 3:].all()
-    assert not whole.isnan()[0, :3].any()
 
 
 class Summed(PositionalEncoding):

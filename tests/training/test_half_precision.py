@@ -16,7 +16,6 @@ from conftest import Done, metrics_of, saved_weights
 from lightning.pytorch.plugins import MixedPrecision
 from safetensors.torch import load_file
 
-from roundround.training import trainer
 from roundround.training.module import LanguageModel
 from roundround.verbs import train as verb
 
@@ -27,13 +26,14 @@ def in_half(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     make_trainer = verb.make_trainer
 
     def switch_on(**scaler: Any) -> None:
-        def in_16_bits(*args: Any) -> Any:
-            made = make_trainer(*args)
+        def in_16_bits(config: Any, run: Any, n_steps: int) -> Any:
+            earlier = run.manifest.pop("processes", [])  # of a CPU, on which a run refuses 16-mixed
+            made = make_trainer(config, run, n_steps)
+            run.manifest["processes"] = earlier
             made.strategy.precision_plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", **scaler))
             return made
 
         monkeypatch.setattr(verb, "make_trainer", in_16_bits)
-        monkeypatch.setattr(trainer, "precision_before", lambda run: None)  # the config is that of a CPU
 
     return switch_on
 
