@@ -88,7 +88,7 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
     drawn = io.BytesIO()
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         warnings.simplefilter("ignore")  # a letter that the font lacks: the browser has another
-        figure.savefig(drawn, format="svg", dpi=72)
+        figure.savefig(drawn, format="svg", dpi=72, metadata={"Date": None})
     root = ElementTree.fromstring(drawn.getvalue())
     for child in [child for child in root if child.tag != f"{SVG}g"]:
         root.remove(child)  # metadata and styles
