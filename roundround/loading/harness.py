@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, final
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stderr
+from typing import Any, TypeVar, final
 
 import lm_eval.evaluator
 import numpy as np
@@ -36,6 +37,7 @@ from roundround.support.errors import UserError
 
 NUMBERS_AT_ONCE = 2**27  # half a GiB of float32
 DRAWS = 1000  # of a bootstrap: a standard error is known to 2 %
+Item = TypeVar("Item")
 SAMPLING = {"top_k", "top_p", "min_p", "typical_p"}  # mean nothing to a greedy text
 
 
@@ -58,6 +60,7 @@ class HarnessModel(TemplateLM):
         super().__init__()
         self.writer, self.first, self.max_length, self.batch_tokens = writer, first, longest, batch_tokens
         self.peers, self.n_cut, self.n_read = peers or Peers(), 0, 0
+        self.stderr = sys.stderr  # ours, where the harness' own lines are held back
         self._rank, self._world_size, self._device = self.peers.rank, self.peers.n, writer.device
 
     # -- as `lm_eval --model roundround --model_args run=DIR` makes it
@@ -80,10 +83,9 @@ class HarnessModel(TemplateLM):
         )
         decoder = trained.decoder(str(arg_dict.get("checkpoint", "best"))).to(pick_device(device))
         longest = int(arg_dict.get("max_length", trained.config.model.train_length))
-        if decoder.longest() is not None and longest > decoder.longest():
-            raise UserError(
-                f"--model_args: max_length={longest}, and the run's encoding has {decoder.longest()} positions"
-            )
+        most = decoder.longest()
+        if most is not None and longest > most:
+            raise UserError(f"--model_args: max_length={longest}, and the run's encoding has {most} positions")
         return cls.of_run(trained, decoder, longest=longest, batch_tokens=int(arg_dict.get("batch_tokens", 8192)))
 
     @classmethod
@@ -152,14 +154,20 @@ class HarnessModel(TemplateLM):
             n_scored.append(n)
         self.n_read += len(texts)
         found = [(0.0, True)] * len(texts)  # of no token
-        for some in tqdm(list(self.batches(texts, n_scored)), desc="scoring", disable=not sys.stderr.isatty()):
+        for some in self.bar(list(self.batches(texts, n_scored)), "scoring"):
             tokens_BT, n = torch.tensor([texts[i] for i in some], device=self.device), max(n_scored[i] for i in some)
-            log_p_BnV, targets_Bn = self.writer.log_probabilities(tokens_BT[:, :-1], n), tokens_BT[:, -n:]
+            with redirect_stderr(self.stderr):  # of a normaliser's warning
+                log_p_BnV = self.writer.log_probabilities(tokens_BT[:, :-1], n)
+            targets_Bn = tokens_BT[:, -n:]
             log_p_Bn = log_p_BnV.gather(-1, targets_Bn[..., None])[..., 0].double()
             likeliest_Bn = log_p_BnV.argmax(-1) == targets_Bn
             for i, log_p_n, likeliest_n in zip(some, log_p_Bn.cpu(), likeliest_Bn.cpu(), strict=True):
                 found[i] = float(log_p_n[-n_scored[i] :].sum()), bool(likeliest_n[-n_scored[i] :].all())
         return found
+
+    def bar(self, items: list[Item], what: str) -> Iterable[Item]:
+        """The items, with a bar on a terminal."""
+        return tqdm(items, desc=what, file=self.stderr, disable=not self.stderr.isatty())
 
     def batches(self, texts: Sequence[Sequence[int]], n_scored: Sequence[int]) -> Iterator[list[int]]:
         """The numbers of texts of a batch, the longest first; those without a target are in none."""
@@ -194,7 +202,7 @@ class HarnessModel(TemplateLM):
             groups.setdefault((len(prompts[i]), json.dumps(known)), []).append(i)
         self.n_read += len(prompts)
         found = [""] * len(prompts)
-        for (n_prompt, options), alike in tqdm(groups.items(), desc="writing", disable=not sys.stderr.isatty()):
+        for (n_prompt, options), alike in self.bar(list(groups.items()), "writing"):
             known = json.loads(options)
             size = max(1, self.batch_tokens // (n_prompt + known["length"]))
             for start in range(0, len(alike), size):
@@ -251,7 +259,7 @@ def writing_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, trust: bool) -> dict[str, Any]:
-    """The harness' results, versions and numbers of examples and shots, of the first `examples` of each task (None: all).
+    """The harness' results, versions and numbers of examples and shots, of the first `examples` of each (None: all).
 
     The processes share the questions, and all get the results.
     """
@@ -265,7 +273,8 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
     with quietly(trust=trust):
         found = lm_eval.evaluator.evaluate(model, loaded, **options)
     kept = None if found is None else {name: found[name] for name in ("results", "versions", "n-shot", "n-samples")}
-    results: dict[str, Any] = model.peers.gather(kept)[0]
+    results = model.peers.gather(kept)[0]
+    assert results is not None, "the first process has them"
     return results
 
 

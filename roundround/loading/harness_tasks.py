@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -168,7 +169,7 @@ def check_json(path: Path) -> None:
         lines = [b" ".join(lines)]
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line or b"{}")
+            row = json.loads(line.strip() or b"{}")
         except ValueError as error:
             raise UserError(f"{path}: line {number} is no JSON ({error})") from None
         if not isinstance(row, dict | list):
@@ -188,6 +189,8 @@ def quietly(*, trust: bool = False) -> Iterator[None]:
         bars = sys.stderr if sys.stderr.isatty() else nowhere
         stack.enter_context(redirect_stdout(bars))
         stack.enter_context(redirect_stderr(bars))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", module=r"(lm_eval|datasets|evaluate)\b")
         logger.setLevel(logging.CRITICAL)
         os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a thousand draws need no processes
         if not trust:
