@@ -167,7 +167,8 @@ class HarnessModel(TemplateLM):
 
     def bar(self, items: list[Item], what: str) -> Iterable[Item]:
         """The items, with a bar on a terminal."""
-        return tqdm(items, desc=what, file=self.stderr, disable=not self.stderr.isatty())
+        bar: Iterable[Item] = tqdm(items, desc=what, file=self.stderr, disable=not self.stderr.isatty())
+        return bar
 
     def batches(self, texts: Sequence[Sequence[int]], n_scored: Sequence[int]) -> Iterator[list[int]]:
         """The numbers of texts of a batch, the longest first; those without a target are in none."""

@@ -43,9 +43,10 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
     root = None if folder is None else checked_folder(folder, trust=trust)
     with quietly():
         own = None if root is None else TaskManager(include_path=root, include_defaults=False)
-        manager = own
-        if manager is None or not all(manager.match_tasks([name]) for name in names):
-            print_status(f"reading the names of the tasks of lm_eval {VERSION}, which takes ten seconds")
+    manager = own
+    if manager is None or not all(manager.match_tasks([name]) for name in names):
+        print_status(f"reading the names of the tasks of lm_eval {VERSION}, which takes ten seconds")
+        with quietly():
             manager = TaskManager(include_path=root)
     wanted = []
     for name in names:

@@ -44,6 +44,11 @@ def records(found: Mapping[str, Any], common: Mapping[str, Any]) -> list[Record]
     return made
 
 
+def label(record: Record) -> str:
+    """What the headline calls a number: task, metric, and the filter where there is one."""
+    return "_".join(filter(None, (record["task"], record["metric"], record.get("filter"))))
+
+
 def counted(record: Record) -> str:
     """The examples of a record: how many of how many, and whether they are few."""
     n, of = record.get("examples"), record.get("of")

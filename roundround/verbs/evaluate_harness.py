@@ -77,8 +77,9 @@ def evaluate_harness(
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
         common |= {"length": model.max_length, "first_token": first, "lm_eval": VERSION}
         records = report.records(found, common)
-        run.results(records, **{f"{r['task']}_{r['metric']}": r["value"] for r in records})
-        run.log(0, **{f"{r['task']}/{r['metric']}": r["value"] for r in records})
+        numbers = {report.label(record): record["value"] for record in records}
+        run.results(records, **numbers)
+        run.log(0, **numbers)
         n_cut, n_read = (sum(invocation.peers.gather(n)) for n in (model.n_cut, model.n_read))
         if run.writes:
             title = printable(f"{choices.get('model')}, {chosen_parts(choices)}")

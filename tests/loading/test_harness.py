@@ -153,7 +153,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.fixture(scope="module")
 def export(run: Path) -> Path:
-    return run.parents[4] / "export"
+    return run.parents[3] / "export"
 
 
 def of_run(run: Path, **options: Any) -> HarnessModel:
@@ -384,7 +384,7 @@ def test_the_harness_finds_the_model_by_name(run: Path, folder: Path, monkeypatc
         bootstrap_iters=0,
     )
     assert found["max_length"] == 64
-    assert found["results"]["pairs"]["acc,none"] == expected_accuracy(run.parents[4] / "export")
+    assert found["results"]["pairs"]["acc,none"] == expected_accuracy(run.parents[3] / "export")
     with pytest.raises(Exception, match="--model_args: no runs"):
         HarnessModel.create_from_arg_string("runs=x")
 
@@ -395,7 +395,7 @@ def test_its_command_line_knows_the_model(run: Path, folder: Path) -> None:
     module = [sys.executable, "-m", "roundround.loading.harness"]
     done = subprocess.run([*module, *words, "--device", "cpu"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"{expected_accuracy(run.parents[4] / 'export'):.4f}" in done.stdout
+    assert f"{expected_accuracy(run.parents[3] / 'export'):.4f}" in done.stdout
     words[3] = "run=nowhere"
     done = subprocess.run([*module, *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -463,7 +463,7 @@ def test_a_task_that_needs_the_network_is_refused(
     [
         ("bad.yaml", "task: bad\nmetric_list: [acc\nother: 1\n", ["bad.yaml:3 is no YAML"]),
         ("bad.yaml", "- just\n- a list\n", ["bad.yaml describes no task"]),
-        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n{"sentence_good"\n', ["jsonl: line 2 is no JSON"]),
+        ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n{"good"\n', ["jsonl: line 2 is no JSON"]),
         ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n17\n', ["pairs.jsonl: line 2 is no object"]),
         ("pairs.jsonl", '{"sentence_good": "a"}\n', ["cannot be read", "sentence_bad"]),
         ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["there is no file lost.jsonl"]),
