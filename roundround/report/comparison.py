@@ -266,9 +266,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
             section.note = drawing.title
     for section in sections.values():
         if len(section.panels) > ON_A_PAGE:
-            files.remarks.append(
-                f"{section.title}: {ON_A_PAGE} of {len(section.panels):,} panels are drawn; compare fewer settings for others"
-            )
+            drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"
+            files.remarks.append(f"{section.title}: {drawn}; compare fewer settings for others")
             section.panels = section.panels[:ON_A_PAGE]
     return View([*sections.values(), which_runs(about)], scope(about))
 
