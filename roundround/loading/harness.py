@@ -249,14 +249,15 @@ class HarnessModel(TemplateLM):
 def writing_options(options: dict[str, Any]) -> dict[str, Any]:
     """How a task wants its answers written, by our names. UserError for what is not done here."""
     given = normalize_gen_kwargs(options)
-    greedy = given["temperature"] == 0
+    temperature = float(given.get("temperature", 1.0 if given["do_sample"] else 0.0))
+    greedy = temperature == 0
     honoured = {"max_gen_toks", "until", "temperature", "do_sample", *(SAMPLING if greedy else {"top_k"})}
     unknown = [key for key in given.keys() - honoured if not (key in ("num_beams", "top_p") and given[key] == 1)]
     if unknown:
         raise UserError(f"a task's generation_kwargs have {', '.join(sorted(unknown))}, which is not honoured here")
     top_k = None if greedy else given.get("top_k")
     until = [stop for stop in given["until"] if stop]
-    return {"length": given["max_gen_toks"], "until": until, "temperature": given["temperature"], "top_k": top_k}
+    return {"length": given["max_gen_toks"], "until": until, "temperature": temperature, "top_k": top_k}
 
 
 def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, trust: bool) -> dict[str, Any]:

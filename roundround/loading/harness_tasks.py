@@ -65,7 +65,7 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
             loaded: dict[str, Any] = manager.load(list(dict.fromkeys(wanted)))
     except Exception as error:  # of datasets, jinja2, the harness, or a task's own code
         line = one_line(Exception(first_line(error)))
-        if not reachable:
+        if not reachable and isinstance(error, OSError):
             line += "; the Hugging Face hub cannot be reached: its data must be in the cache, or files in tasks_path="
         raise UserError(f"tasks=lm_eval:{','.join(names)} cannot be read: {line}") from error
     unsafe = [name for name, task in loaded["tasks"].items() if getattr(task, "UNSAFE_CODE", False)]

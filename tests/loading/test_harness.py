@@ -139,21 +139,25 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that has learnt a little, with its export beside it."""
+    """A run that has learnt a little."""
     place = tmp_path_factory.mktemp("harness")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         words = ["trainer.max_steps=150", "optim.lr=0.03", "checkpoint_every=150", "validate_every=150"]
         done = typed("train", *FAST, "data=text", f"data.path={corpus}", *words, "model.train_length=96")
         assert done.code == 0, done.err
-        exported = typed("export", f"run={done.directory}", "to=export")
-        assert exported.code == 0, exported.err
         yield done.directory.absolute()
 
 
-@pytest.fixture(scope="module")
-def export(run: Path) -> Path:
-    return run.parents[3] / "export"
+@pytest.fixture
+def export(run: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run as a folder for transformers, made once."""
+    place = run.parents[3]
+    if not (place / "export").exists():
+        monkeypatch.chdir(place)
+        done = typed("export", f"run={run}", "to=export")
+        assert done.code == 0, done.err
+    return place / "export"
 
 
 def of_run(run: Path, **options: Any) -> HarnessModel:
@@ -229,7 +233,7 @@ def test_of_a_long_text_the_beginning_is_cut_and_counted(export: Path) -> None:
     [(log_p, _)] = ours.loglikelihood(requests("loglikelihood", [(text[:-6], text[-6:])]))
     assert log_p == pytest.approx(naive(model, list(text.encode())[-21:], 6)[0], abs=SUM)
     assert (ours.n_cut, ours.n_read) == (1, 1)
-    with pytest.raises(Exception, match="an answer has 38 tokens, more than length=20"):
+    with pytest.raises(Exception, match="an answer has 39 tokens, more than length=20"):
         ours.loglikelihood(requests("loglikelihood", [("The ", text[5:])]))
 
 
@@ -288,6 +292,7 @@ def test_what_a_task_wants_of_its_texts_is_honoured_or_refused() -> None:
     drawn = {"length": 5, "until": [], "temperature": 0.5, "top_k": 3}
     options = {"until": [], "max_gen_toks": 5, "do_sample": True, "temperature": 0.5, "top_k": 3, "top_p": 1.0}
     assert writing_options(options) == drawn
+    assert writing_options({"until": [], "do_sample": True})["temperature"] == 1.0  # transformers' own
     with pytest.raises(Exception, match="have top_p, which is not honoured"):
         writing_options({"until": [], "do_sample": True, "temperature": 0.5, "top_p": 0.9})
     with pytest.raises(Exception, match="have num_beams, which is not honoured"):
@@ -354,15 +359,15 @@ def test_a_run_its_export_and_a_patched_model_are_asked(
 
 
 def test_the_first_examples_are_taken_and_texts_written(evaluated: Callable[..., Done], run: Path) -> None:
-    done = evaluated(f"run={run}", "tasks=[lm_eval:written,lm_eval:pairs]", "examples=5", "length=64")
+    done = evaluated(f"run={run}", "tasks=[lm_eval:written,lm_eval:pairs]", "examples=5", "length=80")
     assert done.code == 0, done.err
     assert {(r["task"], r["metric"], r["examples"], r["of"], r["length"]) for r in done.results} == {
-        ("written", "exact_match", 5, 12, 64),
-        ("pairs", "acc", 5, 12, 64),
+        ("written", "exact_match", 5, 12, 80),
+        ("pairs", "acc", 5, 12, 80),
     }
     assert done.manifest["config"]["examples"] == 5
     assert done.manifest["tasks"] == {"written": 3, "pairs": 1.0}
-    assert evaluated(f"run={run}", "tasks=lm_eval:*ed", "length=64").code == 0
+    assert evaluated(f"run={run}", "tasks=lm_eval:*ed", "length=80").code == 0
 
 
 @pytest.mark.pages
@@ -373,29 +378,31 @@ def test_the_page_has_the_numbers_and_their_versions(evaluated: Callable[..., Do
     assert "tasks of lm_eval" in page
 
 
-def test_the_harness_finds_the_model_by_name(run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_finds_the_model_by_name(
+    run: Path, export: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)  # the harness reads files from the working directory
     found = lm_eval.simple_evaluate(
         model="roundround",
-        model_args=f"run={run},max_length=64",
+        model_args=f"run={run},max_length=80",
         device="cpu",
         tasks=["pairs"],
         task_manager=harness_tasks.TaskManager(include_path=folder, include_defaults=False),
         bootstrap_iters=0,
     )
-    assert found["max_length"] == 64
-    assert found["results"]["pairs"]["acc,none"] == expected_accuracy(run.parents[3] / "export")
+    assert found["max_length"] == 80
+    assert found["results"]["pairs"]["acc,none"] == expected_accuracy(export)
     with pytest.raises(Exception, match="--model_args: no runs"):
         HarnessModel.create_from_arg_string("runs=x")
 
 
 @pytest.mark.slow
-def test_its_command_line_knows_the_model(run: Path, folder: Path) -> None:
+def test_its_command_line_knows_the_model(run: Path, export: Path, folder: Path) -> None:
     words = ["--model", "roundround", "--model_args", f"run={run}", "--include_path", ".", "--tasks", "pairs"]
     module = [sys.executable, "-m", "roundround.loading.harness"]
     done = subprocess.run([*module, *words, "--device", "cpu"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"{expected_accuracy(run.parents[3] / 'export'):.4f}" in done.stdout
+    assert f"{expected_accuracy(export):.4f}" in done.stdout
     words[3] = "run=nowhere"
     done = subprocess.run([*module, *words], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -465,9 +472,9 @@ def test_a_task_that_needs_the_network_is_refused(
         ("bad.yaml", "- just\n- a list\n", ["bad.yaml describes no task"]),
         ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n{"good"\n', ["jsonl: line 2 is no JSON"]),
         ("pairs.jsonl", '{"sentence_good": "a", "sentence_bad": "b"}\n17\n', ["pairs.jsonl: line 2 is no object"]),
-        ("pairs.jsonl", '{"sentence_good": "a"}\n', ["cannot be read", "sentence_bad"]),
+        ("pairs.yaml", YAML.replace('text: ""', 'text: "{{question}}"'), ["cannot be read: 'question' is undefined"]),
         ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["there is no file lost.jsonl"]),
-        ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml:11", "trust=true"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml:10", "trust=true"]),
         ("pairs.yaml", YAML.replace("kwargs:", "kwargs:\n  trust_remote_code: true"), ["remote_code", "trust=true"]),
         ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["'./evil.py' is a script", "trust=true"]),
         ("pairs.yaml", YAML + "include: other.yml\n", ["other.yml cannot be read"]),
@@ -493,7 +500,7 @@ def test_code_that_a_file_includes_is_seen_and_run_where_it_is_trusted(
     (folder / "below" / "shared").write_text(YAML.replace("doc_to_target: 0", "doc_to_target: !function code.target"))
     (folder / "below" / "code.py").write_text("def target(doc):\n    return 1\n")
     (folder / "pairs.yaml").write_text("include: below/shared\ntask: pairs\n")
-    assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), "below/shared:12 calls a Python function")
+    assert_refused(evaluated("model=stories260k", "tasks=lm_eval:pairs"), "below/shared:10 calls a Python function")
     done = evaluated("model=stories260k", "tasks=lm_eval:pairs", "trust=true")
     assert done.code == 0, done.err
     assert done.value("acc") == 1 - expected_accuracy(STORIES)
