@@ -390,7 +390,7 @@ def test_the_harness_finds_the_model_by_name(
         task_manager=harness_tasks.TaskManager(include_path=folder, include_defaults=False),
         bootstrap_iters=0,
     )
-    assert found["max_length"] == 80
+    assert found["config"]["model_args"] == f"run={run},max_length=80"
     assert found["results"]["pairs"]["acc,none"] == expected_accuracy(export)
     with pytest.raises(Exception, match="--model_args: no runs"):
         HarnessModel.create_from_arg_string("runs=x")
