@@ -53,7 +53,7 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
         found = manager.match_tasks([name])
         if not found:
             near = nearest(name, manager.all_tasks).partition(" (choices")[0]
-            raise UserError(f"tasks: lm_eval {VERSION} has no task '{name}'{near}; `lm_eval ls tasks` lists them")
+            raise UserError(f"tasks: lm_eval {VERSION} has no task '{name}'{near} (all of them: lm_eval ls tasks)")
         wanted += found
     alone = all(name in manager.all_subtasks for name in wanted)  # else groups say what they hold
     for name in () if own is None else {*own.all_subtasks} & {*wanted} if alone else own.all_subtasks:

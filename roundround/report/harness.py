@@ -12,7 +12,7 @@ from typing import Any
 import rich.table
 
 from roundround.analysis.intervals import error_widths
-from roundround.report.numbers import number, shown
+from roundround.report.numbers import number, shown, text_of
 from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, Table
 
@@ -72,14 +72,14 @@ def table(records: Sequence[Record], *, title: str) -> rich.table.Table:
     made = rich.table.Table("task", "version", "shots", "metric", "value", "examples", title=title)
     for task, version, shots, metric, value, low, high, n in rows(records):
         between = "" if low is None else f" [{shown(low)}, {shown(high)}]"
-        made.add_row(str(task), shown(version), shown(shots), metric, f"{shown(value)}{between}", n)
+        made.add_row(str(task), text_of(version), shown(shots), metric, f"{shown(value)}{between}", n)
     return made
 
 
 def scope(records: Sequence[Record], *, n_cut: int | None = None, n_read: int | None = None) -> list[str]:
     """Over what the numbers were taken, in lines. n_cut: texts of `n_read` that were longer than the context."""
     one = records[0] if records else {}
-    versions = ", ".join(f"{r['task']} {shown(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
+    versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
     begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"
     lines = [f"lm_eval {one.get('lm_eval')}, task versions: {versions}"]
     context = f"a context of at most {one.get('length'):,} tokens, {begin}"

@@ -46,7 +46,7 @@ from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_t
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
-    given = invocation.given | give_default_data(cfg, otherwise="pydoc")
+    given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     if config.model is None:
         evaluate_run(cfg, config, invocation)

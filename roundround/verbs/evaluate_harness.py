@@ -11,8 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
-from roundround.data.corpora import fingerprint
-from roundround.data.tokenizers import content_hash
 from roundround.distributed.device import describe_device
 from roundround.loading.models import TrainedRun
 from roundround.loading.patterns import chosen_parts
@@ -62,10 +60,6 @@ def evaluate_harness(
         run.note(
             choices=choices,
             device=describe_device(model.device),
-            data={
-                "corpus_hash": fingerprint(lm_eval=VERSION, tasks=versions),
-                "tokenizer_hash": content_hash(tokenizer),
-            },
             seed=seed,
             run=str(subject.directory) if isinstance(subject, TrainedRun) else None,
             lm_eval=VERSION,

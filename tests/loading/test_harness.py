@@ -368,6 +368,9 @@ def test_the_first_examples_are_taken_and_texts_written(evaluated: Callable[...,
     assert done.manifest["config"]["examples"] == 5
     assert done.manifest["tasks"] == {"written": 3, "pairs": 1.0}
     assert evaluated(f"run={run}", "tasks=lm_eval:*ed", "length=80").code == 0
+    again = typed("rerun", str(done.directory), "logger=none")
+    assert again.code == 0, again.err
+    assert "2 numbers: 2 " in again.err
 
 
 @pytest.mark.pages
