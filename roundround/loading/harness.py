@@ -32,6 +32,7 @@ from roundround.loading.harness_tasks import quietly
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.models import TrainedRun
 from roundround.loading.writing import DecoderWriter, PretrainedWriter, Writer, generators_of, write
+from roundround.model.decoder import Decoder
 from roundround.runs.directories import find_run
 from roundround.support.errors import UserError
 
@@ -77,19 +78,22 @@ class HarnessModel(TemplateLM):
         unknown = sorted(arg_dict.keys() - {"run", "checkpoint", "outputs", "max_length", "batch_tokens", "trust"})
         if unknown:
             raise UserError(f"--model_args: no {unknown[0]}; give run=, checkpoint=, max_length=, batch_tokens=")
+        for name in ("max_length", "batch_tokens"):
+            if not isinstance(arg_dict.get(name, 1), int) or arg_dict.get(name, 1) < 1:
+                raise UserError(f"--model_args: {name}={arg_dict[name]} must be a whole number from 1")
         run, outputs = str(arg_dict.get("run", "last")), str(arg_dict.get("outputs", "outputs"))
         trained = TrainedRun(
             find_run(run, outputs, "train", done=True), trust=str(arg_dict.get("trust")).lower() == "true"
         )
         decoder = trained.decoder(str(arg_dict.get("checkpoint", "best"))).to(pick_device(device))
-        longest = int(arg_dict.get("max_length", trained.config.model.train_length))
+        longest = arg_dict.get("max_length", int(trained.config.model.train_length))
         most = decoder.longest()
         if most is not None and longest > most:
             raise UserError(f"--model_args: max_length={longest}, and the run's encoding has {most} positions")
-        return cls.of_run(trained, decoder, longest=longest, batch_tokens=int(arg_dict.get("batch_tokens", 8192)))
+        return cls.of_run(trained, decoder, longest=longest, batch_tokens=arg_dict.get("batch_tokens", 8192))
 
     @classmethod
-    def of_run(cls, trained: TrainedRun, decoder: Any, **options: Any) -> HarnessModel:
+    def of_run(cls, trained: TrainedRun, decoder: Decoder, **options: Any) -> HarnessModel:
         """The decoder of a run, whose texts begin as documents did in training. UserError where it learnt no text."""
         if trained.learns_a_task and not isinstance(trained.task(), TextTask):
             raise UserError(
@@ -202,25 +206,32 @@ class HarnessModel(TemplateLM):
             prompts.append(tokens[-room:])
             groups.setdefault((len(prompts[i]), json.dumps(known)), []).append(i)
         self.n_read += len(prompts)
-        found = [""] * len(prompts)
+        found, generators = [""] * len(prompts), generators_of(DEFAULT_OTHER_SEED, len(prompts))
         for (n_prompt, options), alike in self.bar(list(groups.items()), "writing"):
             known = json.loads(options)
             size = max(1, self.batch_tokens // (n_prompt + known["length"]))
             for start in range(0, len(alike), size):
                 some = alike[start : start + size]
-                for i, text in zip(some, self.continued([prompts[i] for i in some], **known), strict=True):
+                own = [generators[i] for i in some]  # the same text in whichever batch
+                for i, text in zip(some, self.continued([prompts[i] for i in some], own, **known), strict=True):
                     found[i] = text
         return found
 
     def continued(
-        self, prompts: list[list[int]], *, length: int, until: list[str], temperature: float, top_k: int | None
+        self,
+        prompts: list[list[int]],
+        generators: list[torch.Generator],
+        *,
+        length: int,
+        until: list[str],
+        temperature: float,
+        top_k: int | None,
     ) -> list[str]:
         """What follows each of some equally long prompts, up to its first stop sequence."""
         texts: list[list[int]] = [[] for _ in prompts]
         try:
             self.writer.begin(len(prompts[0]) + length)
             logits_BV = self.writer.read(torch.tensor(prompts, device=self.device))
-            generators = generators_of(DEFAULT_OTHER_SEED, len(prompts))
             options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "generators": generators}
             for chosen in write(self.writer, logits_BV, n=len(prompts), length=length, **options):
                 for text, token in zip(texts, chosen, strict=True):

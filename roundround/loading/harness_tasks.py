@@ -44,7 +44,7 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
     with quietly():
         own = None if root is None else TaskManager(include_path=root, include_defaults=False)
     manager = own
-    if manager is None or not all(manager.match_tasks([name]) for name in names):
+    if manager is None or not (all(manager.match_tasks([name]) for name in names) and is_whole(manager)):
         print_status(f"reading the names of the tasks of lm_eval {VERSION}, which takes ten seconds")
         with quietly():
             manager = TaskManager(include_path=root)
@@ -72,6 +72,12 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
     if unsafe and not trust:
         raise UserError(f"{unsafe[0]} runs code that the model writes; give trust=true if it may")
     return loaded
+
+
+def is_whole(manager: TaskManager) -> bool:
+    """Whether the groups that it knows hold nothing but tasks that it knows."""
+    members = [member for name in manager.all_groups for member in manager.task_index[name].cfg.get("task") or []]
+    return all(member in manager.task_index for member in members if isinstance(member, str))
 
 
 def checked_folder(folder: str, *, trust: bool) -> Path:
@@ -102,9 +108,9 @@ def code_of(path: Path, seen: frozenset[Path] = frozenset()) -> str | None:
         return None
     try:
         text = read_text(path)
-        for token in yaml.scan(text):
-            if isinstance(token, yaml.TagToken) and token.value == ("!", "function"):
-                return f"{path}:{token.start_mark.line + 1} calls a Python function (!function)"
+        for event in yaml.parse(text):
+            if getattr(event, "tag", None) == "!function":  # however it is written
+                return f"{path}:{event.start_mark.line + 1} calls a Python function (!function)"
         config = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
@@ -118,10 +124,12 @@ def code_of(path: Path, seen: frozenset[Path] = frozenset()) -> str | None:
     for node in mappings(config):
         if node.get("trust_remote_code"):
             return f"{path} has trust_remote_code, for Python code that comes with a data set"
-        for metric in node.get("metric_list") or []:
-            if metric.get("hf_evaluate") or metric.get("metric") not in metric_registry:
+        metrics = node.get("metric_list")
+        for metric in metrics if isinstance(metrics, list) else []:
+            own = metric if isinstance(metric, dict) else {"metric": metric}
+            if own.get("hf_evaluate") or str(own.get("metric")) not in metric_registry:
                 return (
-                    f"{path}: the metric '{metric.get('metric')}' is a script of the library evaluate, none of lm_eval"
+                    f"{path}: the metric '{own.get('metric')}' is none of lm_eval but a script of the library evaluate"
                 )
     included = config.get("include") or []
     each = (path.parent / str(name) for name in (included if isinstance(included, list) else [included]))

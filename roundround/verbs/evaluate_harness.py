@@ -78,6 +78,10 @@ def evaluate_harness(
         if run.writes:
             title = printable(f"{choices.get('model')}, {chosen_parts(choices)}")
             print_table(report.table(records, title=f"lm_eval {VERSION}, {title}"), on_output=config.table == "stdout")
+            if model.writer.remark is not None and "generate_until" in {
+                t.OUTPUT_TYPE for t in loaded["tasks"].values()
+            }:
+                print_status(f"in texts that it writes {model.writer.remark}")
             for line in report.scope(records, n_cut=n_cut, n_read=n_read):
                 print_status(line)
 

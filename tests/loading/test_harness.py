@@ -373,6 +373,22 @@ def test_the_first_examples_are_taken_and_texts_written(evaluated: Callable[...,
     assert "2 numbers: 2 " in again.err
 
 
+def test_a_group_of_a_folder_may_hold_tasks_of_lm_eval(folder: Path) -> None:
+    (folder / "both.yaml").write_text("group: both\ntask: [pairs, arc_easy]\n")
+    with pytest.raises(Exception, match="arc"):  # which is found, and has no data here
+        harness_tasks.opened_tasks(["both"], str(folder), trust=False)
+    (folder / "both.yaml").write_text("group: both\ntask: [pairs, written]\n")
+    assert {*harness_tasks.opened_tasks(["both"], str(folder), trust=False)["tasks"]} == {"pairs", "written"}
+
+
+def test_drawn_texts_do_not_depend_on_the_batch(run: Path) -> None:
+    options = {"until": ["\n"], "max_gen_toks": 12, "do_sample": True, "temperature": 1.0}
+    asked = requests("generate_until", [(prompt, dict(options)) for prompt in ("The fox", "The ass", "The crow")])
+    found = of_run(run).generate_until(asked)
+    assert len({*found}) == 3
+    assert of_run(run, batch_tokens=1).generate_until(asked) == found
+
+
 @pytest.mark.pages
 def test_the_page_has_the_numbers_and_their_versions(evaluated: Callable[..., Done], run: Path) -> None:
     done = evaluated(f"run={run}", "tasks=lm_eval:pairs")
@@ -397,6 +413,8 @@ def test_the_harness_finds_the_model_by_name(
     assert found["results"]["pairs"]["acc,none"] == expected_accuracy(export)
     with pytest.raises(Exception, match="--model_args: no runs"):
         HarnessModel.create_from_arg_string("runs=x")
+    with pytest.raises(Exception, match="--model_args: max_length=many must be a whole number"):
+        HarnessModel.create_from_arg_string(f"run={run},max_length=many")
 
 
 @pytest.mark.slow
@@ -479,7 +497,9 @@ def test_a_task_that_needs_the_network_is_refused(
         ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["there is no file lost.jsonl"]),
         ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml:10", "trust=true"]),
         ("pairs.yaml", YAML.replace("kwargs:", "kwargs:\n  trust_remote_code: true"), ["remote_code", "trust=true"]),
-        ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["'./evil.py' is a script", "trust=true"]),
+        ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["'./evil.py' is none of lm_eval", "trust=true"]),
+        ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml:10", "trust=true"]),
+        ("pairs.yaml", "%TAG !x! !fun\n---" + YAML.replace(": 0", ": !x!ction code.target"), ["calls a", "trust=true"]),
         ("pairs.yaml", YAML + "include: other.yml\n", ["other.yml cannot be read"]),
         (
             "pairs.yaml",
