@@ -497,7 +497,7 @@ def test_a_task_that_needs_the_network_is_refused(
         ("pairs.yaml", YAML.replace("pairs.jsonl", "lost.jsonl"), ["there is no file lost.jsonl"]),
         ("pairs.yaml", YAML.replace("target: 0", "target: !function code.target"), ["pairs.yaml:10", "trust=true"]),
         ("pairs.yaml", YAML.replace("kwargs:", "kwargs:\n  trust_remote_code: true"), ["remote_code", "trust=true"]),
-        ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["'./evil.py' is none of lm_eval", "trust=true"]),
+        ("pairs.yaml", YAML.replace("metric: acc", "metric: ./evil.py"), ["evil.py' is none of", "trust=true"]),
         ("pairs.yaml", YAML.replace("target: 0", "target: !<!function> code.target"), ["pairs.yaml:10", "trust=true"]),
         ("pairs.yaml", "%TAG !x! !fun\n---" + YAML.replace(": 0", ": !x!ction code.target"), ["calls a", "trust=true"]),
         ("pairs.yaml", YAML + "include: other.yml\n", ["other.yml cannot be read"]),
