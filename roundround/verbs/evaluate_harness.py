@@ -51,8 +51,10 @@ def evaluate_harness(
     examples = config.examples if "examples" in keys else None
     loaded = opened_tasks(config.tasks, config.tasks_path, trust=config.trust)
     model, choices, tokenizer = model_of(config, invocation, subject, config.length[0] if "length" in keys else None)
-    OmegaConf.update(cfg, "length", [model.max_length])
-    OmegaConf.update(cfg, "examples", examples)
+    if "length" not in keys:
+        OmegaConf.update(cfg, "length", [model.max_length])
+    if examples is None:
+        OmegaConf.update(cfg, "examples", None)
     first = None if model.first is None else tokenizer.id_to_token(model.first)
     seed = subject.config.seed if isinstance(subject, TrainedRun) else None
     with opened_run(invocation, cfg) as run:

@@ -33,7 +33,7 @@ class EvalConfig:
     max_tokens: int | None
     examples: int
     tasks: list[str] = key(MEASURED)
-    tasks_path: str | None = key(WHERE)
+    tasks_path: str | None = key(MEASURED)
     batch_tokens: int = key(HOW)
     dispersion: bool = key(MEASURED)
     table: str = key(WHERE)
