@@ -166,7 +166,7 @@ class HarnessModel(TemplateLM):
             log_p_Bn = log_p_BnV.gather(-1, targets_Bn[..., None])[..., 0].double()
             likeliest_Bn = log_p_BnV.argmax(-1) == targets_Bn
             for i, log_p_n, likeliest_n in zip(some, log_p_Bn.cpu(), likeliest_Bn.cpu(), strict=True):
-                found[i] = float(log_p_n[-n_scored[i] + 1 :].sum()), bool(likeliest_n[-n_scored[i] :].all())
+                found[i] = float(log_p_n[-n_scored[i] :].sum()), bool(likeliest_n[-n_scored[i] :].all())
         return found
 
     def bar(self, items: list[Item], what: str) -> Iterable[Item]:

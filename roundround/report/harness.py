@@ -16,14 +16,15 @@ from roundround.report.numbers import number, shown, text_of
 from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, Table
 
+SHARES = {"acc", "acc_norm", "acc_bytes", "acc_all", "exact_match", "f1"}  # lie between 0 and 1
 FEW = 100  # examples: a share near one half is known to 10 %
 
 
 def records(found: Mapping[str, Any], common: Mapping[str, Any]) -> list[Record]:
     """A record for each number of each task and group, in the harness' own names.
 
-    Its interval of 95 % is Student's, of the harness' standard error; there is none where that is 0, as it is where all
-    examples are alike.
+    Its interval of 95 % is Student's, of the harness' standard error, a share's within 0 and 1; there is none where the
+    error is 0, as it is where all examples are alike.
     """
     made = []
     for task, numbers in found["results"].items():
@@ -39,7 +40,8 @@ def records(found: Mapping[str, Any], common: Mapping[str, Any]) -> list[Record]
             stderr = number(numbers.get(f"{metric}_stderr,{name}"))
             if stderr and n is not None and n > 1 and math.isfinite(stderr):
                 half = error_widths(n) * stderr
-                record |= {"stderr": stderr, "low": value - half, "high": value + half}
+                low, high = (0.0, 1.0) if metric in SHARES and 0 <= value <= 1 else (-math.inf, math.inf)
+                record |= {"stderr": stderr, "low": max(low, value - half), "high": min(high, value + half)}
             made.append(record)
     return made
 

@@ -226,15 +226,17 @@ def test_the_harness_own_model_class_says_the_same_of_an_export(run: Path, expor
         assert [likeliest for _, likeliest in found] == [likeliest for _, likeliest in expected]
 
 
-def test_of_a_long_text_the_beginning_is_cut_and_counted(export: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(export)
-    ours = of_folder(export, longest=20)
-    text = "The fox number 1 ran home and met the hare."
-    [(log_p, _)] = ours.loglikelihood(requests("loglikelihood", [(text[:-6], text[-6:])]))
-    assert log_p == pytest.approx(naive(model, list(text.encode())[-21:], 6)[0], abs=SUM)
+def test_of_a_long_text_the_beginning_is_cut_and_counted() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES), AutoTokenizer.from_pretrained(STORIES)
+    ours = of_folder(STORIES, longest=6)
+    context, continuation = "Once upon a time, there was a little", " girl named"
+    n = len(tokenizer(context + continuation).input_ids) - len(tokenizer(context).input_ids)
+    [(log_p, _)] = ours.loglikelihood(requests("loglikelihood", [(context, continuation)]))
+    ids = tokenizer(context + continuation).input_ids[-7:]  # six are read, and the last one is a target alone
+    assert log_p == pytest.approx(naive(model, ids, n)[0], abs=SUM)
     assert (ours.n_cut, ours.n_read) == (1, 1)
-    with pytest.raises(Exception, match="an answer has 39 tokens, more than length=20"):
-        ours.loglikelihood(requests("loglikelihood", [("The ", text[5:])]))
+    with pytest.raises(Exception, match=r"an answer has \d+ tokens, more than length=6"):
+        ours.loglikelihood(requests("loglikelihood", [("Once", context[4:])]))
 
 
 def test_a_rolling_likelihood_has_each_token_once(run: Path, export: Path) -> None:
@@ -370,7 +372,8 @@ def test_the_first_examples_are_taken_and_texts_written(evaluated: Callable[...,
     assert evaluated(f"run={run}", "tasks=lm_eval:*ed", "length=80").code == 0
     again = typed("rerun", str(done.directory), "logger=none")
     assert again.code == 0, again.err
-    assert "2 numbers: 2 " in again.err
+    assert "6 numbers: 6 equal" in again.err  # of the second its standard error and its interval too
+    assert all(0 <= r.get("low", 0) <= r.get("high", 1) <= 1 for r in done.results)
 
 
 def test_a_group_of_a_folder_may_hold_tasks_of_lm_eval(folder: Path) -> None:
