@@ -130,8 +130,8 @@ class Keys:
         if valid is not None:
             n_forgotten = self.n_forgotten + valid[:, :first].sum(-1)[:, None, None, None]
             valid = valid[:, first:]
-        kept = {"k_pos_BK": self.k_pos_BK[:, first:], "valid_BK": valid, "n_forgotten": n_forgotten}
-        return replace(self, begins=begins, **kept)
+        k_pos = self.k_pos_BK[:, first:]
+        return replace(self, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
 
     def of_groups(self) -> list[Keys]:
         """The keys of each group of `documents`, where every row is a document."""

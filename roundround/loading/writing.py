@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
@@ -22,7 +23,13 @@ from roundround.loading.models import TrainedRun, opened_pretrained
 from roundround.loading.reading import check_symbols, run_of
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
+from roundround.probing.probed_model import watching
+from roundround.probing.prompt import last_row
+from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.loading.load import ProbedHuggingFaceModel
 
 REPLACEMENT = "\ufffd"  # of bytes that are no character yet
 
@@ -30,11 +37,13 @@ REPLACEMENT = "\ufffd"  # of bytes that are no character yet
 class Writer(ABC):
     """A model with its tokenizer, and what it has read so far.
 
-    name: what the page calls it. n_vocab: logits of a token. ends: the tokens that end a text. most: tokens that it can
-    read, None where there is no limit. remark: what the user should know, None for nothing.
+    name: what the page calls it. normalisers: of its layers, for `watching`. n_vocab: logits of a token. ends: the
+    tokens that end a text. most: tokens that it can read, None where there is no limit. remark: what the user should
+    know, None for nothing.
     """
 
     name: str
+    normalisers: list[AttentionSoftmax]
     n_vocab: int
     ends: set[int]
     device: torch.device
@@ -48,6 +57,10 @@ class Writer(ABC):
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, without special tokens."""
+
+    @abstractmethod
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """What each token reads as."""
 
     @abstractmethod
     def begin(self, length: int | None) -> None:
@@ -68,6 +81,7 @@ class DecoderWriter(Writer):
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary, first: int | None) -> None:
         self.name, self.decoder, self.vocabulary, self.first = name, decoder, vocabulary, first
+        self.normalisers = decoder.normalisers
         self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
         self.device, self.most = decoder.embed_tokens.weight.device, decoder.longest()
         self.cache: Cache = decoder.empty_cache()
@@ -80,6 +94,9 @@ class DecoderWriter(Writer):
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.vocabulary.decode(tokens)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     def begin(self, length: int | None) -> None:
         self.cache = self.decoder.empty_cache(length=length)
@@ -95,16 +112,17 @@ class DecoderWriter(Writer):
 class PretrainedWriter(Writer):
     """A Hugging Face model inside a patch, with the cache that transformers makes for it."""
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, *, reads_special_tokens: bool) -> None:
-        self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.reads_special_tokens = reads_special_tokens
+    def __init__(self, probed: ProbedHuggingFaceModel) -> None:
+        self.probed, self.name, self.normalisers = probed, probed.name, probed.normalisers
+        self.model: Any = probed.pretrained
+        self.tokenizer, model = probed.tokenizer, self.model
         self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
         ends = model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         self.cache: Any = None
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        plain = not self.reads_special_tokens
+        plain = not self.probed.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
         if (unknown := self.tokenizer.unk_token_id) is not None and unknown in ids:
             lost = next((c for c in text if unknown in self.tokenizer(c, add_special_tokens=False).input_ids), text)
@@ -114,6 +132,9 @@ class PretrainedWriter(Writer):
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return self.probed.words(tokens)
 
     def begin(self, length: int | None) -> None:
         self.cache = None
@@ -137,8 +158,7 @@ def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tupl
     """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
-            reads = probed.reads_special_tokens
-            yield PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads), None
+            yield PretrainedWriter(probed), None
         return
     trained = run_of(config)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False).to(device), trained.vocabulary()
@@ -217,6 +237,41 @@ def generators_of(seed: int, n: int) -> list[torch.Generator]:
     """A generator for each text, on the CPU: the first text is the same however many there are."""
     seeds = [hashlib.sha256(f"{seed} {text}".encode()).digest()[:4] for text in range(n)]
     return [torch.Generator().manual_seed(int.from_bytes(own, "little")) for own in seeds]
+
+
+class WatchedHead:
+    """What one head looks at whenever the first text is written on.
+
+    steps: for each token of the text that the model has written its place, and the weights [place] of the tokens before
+    it, of which the model made it; 0 where a window hides one. Raises ValueError where the model has no such head.
+    """
+
+    def __init__(self, writer: Writer, layer: int, head: int) -> None:
+        n_layers = len(writer.normalisers)
+        if not 0 <= layer < n_layers:
+            raise ValueError(f"layer={layer}: {writer.name} has the layers 0 to {n_layers - 1}")
+        if not 0 <= head < (n_heads := writer.normalisers[layer].shape.n_heads):
+            raise ValueError(f"head={head}: layer {layer} of {writer.name} has the heads 0 to {n_heads - 1}")
+        self.softmax, self.layer, self.head = writer.normalisers[layer], layer, head
+        self.steps: list[tuple[int, Tensor]] = []
+        self._last = torch.empty(0)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Inside, each pass of the model is looked at."""
+        return watching([self.softmax], self.take_in)
+
+    def take_in(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        """Keep the last row of the first text; an argument of `watching`."""
+        self._last = last_row(softmax, qkv, options)[0, self.head].float().cpu()
+
+    def note(self, place: int) -> None:
+        """The token at this place has just been chosen."""
+        self.steps.append((place, F.pad(self._last, (place - len(self._last), 0))))
+
+    def weights(self, n_tokens: int) -> Tensor:
+        """[steps, n_tokens], 0 from each written token on."""
+        rows = [F.pad(weights, (0, n_tokens - place)) for place, weights in self.steps]
+        return torch.stack(rows) if rows else torch.empty(0, n_tokens)
 
 
 class TextStream:
