@@ -161,13 +161,18 @@ def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tupl
             yield PretrainedWriter(probed), None
         return
     trained = run_of(config)
-    decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False).to(device), trained.vocabulary()
+    decoder = trained.decoder(config.checkpoint).requires_grad_(False).to(device)
+    yield decoder_writer(trained, decoder), trained
+
+
+def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
+    """The decoder of a run, which writes. UserError where it has no cache."""
+    vocabulary = trained.vocabulary()
     first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
     try:
-        writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
+        return DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
     except ValueError as error:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
-    yield writer, trained
 
 
 def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> list[int]:

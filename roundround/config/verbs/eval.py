@@ -30,6 +30,7 @@ class EvalConfig:
     bos: str = key(MEASURED)
     max_tokens: int | None
     examples: int
+    by: str
     batch_tokens: int = key(HOW)
     dispersion: bool = key(MEASURED)
     table: str = key(WHERE)
@@ -48,6 +49,10 @@ class EvalConfig:
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
         at_most_inputs(examples=self.examples)
+        if self.by not in ("forcing", "generation"):
+            raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
+        if self.by == "generation" and self.dispersion:
+            raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
         check_checkpoint(self.checkpoint)
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")

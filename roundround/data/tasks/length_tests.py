@@ -112,8 +112,8 @@ class LengthTest(TextTask):
     @final
     def words(self, rng: np.random.Generator, n: int) -> list[str]:
         """Different words: of the vocabulary as far as it has so many."""
-        own = rng.choice(len(self._words), min(n, len(self._words)), replace=False) if self._words else []
-        found = {self._words[i]: None for i in own}
+        own = rng.choice(len(self._words), min(n, len(self._words)), replace=False).tolist() if self._words else []
+        found = dict.fromkeys(self._words[i] for i in own)
         while len(found) < n:
             made = rng.integers([[len(ONSETS), len(VOWELS)]] * SYLLABLES)
             found["".join(ONSETS[onset] + VOWELS[vowel] for onset, vowel in made)] = None
@@ -182,8 +182,8 @@ class Needles(Hidden):
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in `n_keys`, `n_values` of each, `n_queries` and
-    haystack. Where one number is asked for, the test has so many examples at each of `depths`; elsewhere, and in
+    Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in `n_keys`, `n_values` of each, `n_queries`
+    and haystack. Where one number is asked for, the test has so many examples at each of `depths`; elsewhere, and in
     training, places are drawn evenly. Its opening and its words are others; keys are one word.
     """
 
