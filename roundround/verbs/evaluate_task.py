@@ -125,7 +125,7 @@ def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Task, choices: dic
         d_model=probed.normalisers[0].shape.d_model,
         tokenizer_hash=content_hash(vocabulary.tokenizer),
         make_writer=partial(PretrainedWriter, probed),
-        facts={},
+        facts={"seed": None, "run": None},
     )
 
 
@@ -161,7 +161,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
         names = list(dict.fromkeys(name for parts in by_part.values() for name in parts if name))
         by_name = {name: {n: parts[name] for n, parts in by_part.items() if name in parts} for name in names}
         choices = asked.choices
-        common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": asked.facts.get("seed")}
+        common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": asked.facts["seed"]}
         common |= {"by": config.by} if config.by == "generation" else {}
         records = answers.records(scores, contexts, common)
         records += dispersion_tables.records(dispersions, common, contexts)

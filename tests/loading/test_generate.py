@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import STORIES, Done, assert_refused, typed
-from helpers_manifest import a_manifest
+from helpers_manifest import CONFIG, a_manifest
 from omegaconf import DictConfig
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
@@ -139,13 +139,14 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         return chosen(*args, **options)
 
     monkeypatch.setattr(writing, "next_tokens", stopping)
-    done = typed("generate", "temperature=0", "device=cpu")
+    done = typed("generate", "temperature=0", "device=cpu", "show=attention")
     assert done.code == 130
     (texts,) = Path("outputs/generate").glob("*/*/texts.json")
     kept = json.loads(texts.read_text())["texts"][0]
     assert kept["tokens"] == 12
     assert len(kept["text"]) > len(PROMPT)
     assert GOLDEN.startswith(kept["text"])
+    assert len(load_file(texts.parent / "attention.safetensors")["places"]) == 12
     assert json.loads((texts.parent / "run.json").read_text())["status"] == "interrupted"
 
 
@@ -208,7 +209,7 @@ def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(here: Path, tmp_path
 
 
 def test_a_run_of_max_retrieval_writes_nothing(here: Path, tmp_path: Path) -> None:
-    run = a_run(tmp_path, verb="max-retrieval", config={"normalisers": {}})
+    run = a_run(tmp_path, verb="max-retrieval", config={**CONFIG, "normalisers": {}})
     assert_refused(typed("generate", f"run={run}"), "is a run of max-retrieval; only a run of train holds a model")
 
 
