@@ -76,7 +76,7 @@ def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, 
         answer = example.tokens[first:].tolist()
         prompt_1T = torch.from_numpy(example.tokens[None, :first]).to(writer.device)
         if isinstance(task, LengthTest):
-            left = [reference.lower() for reference in task.references(writer.decode(answer))]
+            left = [reference.lower() for reference in task.references(writer.decode(answer[:-1]))]  # without the end
             n_references, n_most = len(left), max(task.written, len(answer))
         else:
             n_references, n_most = 1, len(answer)

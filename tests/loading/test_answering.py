@@ -145,7 +145,7 @@ def test_a_pretrained_model_is_asked_at_each_length_and_depth(here: Path) -> Non
     ("words", "says"),
     [
         (["data=copy"], "data=copy has symbols of its own, which a pretrained model does not know"),
-        (["data=needle", "length=20"], "a length of 20 has no room for this test"),
+        (["data=needle", "length=20"], "a length of 20 tokens has no room for this test"),
         (["data=needle", "data.haystack=hay"], "haystack is 'hay'"),
         (["data=needle", "stride=4"], "stride= is for text, and this is a task"),
         (["by=generation"], "by= is for a task, and"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar, Self, final
 
 import numpy as np
@@ -110,13 +110,15 @@ class LengthTest(TextTask):
         return drawable
 
     @final
-    def words(self, rng: np.random.Generator, n: int) -> list[str]:
-        """Different words: of the vocabulary as far as it has so many."""
-        own = rng.choice(len(self._words), min(n, len(self._words)), replace=False).tolist() if self._words else []
-        found = dict.fromkeys(self._words[i] for i in own)
+    def words(self, rng: np.random.Generator, n: int, but: Collection[str] = ()) -> list[str]:
+        """Different words, `but` these: of the vocabulary as far as it has so many."""
+        most = min(n + len(but), len(self._words))
+        own = [self._words[i] for i in rng.choice(len(self._words), most, replace=False)] if most else []
+        found = dict.fromkeys([word for word in own if word not in but][:n])
         while len(found) < n:
             made = rng.integers([[len(ONSETS), len(VOWELS)]] * SYLLABLES)
-            found["".join(ONSETS[onset] + VOWELS[vowel] for onset, vowel in made)] = None
+            word = "".join(ONSETS[onset] + VOWELS[vowel] for onset, vowel in made)
+            found |= {} if word in but else {word: None}
         return list(found)
 
 
@@ -143,20 +145,28 @@ class Hidden(LengthTest):
         self.haystack = haystack
 
     @abstractmethod
-    def needle(self, rng: np.random.Generator) -> str:
-        """A sentence like those that are hidden, which nobody asks for."""
+    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
+        """A sentence like those that are hidden, which nobody asks for: with none of these names."""
 
     @final
     def hidden_in(
-        self, rng: np.random.Generator, needles: Sequence[str], places: Sequence[float], around: tuple[str, str, str]
+        self,
+        rng: np.random.Generator,
+        needles: Sequence[str],
+        places: Sequence[float],
+        around: tuple[str, str, str],
+        names: Collection[str],
     ) -> Filled:
-        """Needles at these places, from 0, before all filler, to 1, after it. around: opening, question and answer."""
+        """Needles at these places, from 0, before all filler, to 1, after it.
+
+        around: opening, question and answer. names: those in the needles.
+        """
         filler: list[str] = []
         opening, question, answer = around
 
         def cost(i: int) -> int:
             while len(filler) <= i:
-                filler.append(self.filler(rng, len(filler)))
+                filler.append(self.filler(rng, len(filler), names))
             return self.n_behind(filler[i])
 
         def with_filler(n: int) -> Text:
@@ -167,12 +177,13 @@ class Hidden(LengthTest):
 
         return with_filler, cost
 
-    def filler(self, rng: np.random.Generator, i: int) -> str:
+    @final
+    def filler(self, rng: np.random.Generator, i: int, names: Collection[str]) -> str:
         """The sentence of this number."""
         if self.haystack == "sentences":
             return FILLER[i % len(FILLER)]
         if self.haystack == "needles":
-            return self.needle(rng)
+            return self.needle(rng, names)
         return f"{' '.join(self.words(rng, 8)).capitalize()}."
 
 
@@ -240,8 +251,8 @@ class Needles(Hidden):
     def number(self, rng: np.random.Generator) -> str:
         return str(rng.integers(10 ** (self.n_digits - 1), 10**self.n_digits))
 
-    def needle(self, rng: np.random.Generator) -> str:
-        return self.sentences[1].format(self.words(rng, 1)[0], self.number(rng))
+    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
+        return self.sentences[1].format(*self.words(rng, 1, names), self.number(rng))
 
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         keys, n = self.words(rng, self.n_keys), self.n_keys * self.n_values
@@ -257,7 +268,7 @@ class Needles(Hidden):
         asked = " and ".join(keys[: self.n_queries])
         one = self.n_queries * self.n_values == 1
         question = self.sentences[2].format(asked, asked) if one else self.sentences[3].format(asked)
-        return self.hidden_in(rng, needles, places.tolist(), (self.sentences[0], question, answer))
+        return self.hidden_in(rng, needles, places.tolist(), (self.sentences[0], question, answer), keys)
 
     def origin(self) -> object:
         return [self.n_keys, self.n_values, self.n_queries, self.n_digits, self.haystack, self._depth]
@@ -299,8 +310,8 @@ class VariableTracking(Hidden):
         )
         self.n_chains, self.n_hops = n_chains, n_hops
 
-    def needle(self, rng: np.random.Generator) -> str:
-        return self.sentences[1].format(*self.words(rng, 2))
+    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
+        return self.sentences[1].format(*self.words(rng, 2, names))
 
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
         size = self.n_hops + 1
@@ -311,7 +322,8 @@ class VariableTracking(Hidden):
             needles += [self.sentences[1].format(*pair) for pair in zip(own, [value, *own], strict=False)]
             places += np.sort(rng.random(size)).tolist()
         question = self.sentences[2].format(values[0], values[0])
-        return self.hidden_in(rng, needles, places, (self.sentences[0], question, BETWEEN.join(names[:size])))
+        around = self.sentences[0], question, BETWEEN.join(names[:size])
+        return self.hidden_in(rng, needles, places, around, names)
 
     def origin(self) -> object:
         return [self.n_chains, self.n_hops, self.haystack]
