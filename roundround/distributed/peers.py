@@ -58,6 +58,7 @@ class Peers:
         self.have_met = self.holds_store = False
         self.answer: dict[str, Any] = {}
         self.is_leaving, self.left = False, threading.Event()
+        self.reporting = threading.Lock()  # held by the thread that reports how this process ends
         self.gone: set[int] = set()  # processes that another thread has seen end
         self.named_lost: dict[int, dict[str, Any]] = {}
 
@@ -282,6 +283,8 @@ class Peers:
 
     def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
         """End this process, which has had its time to see by itself that another one is gone."""
+        if not self.may_report() and self.left.wait(SECONDS_TO_LEAVE):
+            return  # the main thread has seen it at the last moment
         self.named_lost = {rank: dict(leaving)}
         line, prints = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
         if prints:
@@ -290,6 +293,10 @@ class Peers:
             if self.have_met and not self.is_leaving:
                 self.record_end(1, line)
         self.give_up(line if prints else "")
+
+    def may_report(self) -> bool:
+        """Whether this thread is the first to ask, and so the one that reports how the process ends."""
+        return self.reporting.acquire(blocking=False)
 
     def killed(self, rank: int) -> Exception | Interrupted:
         """How this process ends because another one is gone without a word."""

@@ -175,6 +175,23 @@ def test_processes_are_looked_for_only_where_they_can_be_seen() -> None:
     assert first.processes_here() == {}
 
 
+def test_a_process_reports_once_how_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_LEAVE", 0.1)
+    lines: list[str] = []
+    first, second = met({}, {})
+    assert isinstance(first, Peers)
+    assert isinstance(second, Peers)
+    for one in (first, second):
+        one.give_up = lines.append
+    assert first.may_report()  # the main thread, which then leaves
+    first.left.set()
+    first.give_up_on(1, module.KILLED)
+    assert lines == []
+    second.give_up_on(0, module.KILLED)
+    assert lines == ["rank 0 of 2 was killed, or its machine is gone"]
+    assert not second.may_report()
+
+
 def test_one_that_was_killed_is_named() -> None:
     first, _, third = both = met({}, {}, {})
     assert all(isinstance(one, Peers) for one in both)
