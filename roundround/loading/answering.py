@@ -72,6 +72,7 @@ def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, 
     """
     scores = AnswerScores(written=True)
     for example, times in examples:
+        check_is_written(task, example)
         first = int(example.scored.argmax())
         answer = example.tokens[first:].tolist()
         prompt_1T = torch.from_numpy(example.tokens[None, :first]).to(writer.device)

@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
-from roundround.data.tasks.base import BYTES_OF_TOKEN, Example, Examples, Task, distinct
+from roundround.data.tasks.base import BYTES_OF_TOKEN, IDENTIFYING, Example, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
+from roundround.data.tasks.length_tests import LengthTest
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import content_hash
 from roundround.distributed.device import check_fits, describe_device, pick_device
@@ -68,6 +69,11 @@ class Asked:
     @property
     def decoder(self) -> Decoder | None:
         return self.model if isinstance(self.model, Decoder) else None
+
+    @property
+    def most_written(self) -> int:
+        """Tokens that may be written beyond the length of an example."""
+        return self.task.written if isinstance(self.task, LengthTest) else 0
 
     @cached_property
     def writer(self) -> Writer:
@@ -146,12 +152,14 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
     for length in lengths:
         task.check_length(length, "length")
     contexts = {length: task.context(length) for length in lengths}
-    most = contexts[lengths[-1]]
+    most = contexts[lengths[-1]] + (asked.most_written if config.by == "generation" else 0)
     if decoder is not None:
         check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", asked.choices)
     check_examples_fit(config, task, contexts, d_model=asked.d_model, device=asked.device)
     if config.by == "generation":
-        check_is_written(task, Examples(task, seed=asked.seed, split="test", length=lengths[0])[0])
+        examples = Examples(task, seed=asked.seed, split="test", length=lengths[-1])
+        for i in range(IDENTIFYING):  # by chance one of them may ask at its end alone
+            check_is_written(task, examples[i])
     with opened_run(invocation, cfg) as run:
         data = {"corpus_hash": task.identity(), "tokenizer_hash": asked.tokenizer_hash}
         run.note(choices=asked.choices, device=describe_device(asked.device), data=data, **asked.facts)

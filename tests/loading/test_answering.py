@@ -13,13 +13,15 @@ from conftest import STORIES, Done, assert_refused, typed
 from helpers_tasks import build
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from roundround.config.options import load_option
 from roundround.data.tasks.base import Example, Examples
 from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.loading.answering import AnsweringPretrained, score_written
 from roundround.loading.load import ProbedHuggingFaceModel
+from roundround.loading.models import build_decoder
 from roundround.loading.patching.patch import Patch
-from roundround.loading.writing import PretrainedWriter
+from roundround.loading.writing import DecoderWriter, PretrainedWriter
 from roundround.model.answers import score_answers
 
 CPU = torch.device("cpu")
@@ -118,6 +120,28 @@ def test_an_answer_costs_one_pass_over_the_question_and_one_step_a_token(
     assert found.values()["exact_match"] == 1
     assert read[0] == n_prompt
     assert len(read) < 20, "nothing is written once all references are found"
+
+
+def test_a_passkey_costs_as_much_and_is_found_where_its_digits_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a decoder of this project writes of itself is right, and with another last digit wrong."""
+    task, read = build("passkey"), []
+    torch.manual_seed(0)
+    sizes = load_option("model", "tiny", d_model=16, n_layers=1, n_heads=2, n_key_heads=1)
+    vocabulary = task.vocabulary()
+    decoder = build_decoder(sizes, load_option("pe", "rope"), load_option("softmax", "softmax"), vocabulary.size).eval()
+    writer, hidden = DecoderWriter("small", decoder, vocabulary, None), decoder.hidden
+    writer.ends = set()
+    drawn = Examples(task, seed=0, split="test", length=90)[0]
+    tokens = torch.from_numpy(drawn.tokens[:85])[None]
+    with torch.no_grad():
+        for _ in range(5):
+            tokens = torch.cat([tokens, decoder(tokens)[:, -1:].argmax(-1)], 1)
+    monkeypatch.setattr(decoder, "hidden", lambda x, **options: read.append(x.shape[1]) or hidden(x, **options))
+    right = Example(tokens[0].numpy(), drawn.scored)
+    assert score_written(writer, task, [(right, 1)]).values() == {"exact_match": 1.0, "string_match": 1.0}
+    assert read == [85, 1, 1, 1, 1]
+    wrong = Example(np.append(right.tokens[:-1], (right.tokens[-1] + 1) % vocabulary.size), drawn.scored)
+    assert score_written(writer, task, [(wrong, 1)]).values() == {"exact_match": 0.0, "string_match": 0.0}
 
 
 def test_a_pretrained_model_is_asked_at_each_length_and_depth(here: Path) -> None:
