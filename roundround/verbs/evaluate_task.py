@@ -49,7 +49,7 @@ TIMES = (1, 2, 4)  # the longest length in training: where lengths are not given
 class Asked:
     """A model and the task that it is asked, with what results say of both.
 
-    in_training: the shortest and the longest length of its training; of a model of text its context. longest: the
+    in_training: the shortest and the longest length of its training; `of_text` its context. longest: the
     length of which TIMES are asked where none are given. seed: of the test examples. d_model: the width of its layers.
     facts: what else the run's manifest notes.
     """
@@ -65,6 +65,7 @@ class Asked:
     tokenizer_hash: str
     make_writer: Callable[[], Writer]
     facts: dict[str, Any]
+    of_text: bool = False
 
     @property
     def decoder(self) -> Decoder | None:
@@ -109,6 +110,7 @@ def asked_of_run(config: EvalConfig, invocation: Invocation, trained: TrainedRun
         tokenizer_hash=own["tokenizer_hash"],
         make_writer=partial(decoder_writer, trained, decoder),
         facts={"seed": trained.config.seed, "run": str(trained.directory)},
+        of_text=not trained.learns_a_task,
     )
 
 
@@ -132,6 +134,7 @@ def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Task, choices: dic
         tokenizer_hash=content_hash(vocabulary.tokenizer),
         make_writer=partial(PretrainedWriter, probed),
         facts={"seed": None, "run": None},
+        of_text=True,
     )
 
 
@@ -157,7 +160,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
         check_lengths(decoder, most, f"length={lengths[-1]} ({most} tokens)", asked.choices)
     check_examples_fit(config, task, contexts, d_model=asked.d_model, device=asked.device)
     if config.by == "generation":
-        examples = Examples(task, seed=asked.seed, split="test", length=lengths[-1])
+        examples = Examples(task, seed=asked.seed, split="test", length=lengths[0])
         for i in range(IDENTIFYING):  # by chance one of them may ask at its end alone
             check_is_written(task, examples[i])
     with opened_run(invocation, cfg) as run:
@@ -238,7 +241,8 @@ def scope(config: EvalConfig, asked: Asked, n_shared: int, n_examples: int) -> s
         line += "; scored by what the model writes, the likeliest token each time"
     elif asked.decoder is not None and asked.decoder.draws_positions:
         line += "; each example is the mean of five draws of its positions"
-    line += f"; training had lengths {asked.in_training[0]} to {asked.in_training[1]}"
+    low, high = asked.in_training
+    line += f"; the training context is {high:,} tokens" if asked.of_text else f"; training had lengths {low} to {high}"
     if n_shared:
         line += f"; {n_shared:,} examples may be in training too, of a length that has too few"
     return line

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import STORIES, Done, assert_refused, typed
-from helpers_tasks import build
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from roundround.config.build import build
 from roundround.config.options import load_option
-from roundround.data.tasks.base import Example, Examples
+from roundround.data.tasks.base import Example, Examples, Task
 from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.length_tests import LengthTest
 from roundround.loading.answering import AnsweringPretrained, score_written
@@ -40,7 +40,7 @@ def probed(stories: Any) -> Any:
 
 @pytest.fixture
 def needle(probed: ProbedHuggingFaceModel) -> LengthTest:
-    task = build("needle")
+    task = build(load_option("data", "needle"), Task)
     assert isinstance(task, LengthTest)
     return task.with_vocabulary(probed.vocabulary())
 
@@ -124,7 +124,7 @@ def test_an_answer_costs_one_pass_over_the_question_and_one_step_a_token(
 
 def test_a_passkey_costs_as_much_and_is_found_where_its_digits_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a decoder of this project writes of itself is right, and with another last digit wrong."""
-    task, read = build("passkey"), []
+    task, read = build(load_option("data", "passkey"), Task), []
     torch.manual_seed(0)
     sizes = load_option("model", "tiny", d_model=16, n_layers=1, n_heads=2, n_key_heads=1)
     vocabulary = task.vocabulary()
@@ -187,7 +187,7 @@ def test_a_run_on_text_is_asked_and_a_run_learns_it(train: Any, here: Path) -> N
     done = typed("eval", f"run={run.directory}", *asked, "by=generation")
     assert done.code == 0, done.err
     assert done.results[0]["data"] == "variable_tracking"
-    assert "training had lengths 32 to 32" in done.err
+    assert "the training context is 32 tokens" in done.err
     words = ["data=needle", "data.train_lengths=[220,240]", "data.validation_examples=4", "tokenizer.vocab_size=400"]
     learnt = typed("train", *SMALL, *words)
     assert learnt.code == 0, learnt.err
