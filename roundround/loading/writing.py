@@ -37,13 +37,11 @@ REPLACEMENT = "\ufffd"  # of bytes that are no character yet
 class Writer(ABC):
     """A model with its tokenizer, and what it has read so far.
 
-    name: what the page calls it. normalisers: of its layers, for `watching`. n_vocab: logits of a token. ends: the
-    tokens that end a text. most: tokens that it can read, None where there is no limit. remark: what the user should
-    know, None for nothing.
+    name: what the page calls it. n_vocab: logits of a token. ends: the tokens that end a text. most: tokens that it can
+    read, None where there is no limit. remark: what the user should know, None for nothing.
     """
 
     name: str
-    normalisers: list[AttentionSoftmax]
     n_vocab: int
     ends: set[int]
     device: torch.device
@@ -52,11 +50,19 @@ class Writer(ABC):
 
     @abstractmethod
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of a text, with what begins one where it is the `first`. UserError for what cannot be read."""
+        """Token ids of a text, with what begins one where it is the `first`."""
+
+    def check(self, prompt: str) -> None:
+        """Raises UserError for what cannot be read; most tokenizers read everything."""
+        return
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, without special tokens."""
+
+    @abstractmethod
+    def normalisers(self) -> list[AttentionSoftmax]:
+        """Those of its layers, for `watching`."""
 
     @abstractmethod
     def words(self, tokens: Sequence[int]) -> list[str]:
@@ -74,6 +80,10 @@ class Writer(ABC):
     def repeat(self, n: int) -> None:
         """Go on with n texts in place of the one so far."""
 
+    @abstractmethod
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        """ln p of the token after each of the last n of whole texts, [B, n, V], at least float32; nothing is kept."""
+
 
 @final
 class DecoderWriter(Writer):
@@ -81,10 +91,9 @@ class DecoderWriter(Writer):
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary, first: int | None) -> None:
         self.name, self.decoder, self.vocabulary, self.first = name, decoder, vocabulary, first
-        self.normalisers = decoder.normalisers
         self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
         self.device, self.most = decoder.embed_tokens.weight.device, decoder.longest()
-        self.cache: Cache = decoder.empty_cache()
+        self.cache: Cache | None = None
         if decoder.draws_positions:
             self.most, self.remark = None, "tokens stand at consecutive positions here, where eval draws them"
 
@@ -94,6 +103,9 @@ class DecoderWriter(Writer):
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.vocabulary.decode(tokens)
+
+    def normalisers(self) -> list[AttentionSoftmax]:
+        return self.decoder.normalisers
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
@@ -105,36 +117,48 @@ class DecoderWriter(Writer):
         return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
 
     def repeat(self, n: int) -> None:
+        assert self.cache is not None, "begin has made one"
         self.cache.select(torch.zeros(n, dtype=torch.int64))
+
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
+        each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
+        return torch.stack(each).mean(0)  # as the loss of an evaluation is
 
 
 @final
 class PretrainedWriter(Writer):
     """A Hugging Face model inside a patch, with the cache that transformers makes for it."""
 
-    def __init__(self, probed: ProbedHuggingFaceModel) -> None:
-        self.probed, self.name, self.normalisers = probed, probed.name, probed.normalisers
-        self.model: Any = probed.pretrained
-        self.tokenizer, model = probed.tokenizer, self.model
+    def __init__(self, name: str, model: Any, tokenizer: Any, *, reads_special_tokens: bool) -> None:
+        self.name, self.model, self.tokenizer = name, model, tokenizer
+        self.reads_special_tokens = reads_special_tokens
         self.device, self.n_vocab = model.device, model.get_input_embeddings().num_embeddings
         ends = model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         self.cache: Any = None
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        plain = not self.probed.reads_special_tokens
+        plain = not self.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
-        if (unknown := self.tokenizer.unk_token_id) is not None and unknown in ids:
-            lost = next((c for c in text if unknown in self.tokenizer(c, add_special_tokens=False).input_ids), text)
-            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
         return ids[:-1] if first and len(ids) > 1 and ids[-1] in self.ends else ids  # some close what they encode
+
+    def check(self, prompt: str) -> None:
+        if (unknown := self.tokenizer.unk_token_id) is not None and unknown in self.tokens(prompt, first=True):
+            lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
+            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
+    def normalisers(self) -> list[AttentionSoftmax]:
+        from roundround.loading.patching.attention import normalisers_of
+
+        return normalisers_of(self.model)
+
     def words(self, tokens: Sequence[int]) -> list[str]:
-        return self.probed.words(tokens)
+        return [self.tokenizer.decode([token]) for token in tokens]
 
     def begin(self, length: int | None) -> None:
         self.cache = None
@@ -152,25 +176,37 @@ class PretrainedWriter(Writer):
         if n > 1:
             self.cache.batch_repeat_interleave(n)
 
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        logits_BnV = self.model(input_ids=tokens_BT, use_cache=False, logits_to_keep=n).logits
+        return at_least_float32(logits_BnV).log_softmax(-1)
+
 
 @contextmanager
 def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
     """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
-            yield PretrainedWriter(probed), None
+            yield pretrained_writer(probed), None
         return
     trained = run_of(config)
     decoder = trained.decoder(config.checkpoint).requires_grad_(False).to(device)
     yield decoder_writer(trained, decoder), trained
 
 
+def pretrained_writer(probed: ProbedHuggingFaceModel) -> PretrainedWriter:
+    """A pretrained model, which writes."""
+    reads = probed.reads_special_tokens
+    return PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads)
+
+
 def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
     """The decoder of a run, which writes. UserError where it has no cache."""
     vocabulary = trained.vocabulary()
     first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+    writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
     try:
-        return DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
+        writer.begin(None)
+        return writer
     except ValueError as error:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
 
@@ -182,6 +218,7 @@ def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> li
         check_symbols(prompt, task)
     if not prompt.strip() or not writer.tokens(prompt, first=False):
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
+    writer.check(prompt)
     return writer.tokens(prompt, first=True)
 
 
@@ -252,12 +289,13 @@ class WatchedHead:
     """
 
     def __init__(self, writer: Writer, layer: int, head: int) -> None:
-        n_layers = len(writer.normalisers)
+        normalisers = writer.normalisers()
+        n_layers = len(normalisers)
         if not 0 <= layer < n_layers:
             raise ValueError(f"layer={layer}: {writer.name} has the layers 0 to {n_layers - 1}")
-        if not 0 <= head < (n_heads := writer.normalisers[layer].shape.n_heads):
+        if not 0 <= head < (n_heads := normalisers[layer].shape.n_heads):
             raise ValueError(f"head={head}: layer {layer} of {writer.name} has the heads 0 to {n_heads - 1}")
-        self.softmax, self.layer, self.head = writer.normalisers[layer], layer, head
+        self.softmax, self.layer, self.head = normalisers[layer], layer, head
         self.steps: list[tuple[int, Tensor]] = []
         self._last = torch.empty(0)
 

@@ -41,6 +41,7 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
+from roundround.verbs.evaluate_harness import evaluate_harness
 from roundround.verbs.evaluate_task import (
     asked_of_pretrained,
     asked_of_run,
@@ -53,7 +54,7 @@ from roundround.verbs.evaluate_task import (
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
-    given = invocation.given | give_default_data(cfg, otherwise="pydoc")
+    given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     if config.model is None:
         evaluate_run(cfg, config, invocation)
@@ -83,6 +84,9 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     )
     record_pattern(cfg, trained)
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
+    if config.tasks:
+        evaluate_harness(cfg, config, invocation, trained)
+        return
     task = trained.task()
     if task is not None:
         evaluate_task(cfg, config, invocation, asked_of_run(config, invocation, trained, task))
@@ -126,6 +130,9 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
+        if config.tasks:
+            evaluate_harness(cfg, config, invocation, probed)
+            return
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         corpus = build(config.data, Source)  # type: ignore[type-abstract]
         if isinstance(corpus, Task):

@@ -25,7 +25,7 @@ from roundround.distributed.device import check_fits, describe_device, pick_devi
 from roundround.distributed.peers import Peers
 from roundround.loading.answering import AnsweringPretrained, check_is_written, score_written
 from roundround.loading.models import TrainedRun
-from roundround.loading.writing import PretrainedWriter, Writer, decoder_writer
+from roundround.loading.writing import Writer, decoder_writer, pretrained_writer
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.dispersion import Dispersion, watched
@@ -132,7 +132,7 @@ def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Task, choices: dic
         seed=0,
         d_model=probed.normalisers[0].shape.d_model,
         tokenizer_hash=content_hash(vocabulary.tokenizer),
-        make_writer=partial(PretrainedWriter, probed),
+        make_writer=partial(pretrained_writer, probed),
         facts={"seed": None, "run": None},
         of_text=True,
     )

@@ -21,7 +21,7 @@ from roundround.loading.answering import AnsweringPretrained, score_written
 from roundround.loading.load import ProbedHuggingFaceModel
 from roundround.loading.models import build_decoder
 from roundround.loading.patching.patch import Patch
-from roundround.loading.writing import DecoderWriter, PretrainedWriter
+from roundround.loading.writing import DecoderWriter, pretrained_writer
 from roundround.model.answers import score_answers
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def test_what_is_written_is_scored_by_rulers_rule(
     words = [word for text in texts for word in text.split()[2:40:9]]
     references = [words[0], words[-1].upper(), "never-written", words[3]]
     monkeypatch.setattr(LengthTest, "references", lambda self, answer: references)
-    scores = score_written(PretrainedWriter(probed), needle, [(e, 1) for e in examples])
+    scores = score_written(pretrained_writer(probed), needle, [(e, 1) for e in examples])
     shares = [sum(r.lower() in text.lower() for r in references) / len(references) for text in texts]
     assert 0 < float(np.mean(shares)) < 1, "both kinds have been seen"
     assert scores.values() == pytest.approx({"exact_match": 0.0, "string_match": float(np.mean(shares))})
@@ -111,11 +111,11 @@ def test_an_answer_costs_one_pass_over_the_question_and_one_step_a_token(
     n_prompt, read = int(example.scored.argmax()), []
     hook = stories.model.register_forward_hook(lambda module, args, options, out: read.append(out[0].shape[1]),
                                                with_kwargs=True)  # fmt: skip
-    score_written(PretrainedWriter(probed), needle, [(example, 1)])
+    score_written(pretrained_writer(probed), needle, [(example, 1)])
     assert read == [n_prompt, *[1] * (needle.written - 1)], "the last token is written and not read"
     read.clear()
     monkeypatch.setattr(LengthTest, "references", lambda self, answer: ["", " "])
-    found = score_written(PretrainedWriter(probed), needle, [(example, 1)])
+    found = score_written(pretrained_writer(probed), needle, [(example, 1)])
     hook.remove()
     assert found.values()["exact_match"] == 1
     assert read[0] == n_prompt
