@@ -30,6 +30,7 @@ class LayerCache:
     def __init__(self, window: int | None = None, chunk: int | None = None) -> None:
         self.window, self.chunk = window, chunk
         self.n_read = 0  # tokens
+        self.padded = False  # whether some texts begin after padding
         self.first = 0  # of these the first that is kept
         self.carried: Tensor | None = None
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
@@ -37,10 +38,11 @@ class LayerCache:
         self.k_norm: float | None = 0.0  # at least that of all keys as one vector; None: it must be asked for
 
     def first_kept(self) -> int:
-        """The first token that the next query may see; where there are chunks, the first of one."""
-        if self.chunk is not None:  # counted from the first key: a window within the chunk drops none
+        """The first token that the next query may see; of chunks that begin after padding, each at its own, any may."""
+        if self.chunk is not None and not self.padded:  # a window within the chunk drops none
             return self.n_read // self.chunk * self.chunk
-        return 0 if self.window is None else max(0, self.n_read - self.window + 1)
+        reach = self.window if self.chunk is None else self.chunk
+        return 0 if reach is None else max(0, self.n_read - reach + 1)
 
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""
@@ -66,7 +68,8 @@ class LayerCache:
 
     def narrowed(self, keys: Keys) -> Keys:
         """Of the keys of all tokens, new ones included, those that `extend` has given."""
-        return replace(keys.since(self.first).within(self.window, self.chunk), k_norm=self.k_norm)
+        kept = keys.within(None, self.chunk).since(self.first).within(self.window)
+        return replace(kept, k_norm=self.k_norm)
 
     def select(self, texts: Tensor) -> None:
         """Keep these texts of the batch, in this order; one may stand several times."""
@@ -78,6 +81,7 @@ class LayerCache:
     def clear(self) -> None:
         """Forget all tokens."""
         self.n_read = self.first = self.start = 0
+        self.padded = False
         self.k_norm = 0.0
         self.carried, self.buffers = None, []
 
@@ -126,6 +130,8 @@ class Cache:
             before = every.expand(-1, self.n_read) if self.valid_BN is None else self.valid_BN
             new = every.expand(-1, n_new) if valid_BT is None else valid_BT
             self.valid_BN = torch.cat([before, new], 1)
+            for layer in self.layers:
+                layer.padded = True
         if pos_BT is not None:
             return pos_BT
         if self.valid_BN is None:

@@ -80,7 +80,7 @@ def telling(records: Sequence[Record]) -> dict[str, list[Record]]:
     for title, rows in by_metric(records).items():
         verb = rows[0].get("verb")
         first = verb is None or all(other[0].get("verb") != verb for other in chosen.values())
-        coarse = [row for row in rows if set(place_of(row)) <= {*AXES, "task", "texts"}]
+        coarse = [row for row in rows if set(place_of(row)) <= {*AXES, "task", "depth", "texts"}]
         if coarse and first and direction(rows[0]["metric"]) and not (verb == "train" and evaluated):
             chosen[title] = coarse
     return chosen

@@ -18,8 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
-from roundround.data.corpora import Corpus
+from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
+from roundround.data.tasks.base import Task
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
@@ -41,7 +42,14 @@ from roundround.support.console import print_status, print_table, warnings_as_li
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
 from roundround.verbs.evaluate_harness import evaluate_harness
-from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_task, of_all
+from roundround.verbs.evaluate_task import (
+    asked_of_pretrained,
+    asked_of_run,
+    check_lengths,
+    decoder_of,
+    evaluate_task,
+    of_all,
+)
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
@@ -81,10 +89,9 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         return
     task = trained.task()
     if task is not None:
-        evaluate_task(cfg, config, invocation, trained, task)
+        evaluate_task(cfg, config, invocation, asked_of_run(config, invocation, trained, task))
         return
-    if "examples" in overridden(invocation.overrides):
-        raise UserError(f"examples= is for a task, and {source} was trained on text; give max_tokens=")
+    refuse_keys_of_tasks(invocation, f"{source} was trained on text")
     decoder, choices, device = decoder_of(config, invocation, trained)
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
     separate = trained.separate_documents  # as in training, unless the command line says otherwise
@@ -126,13 +133,25 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         if config.tasks:
             evaluate_harness(cfg, config, invocation, probed)
             return
-        corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
+        corpus = build(config.data, Source)  # type: ignore[type-abstract]
+        if isinstance(corpus, Task):
+            evaluate_task(cfg, config, invocation, asked_of_pretrained(probed, corpus, choices))
+            return
+        refuse_keys_of_tasks(invocation, f"data={given.get('data')} is text")
+        assert isinstance(corpus, Corpus), "a source is one or the other"
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
         data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
         reader = reader_of(probed, data, config, invocation, device=device, separate_documents=separate)
-        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         score(cfg, config, reader, invocation, [], choices=choices, train_length=probed.longest)
+
+
+def refuse_keys_of_tasks(invocation: Invocation, why: str) -> None:
+    """UserError for what is asked of tasks alone."""
+    for key, instead in (("examples", "give max_tokens="), ("by", "leave it out")):
+        if key in overridden(invocation.overrides):
+            raise UserError(f"{key}= is for a task, and {why}; {instead}")
 
 
 def check_dispersion(config: EvalConfig, *, separate: bool) -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from roundround.loading.harness import HarnessModel
     from roundround.loading.load import ProbedHuggingFaceModel
 
-OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion")  # options that mean nothing to a task of the harness
+# options that mean nothing to a task of the harness
+OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")
 
 
 def evaluate_harness(

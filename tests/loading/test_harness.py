@@ -477,7 +477,7 @@ def test_what_is_no_task_is_refused(evaluated: Callable[..., Done], here: Path) 
     assert_refused(evaluated(model), "say which: tasks=lm_eval:NAME")
     assert_refused(evaluated(model, "tasks=lm_eval:pairs", "tasks_path=nowhere"), "tasks_path=nowhere is no folder")
     assert_refused(evaluated(model, "tasks=lm_eval:pairs", "length=32,64"), "give one")
-    for word in ("stride=8", "bos=true", "data=pydoc", "dispersion=true", "max_tokens=9"):
+    for word in ("stride=8", "bos=true", "data=pydoc", "dispersion=true", "max_tokens=9", "by=generation"):
         assert_refused(evaluated(model, "tasks=lm_eval:pairs", word), f"{word.partition('=')[0]}= is for text")
 
 

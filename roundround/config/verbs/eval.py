@@ -32,6 +32,7 @@ class EvalConfig:
     bos: str = key(MEASURED)
     max_tokens: int | None
     examples: int
+    by: str
     tasks: list[str] = key(MEASURED)
     tasks_path: str | None = key(MEASURED)
     batch_tokens: int = key(HOW)
@@ -52,6 +53,10 @@ class EvalConfig:
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
         at_most_inputs(examples=self.examples)
+        if self.by not in ("forcing", "generation"):
+            raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
+        if self.by == "generation" and self.dispersion:
+            raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
         self.tasks = harness_names(self.tasks)
         if self.tasks_path is not None and not self.tasks:
             raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
