@@ -19,6 +19,7 @@ from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
+from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.distributed.device import describe_device, pick_device
@@ -40,6 +41,7 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
+from roundround.verbs.evaluate_pairs import evaluate_pairs, pairs_asked_for, subject_of_pretrained, subject_of_run
 from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_task, of_all
 
 
@@ -47,13 +49,14 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
     given = invocation.given | give_default_data(cfg, otherwise="pydoc")
     config = checked(EvalConfig, cfg)
+    pairs = pairs_asked_for(config, invocation)
     if config.model is None:
-        evaluate_run(cfg, config, invocation)
+        evaluate_run(cfg, config, invocation, pairs)
     else:
-        evaluate_pretrained(cfg, config, invocation, given)
+        evaluate_pretrained(cfg, config, invocation, given, pairs)
 
 
-def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
+def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, pairs: MinimalPairs | None) -> None:
     if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
@@ -69,12 +72,16 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         trust=config.trust,
         pe=config.pe,
         softmax=config.softmax,
-        data=config.data,
+        data=None if pairs is not None else config.data,
         pattern=config.pattern,
         whole_pattern=invocation.given.get("pattern") is not None,
     )
     record_pattern(cfg, trained)
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
+    if pairs is not None:
+        subject = subject_of_run(trained, *decoder_of(config, invocation, trained))
+        evaluate_pairs(cfg, config, invocation, pairs, subject)
+        return
     task = trained.task()
     if task is not None:
         evaluate_task(cfg, config, invocation, trained, task)
@@ -109,7 +116,9 @@ def record_pattern(cfg: DictConfig, trained: TrainedRun) -> None:
             given.pe = trained.config.pattern[kind].pe
 
 
-def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
+def evaluate_pretrained(
+    cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str], pairs: MinimalPairs | None
+) -> None:
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:
@@ -119,12 +128,15 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
+        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
+        if pairs is not None:
+            evaluate_pairs(cfg, config, invocation, pairs, subject_of_pretrained(probed, config, choices, device))
+            return
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
         data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
         reader = reader_of(probed, data, config, invocation, device=device, separate_documents=separate)
-        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         score(cfg, config, reader, invocation, [], choices=choices, train_length=probed.longest)
 
 
