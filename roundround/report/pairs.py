@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from rich.table import Column, Table
 
 from roundround.analysis.intervals import half_width, wilson
 from roundround.report.numbers import number
@@ -106,7 +106,9 @@ def table_of_phenomena(found: Sequence[Record], *, title: str) -> Table:
         if "phenomenon" in record:
             rows.setdefault(record["phenomenon"], []).append(record)
     prefixes = [f"behind {record['prefix']:,}" for record in next(iter(rows.values()))]
-    shown = Table("phenomenon", "pairs", *(["accuracy"] if len(prefixes) == 1 else prefixes), title=title)
+    shown = Table(Column("phenomenon", overflow="fold"), "pairs", title=title)
+    for column in ["accuracy"] if len(prefixes) == 1 else prefixes:
+        shown.add_column(column)
     for name, some in rows.items():
         values = [in_brackets(some[0])] if len(some) == 1 else [f"{record['value']:.3f}" for record in some]
         shown.add_row(name, f"{some[0]['pairs']:,}", *values)

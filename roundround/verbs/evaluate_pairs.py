@@ -163,13 +163,13 @@ def evaluate_pairs(
 def remarks(pairs: MinimalPairs, scope: str, text: str, longest: int, subject: Subject) -> list[str]:
     """Over what the numbers were taken."""
     lines = [
-        f"{scope}; a pair is right where the right sentence has the larger sum of log-probabilities; intervals of 95 %, "
-        "of a phenomenon over its pairs, of all over the phenomena; chance is 0.5"
+        f"{scope}; a pair is right where its right sentence has the larger sum of log-probabilities; chance is 0.5",
+        "intervals of 95 %: of a phenomenon over its pairs, of all over the phenomena, each of which counts once",
     ]
     if pairs.of_package:
         all_of_it = "data.path=FOLDER" + (" or data.name=nyu-mll/blimp" if pairs.sample == "blimp" else "")
         lines.append(
-            f"these are of the sample in the package, which shows little of one phenomenon; {all_of_it} has all"
+            f"these are of the sample in the package, which says little of one phenomenon; {all_of_it} has all"
         )
     if subject.first is None:
         lines.append("nothing stands before a sentence, so its first token is not counted")
