@@ -134,10 +134,7 @@ def pair_of(row: Mapping[str, object], where: str) -> Pair:
         value = row[name]
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{where}: {name} has no text; each row needs {', '.join(COLUMNS)}")
-    pair = Pair(*(well_formed(str(row[name])) for name in COLUMNS))
-    if pair.good == pair.bad:
-        raise UserError(f"{where}: both sentences are the same, and neither can be the likelier one")
-    return pair
+    return Pair(*(well_formed(str(row[name])) for name in COLUMNS))
 
 
 def pairs_of_lines(file: Path) -> Iterator[Pair]:

@@ -39,13 +39,15 @@ def log_probabilities(
 
     first: the token before every sentence; None where there is none, and then a sentence's first token is not counted.
     prefix: the tokens of the shared text, which stand before that. A batch has sentences of one length, so that nothing
-    is filled up and no logit depends on the others.
+    is filled up and no logit depends on the others. A sentence that stands several times is read once.
     """
-    rows = [[*([] if first is None else [first]), *sentence] for sentence in sentences]
+    begin = () if first is None else (first,)
+    every = [(*begin, *sentence) for sentence in sentences]
+    rows = list(dict.fromkeys(every))
     by_length: dict[int, list[int]] = {}
     for place, row in enumerate(rows):
         by_length.setdefault(len(row) - 1, []).append(place)
-    found = torch.zeros(len(rows), dtype=torch.float64)
+    sums = torch.zeros(len(rows), dtype=torch.float64)
     prefix_1N = torch.tensor([list(prefix)], dtype=torch.int64, device=device)
     shared: SharedText | None = None
     for n_tokens, places in sorted(by_length.items()):
@@ -56,8 +58,9 @@ def log_probabilities(
         size = max(1, min(batch_tokens // (n_tokens + shared.n_read_again), shared.most_sentences(n_tokens)))
         for some in (places[start : start + size] for start in range(0, len(places), size)):
             rows_BT1 = torch.tensor([rows[place] for place in some], device=device)
-            found[some] = -shared.loss(rows_BT1[:, :-1], rows_BT1[:, 1:]).double().sum(-1).cpu()
-    return found
+            sums[some] = -shared.loss(rows_BT1[:, :-1], rows_BT1[:, 1:]).double().sum(-1).cpu()
+    place_of = {row: place for place, row in enumerate(rows)}
+    return sums[[place_of[row] for row in every]]
 
 
 def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:

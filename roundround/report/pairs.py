@@ -37,9 +37,9 @@ class PairScores:
         return sum(map(len, self.by_phenomenon.values()))
 
     def right(self, phenomenon: str) -> NDArray[np.bool_]:
-        """Where the right sentence is likelier, [N]; as likely is not enough."""
+        """Where the wrong sentence is not the likelier one, [N]: of equal ones the first counts, as in lm-eval."""
         scores_N2 = self.by_phenomenon[phenomenon]
-        found: NDArray[np.bool_] = scores_N2[:, 0] > scores_N2[:, 1]
+        found: NDArray[np.bool_] = scores_N2[:, 0] >= scores_N2[:, 1]
         return found
 
     def shares(self) -> NDArray[np.float64]:

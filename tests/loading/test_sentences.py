@@ -115,6 +115,14 @@ def test_a_kept_prefix_is_a_whole_pass(pe: str, pattern: str | None, kept: bool)
     assert not found.allclose(log_probabilities(model, some, first=0, prefix=other, batch_tokens=16, device=CPU))
 
 
+def test_a_sentence_that_stands_twice_is_the_same_to_the_last_bit() -> None:
+    """Pairs of one sentence would else be right or wrong by rounding: in batches of another size sums differ."""
+    model, (_, some) = decoder("rope").float(), texts()
+    repeated = [*some, *[some[1]] * 4]
+    found = log_probabilities(model, repeated, first=0, batch_tokens=18, device=CPU)
+    assert found[len(some) :].tolist() == [found[1]] * 4
+
+
 def test_frequencies_that_follow_the_length_are_of_each_sentences_own() -> None:
     """Else a prefix that was read for short sentences would serve long ones."""
     model, (prefix, _) = decoder("ntk_dynamic"), texts()
