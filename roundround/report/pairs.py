@@ -20,7 +20,7 @@ from roundround.analysis.intervals import half_width, wilson
 from roundround.report.numbers import number
 from roundround.report.page.view import Section, View
 from roundround.report.tables import Record, tables_of
-from roundround.support.panels import Curve, Drawing, HeatMap, Panel, numbers
+from roundround.support.panels import Curve, Drawing, Panel, numbers
 
 ALL = "all"
 BEFORE = "tokens of text before the sentence"
@@ -135,35 +135,45 @@ def are_pairs(found: Sequence[Record]) -> bool:
 
 
 def drawing(found: Sequence[Record], title: str = "") -> Drawing:
-    """Accuracy over all against the prefix, where there are several, and that of each phenomenon in a grid."""
-    panels: list[Panel | HeatMap] = [] if len(over_all(found)) < 2 else [by_prefix(found)]
-    return Drawing("accuracy", title, [*panels, grid(found)])
+    """Accuracy over all against the prefix, where there are several, and that of each phenomenon in ascending order."""
+    panels = [] if len(over_all(found)) < 2 else [by_prefix(found)]
+    return Drawing("accuracy", title, [*panels, by_rank(found)])
 
 
 def by_prefix(found: Sequence[Record]) -> Panel:
     some = over_all(found)
     x = [float(record["prefix"]) for record in some]
     y, low, high = (numbers(number(record.get(name)) for record in some) for name in ("value", "low", "high"))
-    chance = Curve("chance", [x[0], x[-1]], [0.5, 0.5], reference=True)
     return Panel(
-        BEFORE, "share right", [Curve("all phenomena", x, y, low=low, high=high), chance],
+        BEFORE, "share right", [Curve("all phenomena", x, y, low=low, high=high), chance(x[0], x[-1])],
         title="Right sentences by distance", possible=(0.0, 1.0), x_ticks=x,
         note="The mean over phenomena; the band is its 95 % interval, in which a phenomenon counts once.",
     )  # fmt: skip
 
 
-def grid(found: Sequence[Record]) -> HeatMap:
-    values: dict[str, dict[int, float]] = {}
+def by_rank(found: Sequence[Record]) -> Panel:
+    """The phenomena in the order of their accuracy behind the shortest prefix; its interval is over their pairs."""
+    values: dict[int, dict[str, Record]] = {}
     for record in found:
         if record["metric"] == "accuracy" and "phenomenon" in record:
-            values.setdefault(str(record["phenomenon"]), {})[record["prefix"]] = number(record["value"]) or 0.0
-    prefixes = sorted({prefix for row in values.values() for prefix in row})
-    cells = [[row.get(prefix, float("nan")) for prefix in prefixes] for row in values.values()]
-    return HeatMap(
-        np.array(cells), BEFORE, "", most=1.0, title="Right sentences by phenomenon",
-        x_names=[f"{prefix:,}" for prefix in prefixes], y_names=list(values),
-        texts=[[f"{value:.2f}" for value in row] for row in cells],
+            values.setdefault(record["prefix"], {})[str(record["phenomenon"])] = record
+    first = values[min(values)]
+    order = sorted(first, key=lambda name: number(first[name]["value"]) or 0.0)
+    x = list(range(1, len(order) + 1))
+    curves = []
+    for prefix, own in sorted(values.items()):
+        y, low, high = (numbers(number(own[name].get(key)) for name in order) for key in ("value", "low", "high"))
+        band = {"low": low, "high": high} if own is first else {}
+        curves.append(Curve(f"behind {prefix:,} tokens", x, y, **band))
+    return Panel(
+        "phenomena, by their accuracy", "share right", [*curves, chance(1, len(x))],
+        title="Right sentences by phenomenon", possible=(0.0, 1.0), whole=True,
+        note="The table names the phenomena; the band is the 95 % interval over the pairs of one.",
     )  # fmt: skip
+
+
+def chance(start: float, end: float) -> Curve:
+    return Curve("chance", [start, end], [0.5, 0.5], reference=True)
 
 
 def view(found: list[Record]) -> View:

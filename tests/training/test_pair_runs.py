@@ -142,9 +142,12 @@ def test_the_page_and_the_figure_show_phenomena(evaluated: Callable[..., Done]) 
     from roundround.report.pairs import drawing
 
     done = evaluated(*SOME, "prefix=0,8,40")
-    line, grid = drawing(done.results).panels
+    line, by_rank = drawing(done.results).panels
     assert list(line.curves[0].x) == [0, 8, 40]
-    assert np.shape(grid.values) == (3, 3)
+    assert [curve.name for curve in by_rank.curves] == [
+        "behind 0 tokens", "behind 8 tokens", "behind 40 tokens", "chance"
+    ]  # fmt: skip
+    assert list(by_rank.curves[0].y) == sorted(by_rank.curves[0].y)
     page = view(None, done.results)  # type: ignore[arg-type]
     assert page.sections[0].title == "Right sentences"
     assert re.search(r"12 pairs of 3 phenomena, a sample", " ".join(page.scope))
