@@ -163,8 +163,8 @@ def by_rank(found: Sequence[Record]) -> Panel:
     curves = []
     for prefix, own in sorted(values.items()):
         y, low, high = (numbers(number(own[name].get(key)) for name in order) for key in ("value", "low", "high"))
-        band = {"low": low, "high": high} if own is first else {}
-        curves.append(Curve(f"behind {prefix:,} tokens", x, y, **band))
+        name = f"behind {prefix:,} tokens"
+        curves.append(Curve(name, x, y, low=low, high=high) if own is first else Curve(name, x, y, points=True))
     return Panel(
         "phenomena, by their accuracy", "share right", [*curves, chance(1, len(x))],
         title="Right sentences by phenomenon", possible=(0.0, 1.0), whole=True,
