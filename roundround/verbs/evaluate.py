@@ -19,7 +19,6 @@ from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
-from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.distributed.device import describe_device, pick_device
@@ -49,14 +48,14 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
     given = invocation.given | give_default_data(cfg, otherwise="pydoc")
     config = checked(EvalConfig, cfg)
-    pairs = pairs_asked_for(config, invocation)
     if config.model is None:
-        evaluate_run(cfg, config, invocation, pairs)
+        evaluate_run(cfg, config, invocation)
     else:
-        evaluate_pretrained(cfg, config, invocation, given, pairs)
+        evaluate_pretrained(cfg, config, invocation, given)
 
 
-def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, pairs: MinimalPairs | None) -> None:
+def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
+    pairs = pairs_asked_for(config, invocation)
     if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
@@ -116,9 +115,8 @@ def record_pattern(cfg: DictConfig, trained: TrainedRun) -> None:
             given.pe = trained.config.pattern[kind].pe
 
 
-def evaluate_pretrained(
-    cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str], pairs: MinimalPairs | None
-) -> None:
+def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
+    pairs = pairs_asked_for(config, invocation)
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:
