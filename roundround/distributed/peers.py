@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roundround.distributed.interruption import signals_ignored
+from roundround.distributed.interruption import ignore, on_signals, put_back
 from roundround.distributed.launcher import address, first_is_gone, together
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
@@ -218,16 +218,17 @@ class Peers:
             if not self.have_met:
                 raise
             why = one_line(error) if isinstance(error, RuntimeError) else None
-            with signals_ignored():
-                left = self.who_left()
+            handlers = on_signals(ignore)
+            left = self.who_left()
             caused = {
                 rank: leaving
                 for rank, leaving in left.items()
                 if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
             }
             if not caused:
+                put_back(handlers)
                 raise
-            self.named_lost = caused
+            self.named_lost = caused  # from here on a launcher's SIGTERM, which comes late, must not hide it
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:

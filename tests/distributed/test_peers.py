@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from torch.distributed import HashStore
 
 from roundround.distributed import peers as module
+from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.distributed.peers import Peers, is_gone, process_ids, start_of
 from roundround.support.errors import Interrupted, PeerLost, UserError
 
@@ -24,10 +26,13 @@ BROKEN = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Short waits; no thread that outlives its test."""
+    """Short waits; no thread that outlives its test, and no handler of signals."""
+    handlers = on_signals(signal.default_int_handler)
+    put_back(handlers)
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.6)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.02)
     yield
+    put_back(handlers)
     for one in MADE:
         one.left.set()
     MADE.clear()
@@ -215,6 +220,24 @@ def test_one_that_failed_ends_the_others_with_its_line(
     leaves(second, code, line)
     with pytest.raises(expected[0], match=expected[1]):
         fails_with(first, error)
+
+
+def test_the_sigterm_of_a_launcher_hides_nobody_who_was_named() -> None:
+    on_signals(interrupt)
+    first, second = met({}, {})
+    second.left.set()
+    with pytest.raises(PeerLost):
+        fails_with(first, BROKEN)
+    os.kill(os.getpid(), signal.SIGTERM)  # before the process has reported it
+
+
+def test_after_an_error_of_ones_own_signals_interrupt_again() -> None:
+    on_signals(interrupt)
+    first, _ = met({}, {})
+    with pytest.raises(RuntimeError):
+        fails_with(first, BROKEN)
+    with pytest.raises(Interrupted):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("error", [BROKEN, Interrupted(signal.SIGTERM)])
