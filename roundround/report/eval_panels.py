@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from roundround.report import pairs
+from roundround.report import harness, pairs
 from roundround.report.numbers import number
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
@@ -164,6 +164,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
     """Panels of the records, then the records as tables."""
     if pairs.are_pairs(records):
         return pairs.view(records)
+    if any("lm_eval" in record for record in records):
+        return harness.view(records)
     of_task = any(record["metric"] == "exact_match" for record in records)
     trained = None if files.run.measured is None else files.run.measured.train_lengths
     title = "Right answers" if of_task else "Perplexity"

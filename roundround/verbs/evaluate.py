@@ -19,10 +19,9 @@ from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus
-from roundround.data.prepared import TokenData, default_cache_dir, prepare
-from roundround.data.tokenizers import AlreadyOpen
+from roundround.data.prepared import TokenData
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
@@ -40,13 +39,14 @@ from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
+from roundround.verbs.evaluate_harness import evaluate_harness
 from roundround.verbs.evaluate_pairs import evaluate_pairs, pairs_asked_for, subject_of_pretrained, subject_of_run
 from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_task, of_all
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
-    given = invocation.given | give_default_data(cfg, otherwise="pydoc")
+    given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     if config.model is None:
         evaluate_run(cfg, config, invocation)
@@ -77,6 +77,9 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     )
     record_pattern(cfg, trained)
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
+    if config.tasks:
+        evaluate_harness(cfg, config, invocation, trained)
+        return
     if pairs is not None:
         subject = subject_of_run(trained, *decoder_of(config, invocation, trained))
         evaluate_pairs(cfg, config, invocation, pairs, subject)
@@ -126,6 +129,9 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
+        if config.tasks:
+            evaluate_harness(cfg, config, invocation, probed)
+            return
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         if pairs is not None:
             evaluate_pairs(cfg, config, invocation, pairs, subject_of_pretrained(probed, config, choices, device))
@@ -133,7 +139,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
-        data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
+        data = text_for(probed.vocabulary(), corpus)
         reader = reader_of(probed, data, config, invocation, device=device, separate_documents=separate)
         score(cfg, config, reader, invocation, [], choices=choices, train_length=probed.longest)
 

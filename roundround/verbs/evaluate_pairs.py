@@ -22,12 +22,12 @@ from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.minimal_pairs import MinimalPairs, Pair
-from roundround.data.prepared import TokenData, default_cache_dir, prepare
-from roundround.data.tokenizers import AlreadyOpen, Vocabulary
+from roundround.data.prepared import TokenData
+from roundround.data.tokenizers import Vocabulary
 from roundround.distributed.device import describe_device
 from roundround.distributed.peers import Peers
 from roundround.loading.load import ProbedHuggingFaceModel
-from roundround.loading.models import TrainedRun
+from roundround.loading.models import TrainedRun, text_for
 from roundround.loading.sentences import Model, log_probabilities
 from roundround.model.decoder import Decoder
 from roundround.report import pairs as report
@@ -104,7 +104,7 @@ def subject_of_pretrained(
 
     def text() -> tuple[str, TokenData]:
         corpus = build(load_option("data", name), Corpus)  # type: ignore[type-abstract]
-        return f"data={name}", prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
+        return f"data={name}", text_for(vocabulary, corpus)
 
     first = vocabulary.end_of_document
     return Subject(
