@@ -230,6 +230,11 @@ class TrainedRun:
         return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
 
 
+def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
+    """The held-out text of a corpus in the tokens of a pretrained model; none of it need be left for training."""
+    return prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
+
+
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
     """The tokenizer that a run kept in its directory, once it had read its data.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import final
 
@@ -120,6 +121,11 @@ class Cache:
         buffers = self.layers[0].buffers
         return len(buffers[0]) if buffers else None
 
+    @property
+    def n_bytes(self) -> int:
+        """Of the keys and values that are kept, and the room behind them."""
+        return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
+
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
         """Positions [1 or B, T] of new tokens: those given, else the next ones; padding is remembered."""
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
@@ -153,6 +159,15 @@ class Cache:
             layer.select(texts)
         self.valid_BN = None if self.valid_BN is None else self.valid_BN[texts.to(self.valid_BN.device)]
         self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
+
+    def branch(self) -> Cache:
+        """One that has read the same and goes on by itself, without a copy: what one branch reads the next one forgets.
+
+        The room behind the kept keys is shared, so only the latest branch may be read from.
+        """
+        own = copy(self)
+        own.layers, own.pos_BN = [copy(layer) for layer in self.layers], dict(self.pos_BN)
+        return own
 
     def clear(self) -> None:
         """Forget all tokens."""

@@ -30,7 +30,7 @@ from roundround.report.tables import Record, Table, in_words
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
 
-AXES = {"length": "context length (tokens)", "n": "items"}
+AXES = {"length": "context length (tokens)", "n": "items", "prefix": "tokens of text before the sentence"}
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
 ON_A_PAGE = 8  # panels of a section

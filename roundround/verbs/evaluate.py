@@ -19,11 +19,10 @@ from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus, Source
-from roundround.data.prepared import TokenData, default_cache_dir, prepare
+from roundround.data.prepared import TokenData
 from roundround.data.tasks.base import Task
-from roundround.data.tokenizers import AlreadyOpen
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
@@ -42,6 +41,7 @@ from roundround.support.console import print_status, print_table, warnings_as_li
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
 from roundround.verbs.evaluate_harness import evaluate_harness
+from roundround.verbs.evaluate_pairs import evaluate_pairs, pairs_asked_for, subject_of_pretrained, subject_of_run
 from roundround.verbs.evaluate_task import (
     asked_of_pretrained,
     asked_of_run,
@@ -63,6 +63,7 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
+    pairs = pairs_asked_for(config, invocation)
     if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
@@ -78,7 +79,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         trust=config.trust,
         pe=config.pe,
         softmax=config.softmax,
-        data=config.data,
+        data=None if pairs is not None else config.data,
         pattern=config.pattern,
         whole_pattern=invocation.given.get("pattern") is not None,
     )
@@ -86,6 +87,10 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
     if config.tasks:
         evaluate_harness(cfg, config, invocation, trained)
+        return
+    if pairs is not None:
+        subject = subject_of_run(trained, *decoder_of(config, invocation, trained))
+        evaluate_pairs(cfg, config, invocation, pairs, subject)
         return
     task = trained.task()
     if task is not None:
@@ -121,6 +126,7 @@ def record_pattern(cfg: DictConfig, trained: TrainedRun) -> None:
 
 
 def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
+    pairs = pairs_asked_for(config, invocation)
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:
@@ -134,6 +140,9 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
             evaluate_harness(cfg, config, invocation, probed)
             return
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
+        if pairs is not None:
+            evaluate_pairs(cfg, config, invocation, pairs, subject_of_pretrained(probed, config, choices, device))
+            return
         corpus = build(config.data, Source)  # type: ignore[type-abstract]
         if isinstance(corpus, Task):
             evaluate_task(cfg, config, invocation, asked_of_pretrained(probed, corpus, choices))
@@ -142,7 +151,7 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         assert isinstance(corpus, Corpus), "a source is one or the other"
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
-        data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
+        data = text_for(probed.vocabulary(), corpus)
         reader = reader_of(probed, data, config, invocation, device=device, separate_documents=separate)
         score(cfg, config, reader, invocation, [], choices=choices, train_length=probed.longest)
 

@@ -28,6 +28,7 @@ class EvalConfig:
     run: str = key(WHERE)
     checkpoint: str
     length: list[int] = key(MEASURED)
+    prefix: list[int] = key(MEASURED)
     stride: int | None
     bos: str = key(MEASURED)
     max_tokens: int | None
@@ -65,6 +66,8 @@ class EvalConfig:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
         for length in self.length:
             at_least_one(length=length)
+        if not self.prefix or min(self.prefix) < 0:
+            raise UserError(f"prefix={min(self.prefix, default='[]')} must be 0 or more tokens, such as prefix=0,512")
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
         self.bos = checked_bos(self.bos)
