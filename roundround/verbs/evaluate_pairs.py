@@ -40,7 +40,7 @@ from roundround.support.console import print_status, print_table, warnings_as_li
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_atomically
 
-OF_OTHERS = ("length", "stride", "max_tokens", "bos", "examples", "dispersion")  # options of text and of tasks
+OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # options of text and of tasks
 
 
 def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs | None:
