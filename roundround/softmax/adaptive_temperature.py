@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.checks import checked_finite
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.row_scale import RowScale
 
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first; the yaml's default
@@ -66,6 +69,17 @@ class AdaptiveTemperature(RowScale):
             return None
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient_through_beta):
             return self.beta_at(entropy())
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        if isinstance(bias, LinearBias) or (self.training and not self.in_training):
+            return None  # a linear bias leaves out far keys; the plain softmax is a kernel of PyTorch's
+        lowest, highest = self.entropy_range or (-math.inf, math.inf)
+        numbers = {"min_entropy": self.min_entropy, "min_beta": self.min_beta, "lowest": lowest, "highest": highest}
+        return RowFunction(
+            kind=Kind.ADAPTIVE,
+            coefficients=self.coefficients,
+            numbers=numbers | {"through_beta": self.gradient_through_beta},
+        )
 
     def beta_at(self, entropy: Tensor) -> Tensor:
         """Inverse temperature of rows with this entropy in nats."""
