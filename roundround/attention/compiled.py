@@ -1,7 +1,7 @@
 """whole_rows.cpp as a library of this process: compiled once on this machine, kept in the user's own cache.
 
-The source needs a C++17 compiler and no header of PyTorch or Python. Its threads are those of PyTorch's OpenMP, which is
-in the process already, so it is linked without one.
+The source needs a C++17 compiler and no header of PyTorch or Python. Its threads are those of PyTorch's OpenMP, which
+is in the process already, so it is linked without one.
 
 Tested by tests/attention/test_compiled.py.
 """
@@ -67,19 +67,11 @@ def own_cache() -> Path:
 
 def fingerprint() -> str:
     """What the machine code depends on: source, flags, and the CPU for which it is made."""
-    cpu = Path("/proc/cpuinfo")
-    flags = (
-        [line for line in cpu.read_text().splitlines() if line.startswith(("flags", "Features"))][:1]
-        if cpu.exists()
-        else []
-    )
-    parts = [
-        *(path.read_text(encoding="utf-8") for path in SOURCES),
-        *FLAGS,
-        platform.machine(),
-        platform.processor(),
-        *flags,
-    ]
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    units = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    parts = [path.read_text(encoding="utf-8") for path in SOURCES]
+    parts += [*FLAGS, platform.machine(), platform.processor(), units]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

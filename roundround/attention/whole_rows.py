@@ -46,9 +46,9 @@ class Kind(IntEnum):
 class RowFunction:
     """How a normaliser makes weights of the logits of a row, as whole_rows.cpp takes it.
 
-    factor: multiplies all logits of a row, biases included. shift: of the sigmoid what is subtracted from the logits, of
-    the softmax the logit of a key whose value is zero. alpha: of entmax. They broadcast to [B, H, Q, 1] and are
-    differentiated, but for the sigmoid's.
+    factor: multiplies all logits of a row, biases included. shift: for the sigmoid, what is subtracted from the logits;
+    for the softmax, the logit of a key whose value is zero. alpha: that of entmax. They broadcast to [B, H, Q, 1] and
+    are differentiated, except the sigmoid's shift.
     cap: of the softmax; 0 for none. numbers: what else the kind needs, by the names of `Call`.
     coefficients: of the adaptive temperature's polynomial, highest power first.
     """
@@ -134,10 +134,10 @@ def attention(
 
 
 class WholeRows(torch.autograd.Function):
-    """apply(q, k, v, table [H, 2 K - 1], slopes, t_q, t_k, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
+    """apply(q, k, v, table, slopes, t_q, t_k, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
 
-    table: a bias by key minus query position, from 1 - K on; slopes and coordinates: those of a `LinearBias`. Of the
-    forward pass four numbers a row are kept.
+    table: a bias by key minus query position, from 1 - K on, [H, 2 K - 1]; slopes and coordinates: those of a
+    `LinearBias`. The forward pass keeps four numbers for each row.
     """
 
     @staticmethod
@@ -158,9 +158,7 @@ class WholeRows(torch.autograd.Function):
         q, k, v, table, slopes, t_q, t_k, *of_rows = tensors
         grads = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
         grads = {name: grad.contiguous() for name, grad in grads.items()}
-        for name, x, wanted in zip(
-            ("d_factor", "d_shift", "d_alpha"), of_rows, ctx.needs_input_grad[7:10], strict=True
-        ):
+        for name, x, wanted in zip(OF_ROWS, of_rows, ctx.needs_input_grad[7:10], strict=True):
             if x is not None and (wanted or name == "d_factor"):
                 grads[name] = torch.zeros_like(x)
         if table is not None:
@@ -174,11 +172,12 @@ class WholeRows(torch.autograd.Function):
         d_t: list[Tensor | None] = [None, None]
         if slopes is not None:
             d_t = [summed_to(t, grads[n]) for t, n in ((t_q, "d_t_q"), (t_k, "d_t_k"))]
-        of_rows = [grads.get(name) for name in ("d_factor", "d_shift", "d_alpha")]
-        return *(grads[n] for n in ("dq", "dk", "dv")), d_table, grads.get("d_slopes"), *d_t, *of_rows, None, None, None
+        of_q_k_v, d_rows = [grads[n] for n in ("dq", "dk", "dv")], [grads.get(n) for n in OF_ROWS]
+        return *of_q_k_v, d_table, grads.get("d_slopes"), *d_t, *d_rows, None, None, None
 
 
 KINDS = {torch.float32: "float", torch.float64: "double"}
+OF_ROWS = ("d_factor", "d_shift", "d_alpha")
 
 
 def in_rows(x: Tensor) -> Tensor:
@@ -204,7 +203,7 @@ def call(name: str, tensors: list[Any], function: RowFunction, scale: float, key
         window=keys.window or 0, chunk=keys.chunk or 0, scale=scale, cap=function.cap,
         n_threads=max(1, min(torch.get_num_threads(), int(work / FLOPS_OF_A_THREAD))),
         n_coefficients=len(function.coefficients), n_coordinate_heads=0 if t_k is None else t_k.shape[1],
-        **(numbers | function.numbers),
+        **{**numbers, **function.numbers},
     )  # fmt: skip
     coefficients = torch.tensor(function.coefficients, dtype=torch.float64)
     valid = None if keys.valid_BK is None else keys.valid_BK.expand(n_batch, -1).contiguous()

@@ -70,7 +70,7 @@ class Projection(AttentionSoftmax):
 
 
 def entmax_function(alpha: float | Tensor, factor: Tensor | None = None) -> RowFunction:
-    """alpha-entmax of logits times `factor`, as a CPU computes it with attention; a tensor alpha [H] is differentiated."""
+    """alpha-entmax of logits times `factor`, as whole_rows.cpp takes it; a tensor alpha [H] is differentiated."""
     if not isinstance(alpha, Tensor) and alpha == 1:
         return RowFunction(kind=Kind.SOFTMAX, factor=factor)
     of_heads = torch.as_tensor(alpha, dtype=torch.float64) if not isinstance(alpha, Tensor) else alpha[:, None, None]
