@@ -8,6 +8,7 @@ Tested by tests/attention/test_compiled.py.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -20,7 +21,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-SOURCES = [Path(__file__).with_name(name) for name in ("whole_rows.cpp",)]
+SOURCES = [Path(__file__).with_name(name) for name in ("whole_rows.cpp", "row_functions.h", "row_vectors.h")]
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w"]
 LONGEST = 300  # seconds for a compiler
 
@@ -35,15 +36,18 @@ def library() -> ctypes.CDLL | None:
 
     `CXX` names the compiler, as it does for make: CXX=false is one way to do without.
     """
-    folder = own_cache()
-    path = folder / f"whole_rows-{fingerprint()}.so"
+    if os.name != "posix":
+        return None
+    path = own_cache() / f"whole_rows-{fingerprint()}.so"
+    with contextlib.suppress(OSError):  # there is none, or a disk that was full has left a part
+        return ctypes.CDLL(str(path))
     try:
-        if not path.exists():
-            compile_to(path)
+        compile_to(path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         log = path.with_suffix(".log")
-        log.write_text(f"{error}\n{getattr(error, 'stderr', None) or ''}", encoding="utf-8")
+        with contextlib.suppress(OSError):
+            log.write_text(f"{error}\n{getattr(error, 'stderr', None) or ''}", encoding="utf-8")
         warnings.warn(
             f"attention over whole rows could not be compiled and runs by its definition, several times slower: {log}",
             NotCompiled,
@@ -54,13 +58,13 @@ def library() -> ctypes.CDLL | None:
 
 def own_cache() -> Path:
     """A folder that belongs to this user and that nobody else writes to; one of this process where there is none."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roundround"
     try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "roundround"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = home.stat()
         if state.st_uid == os.getuid() and not state.st_mode & 0o022 and os.access(home, os.W_OK):
             return home
-    except OSError:
+    except (OSError, RuntimeError):  # no folder can be made, or nobody's home is known
         pass
     return Path(tempfile.mkdtemp(prefix="roundround-"))
 

@@ -70,8 +70,8 @@ class Call(ctypes.Structure):
     NUMBERS = "scale cap eps min_entropy min_beta lowest highest through_beta"
     STRIDED = "q key v grad_out"
     STRIDES = "q_strides k_strides v_strides grad_strides"
-    TENSORS = "valid factor shift alpha table slopes t_q t_k dense out saved"
-    TENSORS += " dq dk dv d_factor d_shift d_alpha d_table d_slopes d_t_q d_t_k d_dense"
+    TENSORS = "valid factor shift alpha table slopes t_q t_k out saved"
+    TENSORS += " dq dk dv d_factor d_shift d_alpha d_table d_slopes d_t_q d_t_k"
     _fields_ = [
         *((name, ctypes.c_int64) for name in INTEGERS.split()),
         *((name, ctypes.c_double) for name in NUMBERS.split()),

@@ -15,6 +15,7 @@ from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.row_scale import RowScale
 
+LONG = 16_384  # keys
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first; the yaml's default
 
 
@@ -71,8 +72,11 @@ class AdaptiveTemperature(RowScale):
             return self.beta_at(entropy())
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
-        if isinstance(bias, LinearBias) or (self.training and not self.in_training):
-            return None  # a linear bias leaves out far keys; the plain softmax is a kernel of PyTorch's
+        if isinstance(bias, LinearBias) and keys.n_keys > LONG:
+            return None  # tiles leave out far keys, which are then most of them
+        if self.training and not self.in_training:
+            fused = bias is None or isinstance(bias, LinearBias)
+            return None if fused else RowFunction(kind=Kind.SOFTMAX)
         lowest, highest = self.entropy_range or (-math.inf, math.inf)
         numbers = {"min_entropy": self.min_entropy, "min_beta": self.min_beta, "lowest": lowest, "highest": highest}
         return RowFunction(

@@ -47,7 +47,7 @@ class RowScale(AttentionSoftmax):
         raise NotImplementedError
 
     def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
-        if self.reads_entropy or bias is None or isinstance(bias, LinearBias):
+        if bias is None or isinstance(bias, LinearBias) or self.reads_entropy:
             return None
         beta = self.beta(self.n_counted(keys).to(torch.float64), no_entropy)
         return RowFunction(kind=Kind.SOFTMAX, factor=torch.as_tensor(beta) if beta is not None else None)

@@ -217,7 +217,7 @@ def test_what_the_compiled_code_does_not_know_is_left_to_the_definition() -> Non
 
 
 def test_few_queries_and_no_compiler_are_served_by_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case("entmax15", 20)
+    case = Case("sigmoid", 20)
     calls: list[str] = []
     monkeypatch.setattr(AttentionSoftmax, "attend_in_blocks", lambda self, q, *_, **__: calls.append("blocks") or q)
     options: dict[str, Any] = {"scale": SCALE, "keys": case.keys, "bias": None, "rows": {}}
