@@ -98,7 +98,9 @@ class AttentionSoftmax(nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention output [B, H, Q, C], memory linear in length: fused, else the definition over blocks of rows.
+        """Attention output [B, H, Q, C], memory linear in length.
+
+        By whole rows on a CPU or by a fused kernel, where either computes it, else the definition over blocks of rows.
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
