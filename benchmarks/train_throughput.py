@@ -5,6 +5,7 @@
     python benchmarks/train_throughput.py --compile          # against compiled transformers
     python benchmarks/train_throughput.py --compile --sizes small --profile
     python benchmarks/train_throughput.py --only patterns    # Gemma 3's pattern, a window, and a look at attention
+    python benchmarks/train_throughput.py --only normalisers # steps of small at 2,048 tokens
 
 Same architecture, batch, precision, loss, clipping and optimiser (fused AdamW) for all; a round times a few steps of
 each in turn, so a machine whose speed drifts is fair to all. Printed are the median over rounds, and the median and
@@ -304,6 +305,30 @@ def window_against_all(rounds: int, n_tokens: int = 8192, window: int = 512) -> 
         )
 
 
+def other_normalisers(rounds: int, n_tokens: int = 2048) -> None:
+    """What a step of small takes with other normalisers, beside one with the plain softmax in turn."""
+    names = ["softmax", "adaptive_temperature_trained", "entmax15", "sparsemax", "softpick", "sigmoid"]
+    device, model = torch.device("cpu"), read("model", "small")
+    tokens = torch.randint(N_VOCAB, (1, n_tokens + 1))
+    steps = {
+        name: stepper(build_decoder(model, read("pe", "rope"), read("softmax", name), N_VOCAB), tokens, "float32")
+        for name in names
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds + 1):
+        for name, step in steps.items():
+            taken = timed(step, 1, device)
+            if i:
+                seconds[name].append(taken)
+    for name, values in seconds.items():
+        ratios = sorted(a / b for a, b in zip(values, seconds["softmax"], strict=True))
+        print(
+            f"small, {n_tokens} tokens: a step with {name} takes {statistics.median(values):.2f} s, "
+            f"{statistics.median(ratios):.2f} times that with softmax ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            flush=True,
+        )
+
+
 def looking(size: str, rounds: int, every: int = 100) -> None:
     """What `attention_stats_every` costs of a step: one look and one step in turn."""
     from roundround.probing.telemetry import attention_statistics
@@ -334,10 +359,13 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--skip-overhead", action="store_true")
     parser.add_argument(PROCESSOR_TIME, action="store_true", help="of one thread, on a machine that others use")
-    parser.add_argument("--only", choices=["patterns"], help="these alone, on a CPU")
+    parser.add_argument("--only", choices=["patterns", "normalisers"], help="these alone, on a CPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{describe_device(device)}, torch {torch.__version__}")
+    if options.only == "normalisers":
+        other_normalisers(options.rounds)
+        return
     if options.only:
         for size in options.sizes:
             looking(size, options.rounds)

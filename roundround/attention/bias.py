@@ -19,9 +19,15 @@ class Bias:
     """What an encoding adds to the logits, given for a block of query rows at a time so that no n x n table exists.
 
     n_hidden: numbers that `block` holds for each query and key on its way, so that blocks are cut small enough.
+    of_distance: whether it depends on key minus query position alone, and `by_distance` says how.
     """
 
     n_hidden: int = 1
+    of_distance: bool = False
+
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        """Bias [1 or H, N] at these differences of positions, key minus query in tokens, int64; at least float32."""
+        raise NotImplementedError
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits.

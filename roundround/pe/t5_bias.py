@@ -30,14 +30,21 @@ def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
 class BucketBias(Bias):
     """A bias looked up by the bucket of the distance; keys of the future count as distance 0."""
 
+    of_distance = True
+
     def __init__(self, table_NH: Tensor, max_distance: int) -> None:
         self.table_NH = table_NH
         self.max_distance = max_distance
 
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        return F.embedding(self.bucket_of(distances_N), self.table_NH).mT
+
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
-        distance_BQK = relative_positions(keys, a, b)[:, 0].neg().clamp(min=0)
-        bucket_BQK = bucket(distance_BQK, self.table_NH.shape[0], self.max_distance)
+        bucket_BQK = self.bucket_of(relative_positions(keys, a, b)[:, 0])
         return F.embedding(bucket_BQK, self.table_NH).permute(0, 3, 1, 2)
+
+    def bucket_of(self, relative: Tensor) -> Tensor:
+        return bucket(relative.neg().clamp(min=0), self.table_NH.shape[0], self.max_distance)
 
 
 @final

@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention import fused
+from roundround.attention import compiled, fused, whole_rows
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.kernels import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
+from roundround.attention.whole_rows import RowFunction
 
 
 class RunsInBlocks(UserWarning):
@@ -97,7 +98,9 @@ class AttentionSoftmax(nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention output [B, H, Q, C], memory linear in length: fused, else the definition over blocks of rows.
+        """Attention output [B, H, Q, C], memory linear in length.
+
+        By whole rows on a CPU or by a fused kernel, where either computes it, else the definition over blocks of rows.
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
@@ -106,6 +109,9 @@ class AttentionSoftmax(nn.Module):
         if keys.documents is not None and not together:
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         keys = self.narrowed(keys)
+        function = self.row_function(rows, keys, bias) if whole_rows.fits(q_BHQC, keys, bias) else None
+        if function is not None and compiled.library() is not None:
+            return whole_rows.attention(q_BHQC, k_BGKC, v_BGKC, function=function, scale=scale, keys=keys, bias=bias)
         if self.has_fused_form(q_BHQC, keys, bias):
             assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
@@ -153,6 +159,13 @@ class AttentionSoftmax(nn.Module):
             first, last = keys.span(a, b)
             blocks.append(F.pad(alpha_BHQK, (first, keys.n_keys - last)))
         return torch.cat(blocks, 2)
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        """The definition as a function of a row that a CPU computes at once with its attention; default None.
+
+        `rows` are the `row_parameters`. A variant gives None where a kernel of PyTorch's does the same.
+        """
+        return None
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         """Whether `attend_fused` computes exactly this, here; default no."""

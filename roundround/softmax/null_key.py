@@ -14,6 +14,7 @@ from torch import Tensor
 from roundround.attention import fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -32,6 +33,11 @@ class NullKey(AttentionSoftmax):
         `rows` holds the `row_parameters` of Q rows.
         """
         raise NotImplementedError
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        if bias is None or isinstance(bias, LinearBias):
+            return None
+        return RowFunction(kind=Kind.SOFTMAX, shift=self.null_logit(rows, keys.k_pos_BK.device)[..., None])
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         null_BHQ = self.null_logit(rows, logits_BHQK.device).to(logits_BHQK.dtype)

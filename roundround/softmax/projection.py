@@ -16,6 +16,7 @@ from roundround.attention import kernels
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.compilation import outside_compilation
 from roundround.attention.keys import Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 try:
@@ -42,6 +43,9 @@ class Projection(AttentionSoftmax):
         hidden_B1QK = ~visible_B1QK & (rows["n_visible"] > 0)  # and hides all of a row that sees nothing
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        return None if self.fixed_alpha is None else entmax_function(self.fixed_alpha)
+
     # how many logits to sort is read off them
     attend_in_blocks = outside_compilation(AttentionSoftmax.attend_in_blocks)
 
@@ -63,6 +67,14 @@ class Projection(AttentionSoftmax):
         k, v = (kernels.repeated(x, q_BHQC).contiguous() for x in (k_BGKC, v_BGKC))
         out: Tensor = adasplash(q.contiguous(), k, v, alpha=self.fixed_alpha, is_causal=not keys.is_unmasked)
         return out
+
+
+def entmax_function(alpha: float | Tensor, factor: Tensor | None = None) -> RowFunction:
+    """alpha-entmax of logits times `factor`, as whole_rows.cpp takes it; a tensor alpha [H] is differentiated."""
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return RowFunction(kind=Kind.SOFTMAX, factor=factor)
+    of_heads = torch.as_tensor(alpha, dtype=torch.float64) if not isinstance(alpha, Tensor) else alpha[:, None, None]
+    return RowFunction(kind=Kind.ENTMAX, factor=factor, alpha=of_heads)
 
 
 def splashes(q_BHQC: Tensor, keys: Keys) -> bool:

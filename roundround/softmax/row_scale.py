@@ -16,6 +16,7 @@ from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.precision import wide_dtype
 from roundround.attention.row_measures import entropy_of_logits
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
@@ -44,6 +45,12 @@ class RowScale(AttentionSoftmax):
         the logits.
         """
         raise NotImplementedError
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        if bias is None or isinstance(bias, LinearBias) or self.reads_entropy:
+            return None
+        beta = self.beta(self.n_counted(keys).to(torch.float64), no_entropy)
+        return RowFunction(kind=Kind.SOFTMAX, factor=torch.as_tensor(beta) if beta is not None else None)
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         beta = self.beta(rows["n_visible"].to(logits_BHQK.dtype), lambda: entropy_of_logits(logits_BHQK, visible_B1QK))
@@ -83,3 +90,7 @@ class RowScale(AttentionSoftmax):
             q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
             bias = None if bias is None else bias.times(beta)
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+
+
+def no_entropy() -> Tensor:
+    raise AssertionError("reads_entropy is False")

@@ -8,7 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
+from roundround.attention.bias import Bias
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, checked_count
 
 
@@ -29,6 +31,10 @@ class Sigmoid(AttentionSoftmax):
     def __init__(self, shape: AttentionShape, *, count: str = "visible") -> None:
         super().__init__(shape)
         self.count = checked_count(count)
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        ln_n = self.n_counted(keys).clamp(min=1).to(torch.float64).log()
+        return RowFunction(kind=Kind.SIGMOID, shift=ln_n)
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         ln_n = rows["n_visible"].clamp(min=1).to(logits_BHQK.dtype).log()

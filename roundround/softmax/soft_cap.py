@@ -7,8 +7,10 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from roundround.attention.bias import Bias
 from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
@@ -29,6 +31,9 @@ class SoftCap(AttentionSoftmax):
         super().__init__(shape)
         checked_positive(cap=cap)
         self.cap = cap
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return RowFunction(kind=Kind.SOFTMAX, cap=self.cap)
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return softmax_over_visible(self.cap * (logits_BHQK / self.cap).tanh(), visible_B1QK)

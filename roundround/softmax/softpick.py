@@ -8,8 +8,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from roundround.attention.bias import Bias
 from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -29,6 +31,9 @@ class Softpick(AttentionSoftmax):
         super().__init__(shape)
         checked_positive(eps=eps)
         self.eps = eps
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return RowFunction(kind=Kind.SOFTPICK, numbers={"eps": self.eps})
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         seen = logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # exp(0) - 1 adds nothing to either sum
