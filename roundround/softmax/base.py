@@ -20,9 +20,10 @@ from roundround.attention.compilation import once_per_compilation, outside_compi
 from roundround.attention.kernels import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
+from roundround.attention.trial import FallsBack
 
 
-class RunsInBlocks(UserWarning):
+class RunsInBlocks(FallsBack):
     """Said once of a combination that no fused kernel computes exactly."""
 
 
@@ -114,7 +115,7 @@ class AttentionSoftmax(nn.Module):
             out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
             out = out[..., :n_channels].to(dtype)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
-        self.announce_blocks(bias)
+        self.announce_blocks(q_BHQC, keys, bias)
         return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
@@ -219,12 +220,18 @@ class AttentionSoftmax(nn.Module):
 
         return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
 
-    def announce_blocks(self, bias: Bias | None) -> None:
+    def why_in_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
+        """Why this call has no fused form although another has; default None. No number in it is the call's own."""
+        return None
+
+    def announce_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
+        why = self.why_in_blocks(q_BHQC, keys, bias)
+        here = "" if why is None else f" here ({why})"
         announce(
-            f"{combination} has no exact fused form: attention runs over blocks of query rows, its memory linear in "
-            f"length, its time about {self.cost_in_blocks:g} times the fused softmax's"
+            f"{combination} has no exact fused form{here}: attention runs over blocks of query rows, its memory linear "
+            f"in length, its time about {self.cost_in_blocks:g} times the fused softmax's"
             + (" and what the bias takes" if bias is not None else "")
         )
 

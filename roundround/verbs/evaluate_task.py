@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.attention.trial import FallsBack
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Examples, Task, distinct
@@ -27,7 +28,6 @@ from roundround.report.eval_panels import drawing
 from roundround.report.figures import save_drawing
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 
@@ -64,7 +64,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
             seed=seed,
             run=str(trained.directory),
         )
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             by_part, dispersions, n_shared = measure(config, decoder, task, seed, contexts, device, invocation.peers)
         scores = {length: summed(parts.values()) for length, parts in by_part.items()}
         names = sorted({name for parts in by_part.values() for name in parts} - {""})

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.config.verbs.generate import GenerateConfig
@@ -28,7 +29,6 @@ from roundround.loading.writing import (
 )
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_document, print_status, warnings_as_lines
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import write_json
@@ -60,7 +60,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
             )
             if writer.remark is not None:
                 print_status(writer.remark)
-            with warnings_as_lines(RunsInBlocks):
+            with warnings_as_lines(FallsBack):
                 session = Session(run, config, writer, tokens)
                 session.converse() if config.interactive else session.write()
 
