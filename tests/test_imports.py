@@ -23,7 +23,7 @@ PACKAGE = ROOT / "roundround"
 
 # what people copy into their own work, and what it may import: (parts of roundround, libraries)
 PORTABLE = {
-    "attention": ({"attention"}, {"torch"}),
+    "attention": ({"attention"}, {"torch", "triton"}),  # Triton where torch brings it, for CUDA alone
     "pe": ({"attention", "pe"}, {"torch"}),
     "softmax": ({"attention", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
     "model": ({"attention", "pe", "softmax", "model"}, {"torch"}),
