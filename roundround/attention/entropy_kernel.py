@@ -48,7 +48,7 @@ def jit(function: Any) -> Any:
 
 
 @jit
-def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constexpr):
     """Rows of a matrix; zero beyond its last row and its last channel."""
     channels = tl.arange(0, CHANNELS)
     inside = (rows[:, None] < n_rows) & (channels[None, :] < n_channels)
@@ -57,7 +57,7 @@ def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constex
 
 @jit
 def visible(tokens, columns, VALID, n_keys, window, chunk,
-            CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, PADDED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+            CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, PADDED: tl.constexpr):  # fmt: skip
     """`Keys.visible` of tokens [rows, 1] and columns [1, keys]; tokens are places among the keys."""
     seen = (columns < n_keys) & (tokens < n_keys)
     if CAUSAL:
@@ -77,7 +77,7 @@ def visible(tokens, columns, VALID, n_keys, window, chunk,
 def entropy_of_rows(Q, K, VALID, ENTROPY, LSE, scale, n_queries, n_keys, n_channels, window, chunk,
                     q_batch, q_head, q_row, k_batch, k_head, k_row, valid_batch, n_heads,
                     GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
-                    PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                    PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """Entropy and log-sum-exp of one block of rows; 0 and 0 where a row sees nothing."""
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -114,7 +114,7 @@ def entropy_of_rows(Q, K, VALID, ENTROPY, LSE, scale, n_queries, n_keys, n_chann
 
 @jit
 def span(token, ROWS: tl.constexpr, n_keys, window, chunk, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-         CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+         CHUNK: tl.constexpr):  # fmt: skip
     """`Keys.span` of the rows whose first token is this."""
     first, last = token * 0, token * 0 + n_keys
     if CAUSAL:
@@ -129,7 +129,7 @@ def span(token, ROWS: tl.constexpr, n_keys, window, chunk, CAUSAL: tl.constexpr,
 
 
 @jit
-def derivative(logits, seen, lse, entropy):  # type: ignore[no-untyped-def]
+def derivative(logits, seen, lse, entropy):
     """p (ln p + H): minus the derivative of a row's entropy with respect to its logits."""
     log_p = tl.where(seen, logits - lse, 0.0)
     return tl.where(seen, tl.exp(log_p) * (log_p + entropy), 0.0)
@@ -139,7 +139,8 @@ def derivative(logits, seen, lse, entropy):  # type: ignore[no-untyped-def]
 def gradient_of_queries(Q, K, VALID, ENTROPY, LSE, GRAD, DQ, scale, n_queries, n_keys, n_channels, window, chunk,
                         q_batch, q_head, q_row, k_batch, k_head, k_row, valid_batch, n_heads,
                         GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
-                        PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                        PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+                        CHANNELS: tl.constexpr):  # fmt: skip
     """dq_i = -scale dH_i sum_j p_ij (ln p_ij + H_i) k_j, of one block of rows; DQ is contiguous."""
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -171,7 +172,7 @@ def gradient_of_queries(Q, K, VALID, ENTROPY, LSE, GRAD, DQ, scale, n_queries, n
 def gradient_of_keys(Q, K, VALID, ENTROPY, LSE, GRAD, DK, scale, n_queries, n_keys, n_channels, window, chunk,
                      q_batch, q_head, q_row, k_batch, k_head, k_row, valid_batch, n_heads,
                      GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
-                     PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                     PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """dk_j = -scale sum_i p_ij (ln p_ij + H_i) dH_i q_i over all heads of the key head; DK is contiguous."""
     key_head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     start = tl.program_id(0) * KEYS
@@ -296,7 +297,7 @@ def kernel_passes(device: str, dtype: torch.dtype, n_channels: int) -> bool:
     keys, scale = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T), n_channels**-0.5
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return RowEntropy.apply(q, k, scale, keys)[0][..., None] * repeated(v, q)  # type: ignore[no-any-return, no-untyped-call]
+        return RowEntropy.apply(q, k, scale, keys)[0][..., None] * repeated(v, q)  # type: ignore[no-any-return]
 
     def definition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = scale * q @ repeated(k, q).mT

@@ -52,6 +52,7 @@ def passes(
     n_channels: int,
     variant: tuple[object, ...],
     instead: str,
+    n_tokens: int = N_TOKENS,
 ) -> bool:
     """Whether `attend` agrees with `definition` on this device, gradients included; remembered for the process.
 
@@ -64,7 +65,7 @@ def passes(
         outcomes[key] = True  # a kernel that asks for others on its way does not ask for itself
         try:
             with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.split(":")[0], enabled=False):
-                check(attend, definition, torch.device(device), dtype, n_channels)
+                check(attend, definition, torch.device(device), dtype, n_channels, n_tokens)
         except Exception as failure:  # whatever a compiler raises
             outcomes[key] = False
             reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
@@ -72,11 +73,18 @@ def passes(
     return outcomes[key]
 
 
-def check(attend: Attention, definition: Attention, device: torch.device, dtype: torch.dtype, n_channels: int) -> None:
+def check(
+    attend: Attention,
+    definition: Attention,
+    device: torch.device,
+    dtype: torch.dtype,
+    n_channels: int,
+    n_tokens: int,
+) -> None:
     """Raises ArithmeticError where the two differ by more than rounding, and whatever the kernel raises."""
     generator = torch.Generator().manual_seed(0)
     heads = (N_HEADS, N_KEY_HEADS, N_KEY_HEADS, N_HEADS)
-    drawn = [torch.randn(N_BATCH, n, N_TOKENS, n_channels, generator=generator) for n in heads]
+    drawn = [torch.randn(N_BATCH, n, n_tokens, n_channels, generator=generator) for n in heads]
     *inputs, cotangent = (x.to(device, dtype) for x in drawn)
     leaves, exact = ([x.to(to).requires_grad_() for x in inputs] for to in (dtype, torch.float64))
     with torch.no_grad():

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.attention import fused
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.bias import Bias
 from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.kernels import fitted
@@ -108,7 +108,6 @@ class AttentionSoftmax(nn.Module):
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         keys = self.narrowed(keys)
         if self.has_fused_form(q_BHQC, keys, bias):
-            assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
             q_BHQC, k_BGKC, v_BGKC = fitted(q_BHQC, k_BGKC, v_BGKC)
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
@@ -167,7 +166,7 @@ class AttentionSoftmax(nn.Module):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         """The definition in a fused form, for finite queries and keys; `rows` are the `row_parameters`."""

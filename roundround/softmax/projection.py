@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from roundround.attention import kernels
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.bias import Bias
 from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.keys import Keys
 from roundround.attention.trial import passes
@@ -76,7 +76,7 @@ class Projection(AttentionSoftmax):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         assert self.fixed_alpha is not None, "has_fused_form has been asked"
