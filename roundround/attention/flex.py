@@ -114,7 +114,7 @@ def block_mask(keys: Keys) -> Any:
 def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """How many blocks of keys each block of rows has, [1, 1, rows], and which, those first, [1, 1, rows, keys]."""
     number = blocks.sum(-1, dtype=torch.int32)
-    order = blocks.int().sort(-1, descending=True, stable=True).indices.to(torch.int32)
+    order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)
     return number[None, None], order[None, None]
 
 
