@@ -28,7 +28,7 @@ DEVICES = ("cuda",)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 CHANNELS = (16, 256)  # fewest and most
 BLOCK = 128  # rows and keys of a block of the mask
-RECOMPILATIONS = 256  # beyond what the compiler allows it makes the matrix of logits; each kind and length is one
+RECOMPILATIONS = 256  # each kind of logits and number of channels is one; PyTorch refuses the ninth
 INSTEAD = "attention runs in the form that other devices have"
 
 # the logit of batch b, head h, query i and key j -> another one
@@ -56,12 +56,10 @@ def attend(
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if add is not None:
-            score = score + add(b, h, i, j).to(score.dtype)
+            score = score + add(b, h, i, j)  # float32, whatever the precision that it is traced in
         return score if modify is None else modify(score, b, h, i, j)
 
-    call: Any = flex_attention
-    if q_BHQC.device.type == "cuda" and not torch.compiler.is_compiling():
-        call = compiled
+    call: Any = flex_attention if torch.compiler.is_compiling() else compiled
     out, aux = call(
         q_BHQC, k_BGKC, v_BGKC, score_mod=score_mod, block_mask=block_mask(keys), scale=scale,
         enable_gqa=q_BHQC.shape[1] != k_BGKC.shape[1], return_aux=AuxRequest(lse=True, max_scores=True),
@@ -71,11 +69,13 @@ def attend(
 
 
 def compiled(*args: Any, **options: Any) -> Any:
-    """`flex_attention`, compiled whatever else has been."""
+    """`flex_attention`, compiled whatever else has been; on a CPU its reference."""
     from torch import _dynamo
+    from torch.nn.attention.flex_attention import flex_attention
 
+    function = flex_attention if args[0].device.type == "cpu" else compiled_function()
     with _dynamo.config.patch(recompile_limit=RECOMPILATIONS, accumulated_recompile_limit=RECOMPILATIONS):
-        return compiled_function()(*args, **options)
+        return function(*args, **options)
 
 
 @functools.cache
