@@ -85,7 +85,7 @@ def steps(folder: Path) -> list[Step]:
         tests("gpu/test_gpu.py", "bfloat16", f"{few} and bfloat16", 130, "parity in bfloat16"),
         tests("gpu/test_gpu.py", "float16 and not bfloat16", f"{few} and float32", 130, "parity in float16"),
         tests("gpu/test_gpu.py", "float32", f"{few} and float32", 130, "parity in float32"),
-        tests("runs/test_peak_memory.py", "memory", "memory", 40, "tests of memory"),
+        tests("runs/test_peak_memory.py", "memory", "gpus or forgotten", 40, "tests of memory"),
         script("attention", "attention.json",
                f"--device|cuda|--dtype|bfloat16|--lengths|4096|--rounds|5|--memory|0|--only|{ATTENTION}",
                "--lengths|64|--rounds|1|--memory|0|--only|sink;sigmoid", 200, "attention, 4k"),

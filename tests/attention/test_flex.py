@@ -30,7 +30,11 @@ from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
 
 # the reference says that it is one, and the compiler that some of its own functions are old
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:flex_attention called without",
+    "ignore::DeprecationWarning",
+    "ignore:The .grad attribute of a Tensor that is not a leaf",
+)
 LONG = {
     "plain causal": keys_of(300, 300),
     "cache": keys_of(140, 300),
@@ -43,10 +47,18 @@ LONG = {
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reference has gradients on a CPU, of which its door says that there are none."""
+    """Its reference has gradients and maxima on a CPU too, which its door does not let through."""
+    from torch.nn.attention import flex_attention
+
+    plain = flex_attention._apply_kernel_options
+
+    def options(*args: Any) -> dict[str, Any]:
+        return {**plain(*args[:-1], flex_attention.AuxRequest(lse=True)), "OUTPUT_MAX": True}  # type: ignore[dict-item]
+
+    monkeypatch.setattr(flex_attention, "_apply_kernel_options", options)
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
     monkeypatch.setattr(flex, "DEVICES", ("cpu",))
     monkeypatch.setattr(trial, "outcomes", {})
-    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
 
 
 def named(name: str, n_key_heads: int = N_HEADS) -> AttentionSoftmax:
@@ -63,8 +75,31 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("mode", KEYS)
-@pytest.mark.parametrize(("name", "bias_name"), CASES)
+# each is compiled for its own kind of logits, which takes a second
+OFTEN = {
+    ("sigmoid", None),
+    ("softpick", None),
+    ("soft_cap", None),
+    ("sigmoid", "t5_bias"),
+    ("ssmax", "t5_bias"),
+    ("sink", "alibi"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "bias_name", "mode"),
+    [
+        pytest.param(
+            *case,
+            mode,
+            marks=()
+            if case in OFTEN and mode in ("plain causal", "window, padded, with a cache")
+            else pytest.mark.slow,
+        )
+        for case in CASES
+        for mode in KEYS
+    ],
+)
 def test_the_fused_form_is_the_definition(
     name: str, bias_name: str | None, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +123,7 @@ def test_the_fused_form_is_the_definition(
     torch.testing.assert_close(out, expected)
     leaves = [q, k, v, *softmax.parameters(), *encoding.parameters()]
     mine, its = (
-        torch.autograd.grad((x * cotangent).sum(), leaves, allow_unused=True, materialize_grads=True)
+        torch.autograd.grad((x * cotangent).sum(), leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
         for x in (out, expected)
     )
     torch.testing.assert_close(mine, its)
