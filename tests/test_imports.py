@@ -49,7 +49,7 @@ KNOW_OMEGACONF = {*KNOW_HYDRA, "runs", "loading", "analysis", "verbs"}  # nodes 
 ONLY = {  # library: the parts that may import it
     "hydra": KNOW_HYDRA,
     "omegaconf": KNOW_OMEGACONF,
-    "yaml": {"command_line"},
+    "yaml": {"command_line", "loading"},
     "lightning": {"training", "verbs"},
     "wandb": {"runs"},
     "tensorboard": {"runs"},
@@ -57,9 +57,10 @@ ONLY = {  # library: the parts that may import it
     "datasets": {"data", "loading"},
     "huggingface_hub": {"data", "loading"},
     "clrs": {"data"},
+    "lm_eval": {"loading"},
     "typer": {"cli"},
     "click": set(),  # Typer has its own
-    "jinja2": {"report"},
+    "jinja2": {"report", "loading"},  # loading: the sandbox of tasks' templates
     "markupsafe": {"report"},
     "importlib": {"command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given

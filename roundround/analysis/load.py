@@ -54,6 +54,7 @@ NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra"
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
 NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
 NOT_COORDINATES |= {"split", "context"}  # context: a task's length in tokens
+NOT_COORDINATES |= {"stderr", "of"}  # of tasks of lm_eval
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 from roundround.attention import kernels
 from roundround.attention.keys import Keys
 
-MASKED_ROWS = 256  # query rows of a tile that needs a mask, which is added to every logit: small ones waste least
+MASKED_ROWS = 128  # query rows of a tile that needs a mask, which is added to every logit: small ones waste least
 MASK_ELEMENTS = 2**22
 CENTRED_ROWS = (256, 2048)  # fewest and most where distances count from the middle of the tile's rows
 MAX_LOGIT_DROP = 64  # nats: the most by which a slope lowers the logits from one end of such a tile to the other
@@ -82,6 +82,7 @@ class Operands:
         self.n_key_heads, self.n_groups = k.shape[1], q.shape[1] // k.shape[1]
         self.may_read_values = q.device.type == "cpu"  # to choose tiles; elsewhere that would wait for the device
         self.k, self.v = k, v
+        self.last_mask: tuple[tuple[int, ...], Tensor] | None = None
         if linear is not None:
             self.n_coordinates = 1 if linear.t_k.shape[1] == 1 else self.n_groups
             self.n_more = self.n_coordinates + -(k.shape[-1] + self.n_coordinates) % 8  # kernels want eights
@@ -178,11 +179,23 @@ class Operands:
             t_BHK = self.of_heads(self.linear.t_k, self.heads(tile))[..., block.first : block.last] - self.centre(tile)
             t_BGKN = self.by_coordinate(t_BHK).mT  # of each key head, a channel for each coordinate
             k[..., -self.n_coordinates :] = v[..., -self.n_coordinates :] = t_BGKN.to(k.dtype)
-        mask = None
-        if block.masked:
-            visible_B1QK = self.keys.visible(tile.a, tile.b)
-            mask = q.new_zeros(visible_B1QK.shape).masked_fill_(~visible_B1QK, -torch.inf)
+        mask = self.mask(tile) if block.masked else None
         return {"q_BHQC": q, "k_BGKC": k, "v_BGKC": v, "scale": self.scale, "causal": block.causal, "mask": mask}
+
+    def mask(self, tile: Tile) -> Tensor:
+        """What is added to the tile's logits, [1 or B, 1, rows, keys]: 0 where a key is visible, else -inf.
+
+        Inside a window visibility goes by distance alone, so all tiles but the first few share one mask.
+        """
+        first, last = self.keys.span(tile.a, tile.b)
+        place = (tile.b - tile.a, tile.a - first, last - first)
+        by_distance = self.keys.valid_BK is None and self.keys.chunk is None
+        if by_distance and self.last_mask is not None and self.last_mask[0] == place:
+            return self.last_mask[1]
+        visible_B1QK = self.keys.visible(tile.a, tile.b)
+        mask = self.q.new_zeros(visible_B1QK.shape).masked_fill_(~visible_B1QK, -torch.inf)
+        self.last_mask = place, mask
+        return mask
 
     def heads(self, tile: Tile) -> slice:
         """The tile's query heads."""

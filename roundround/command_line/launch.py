@@ -220,6 +220,8 @@ def typed_overrides() -> list[str]:
 def leave(verb: str, peers: Peers | None, code: int, line: str) -> int:
     """Tell the user and the other processes how this one ends; one of them prints the line. The exit code."""
     is_first = peers is None or peers.speaks
+    if peers is not None and not peers.may_report():
+        line = ""  # another thread does
     if line and is_first:
         complain(verb, line, code, speaks=True)
     with signals_ignored():

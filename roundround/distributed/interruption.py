@@ -51,7 +51,7 @@ def put_back(handlers: dict[int, Any]) -> None:
 @contextmanager
 def signals_ignored() -> Iterator[None]:
     """Inside, stop signals are ignored: a process that has begun to end takes a bounded time to report why."""
-    handlers = on_signals(lambda signum, frame: None)
+    handlers = on_signals(ignore)
     try:
         yield
     finally:
@@ -63,6 +63,10 @@ def pass_on(signum: int, handlers: dict[int, Any]) -> None:
     handler = handlers.get(signum)
     if "SUBMITIT_EXECUTOR" in os.environ and callable(handler) and signum != signal.SIGINT:
         handler(signum, None)
+
+
+def ignore(signum: int, frame: FrameType | None) -> None:
+    """Let a signal pass."""
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:

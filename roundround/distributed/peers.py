@@ -2,8 +2,9 @@
 
 They meet at a key-value store of torch.distributed, at the address that their launcher gives: torchrun's own, else one
 in the first process. Each writes there what it was asked to do, and the first answers all. A process that leaves writes
-how it ended, so that the others, whose collective operation then fails, can report which process caused it. What they
-compute together goes through torch.distributed's groups.
+how it ended, so that the others, whose collective operation then fails, can report which process caused it. One that is
+killed writes nothing: those on its machine see that it is gone. What they compute together goes through
+torch.distributed's groups.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roundround.distributed.interruption import signals_ignored
+from roundround.distributed.interruption import ignore, on_signals, put_back
 from roundround.distributed.launcher import address, first_is_gone, together
 from roundround.support.errors import Interrupted, PeerLost, UserError, one_line, printable
 
@@ -56,6 +58,7 @@ class Peers:
         self.have_met = self.holds_store = False
         self.answer: dict[str, Any] = {}
         self.is_leaving, self.left = False, threading.Event()
+        self.reporting = threading.Lock()  # held by the thread that reports how this process ends
         self.gone: set[int] = set()  # processes that another thread has seen end
         self.named_lost: dict[int, dict[str, Any]] = {}
 
@@ -73,6 +76,7 @@ class Peers:
     def meet(self, store: Store) -> None:
         """`join` at this store."""
         self.store, self.have_met = store, True
+        store.set(f"process/{self.rank}", f"{process_ids()} {os.getpid()} {start_of(os.getpid())}")
         store.set(f"request/{self.rank}", json.dumps(self.request, sort_keys=True))
         if self.rank == 0:
             found: dict[str, Any] = {"refused": self.refusal(), "answer": self.answer}
@@ -214,16 +218,17 @@ class Peers:
             if not self.have_met:
                 raise
             why = one_line(error) if isinstance(error, RuntimeError) else None
-            with signals_ignored():
-                left = self.who_left()
+            handlers = on_signals(ignore)
+            left = self.who_left()
             caused = {
                 rank: leaving
                 for rank, leaving in left.items()
                 if 0 < leaving["code"] < 128 and (why is None or why not in leaving["line"])  # not all alike
             }
             if not caused:
+                put_back(handlers)
                 raise
-            self.named_lost = caused
+            self.named_lost = caused  # from here on a launcher's SIGTERM, which comes late, must not hide it
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:
@@ -237,7 +242,7 @@ class Peers:
             self.store.set("roll call", "")
             while waiting and time.monotonic() < deadline:
                 for rank in sorted(waiting):
-                    leaving = self.how_left(rank)
+                    leaving = self.how_left(rank) or (KILLED if rank in self.gone else None)
                     if leaving is not None:
                         found[rank] = leaving
                         if leaving.get("lost"):
@@ -250,11 +255,17 @@ class Peers:
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def look_around(self) -> None:
-        """While this process lives: answer roll calls, and end it where it does not notice that another has failed."""
+        """While this process lives: answer roll calls, see who is gone, and end it where it does not notice itself."""
+        here: dict[int, str] = {}
         try:
+            here = self.processes_here()
             while not self.left.wait(SECONDS_BETWEEN_LOOKS):
                 if self.present("roll call"):
                     self.store.set(f"here/{self.rank}", "")
+                for rank in [rank for rank, process in here.items() if is_gone(process) and rank not in self.gone]:
+                    if self.how_left(rank) is None:
+                        self.gone.add(rank)
+                        self.store.set("failed", str(rank))
                 if not self.is_leaving and self.present("failed"):
                     rank = int(self.store.get("failed"))
                     leaving = self.how_left(rank) or KILLED
@@ -262,11 +273,19 @@ class Peers:
                         return self.give_up_on((leaving.get("lost") or [rank])[0], leaving)
         except RuntimeError:
             self.gone.add(0)
-            if not self.left.wait(SECONDS_TO_LEAVE):
+            if not self.left.wait(SECONDS_TO_NOTICE if 0 in here and is_gone(here[0]) else SECONDS_TO_LEAVE):
                 self.give_up_on(0, KILLED)
+
+    def processes_here(self) -> dict[int, str]:
+        """The other processes that can be seen from this one, by rank: number and start."""
+        found = {rank: self.store.get(f"process/{rank}").decode() for rank in range(self.n) if rank != self.rank}
+        ids = process_ids()
+        return {rank: process.removeprefix(ids) for rank, process in found.items() if ids and process.startswith(ids)}
 
     def give_up_on(self, rank: int, leaving: Mapping[str, Any]) -> None:
         """End this process, which has had its time to see by itself that another one is gone."""
+        if not self.may_report() and self.left.wait(SECONDS_TO_LEAVE):
+            return  # the main thread has seen it at the last moment
         self.named_lost = {rank: dict(leaving)}
         line, prints = one_line(self.error_of(rank, leaving)), self.speaks and not self.is_leaving
         if prints:
@@ -275,6 +294,10 @@ class Peers:
             if self.have_met and not self.is_leaving:
                 self.record_end(1, line)
         self.give_up(line if prints else "")
+
+    def may_report(self) -> bool:
+        """Whether this thread is the first to ask, and so the one that reports how the process ends."""
+        return self.reporting.acquire(blocking=False)
 
     def killed(self, rank: int) -> Exception | Interrupted:
         """How this process ends because another one is gone without a word."""
@@ -304,3 +327,29 @@ class Peers:
     def speaks(self) -> bool:
         """Whether this process prints for all: the first that is not lost."""
         return self.rank == min(set(range(self.n)) - self.named_lost.keys())
+
+
+def process_ids() -> str:
+    """What all processes have in common that share their numbers: a machine since its start, and a namespace there.
+
+    Empty where the system has no /proc.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def start_of(pid: int) -> str | None:
+    """When a process of this machine started, in its own clock's ticks; None where it is gone, or was killed."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else fields[18]  # field 22 of proc(5)
+
+
+def is_gone(process: str) -> bool:
+    """Whether a process of this machine, by its number and start, has ended."""
+    pid, start = process.split()
+    return start_of(int(pid)) != start

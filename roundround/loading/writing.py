@@ -43,7 +43,11 @@ class Writer(ABC):
 
     @abstractmethod
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        """Token ids of a text, with what begins one where it is the `first`. UserError for what cannot be read."""
+        """Token ids of a text, with what begins one where it is the `first`."""
+
+    def check(self, prompt: str) -> None:
+        """Raises UserError for what cannot be read; most tokenizers read everything."""
+        return
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
@@ -61,6 +65,10 @@ class Writer(ABC):
     def repeat(self, n: int) -> None:
         """Go on with n texts in place of the one so far."""
 
+    @abstractmethod
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        """ln p of the token after each of the last n of whole texts, [B, n, V], at least float32; nothing is kept."""
+
 
 @final
 class DecoderWriter(Writer):
@@ -70,7 +78,7 @@ class DecoderWriter(Writer):
         self.name, self.decoder, self.vocabulary, self.first = name, decoder, vocabulary, first
         self.n_vocab, self.ends = decoder.embed_tokens.num_embeddings, {vocabulary.end_of_document}
         self.device, self.most = decoder.embed_tokens.weight.device, decoder.longest()
-        self.cache: Cache = decoder.empty_cache()
+        self.cache: Cache | None = None
         if decoder.draws_positions:
             self.most, self.remark = None, "tokens stand at consecutive positions here, where eval draws them"
 
@@ -88,7 +96,13 @@ class DecoderWriter(Writer):
         return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
 
     def repeat(self, n: int) -> None:
+        assert self.cache is not None, "begin has made one"
         self.cache.select(torch.zeros(n, dtype=torch.int64))
+
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
+        each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
+        return torch.stack(each).mean(0)  # as the loss of an evaluation is
 
 
 @final
@@ -106,10 +120,12 @@ class PretrainedWriter(Writer):
     def tokens(self, text: str, *, first: bool) -> list[int]:
         plain = not self.reads_special_tokens
         ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
-        if (unknown := self.tokenizer.unk_token_id) is not None and unknown in ids:
-            lost = next((c for c in text if unknown in self.tokenizer(c, add_special_tokens=False).input_ids), text)
-            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
         return ids[:-1] if first and len(ids) > 1 and ids[-1] in self.ends else ids  # some close what they encode
+
+    def check(self, prompt: str) -> None:
+        if (unknown := self.tokenizer.unk_token_id) is not None and unknown in self.tokens(prompt, first=True):
+            lost = next((c for c in prompt if unknown in self.tokens(c, first=False)), prompt)
+            raise UserError(f"the tokenizer of {self.name} cannot read '{lost}' in the prompt; leave it out")
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -131,6 +147,10 @@ class PretrainedWriter(Writer):
         if n > 1:
             self.cache.batch_repeat_interleave(n)
 
+    def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
+        logits_BnV = self.model(input_ids=tokens_BT, use_cache=False, logits_to_keep=n).logits
+        return at_least_float32(logits_BnV).log_softmax(-1)
+
 
 @contextmanager
 def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tuple[Writer, TrainedRun | None]]:
@@ -143,8 +163,9 @@ def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tupl
     trained = run_of(config)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False).to(device), trained.vocabulary()
     first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+    writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
     try:
-        writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
+        writer.begin(None)
     except ValueError as error:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
     yield writer, trained
@@ -157,6 +178,7 @@ def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> li
         check_symbols(prompt, task)
     if not prompt.strip() or not writer.tokens(prompt, first=False):
         raise UserError('prompt= is empty; give the beginning of a text, such as prompt="Once upon a time"')
+    writer.check(prompt)
     return writer.tokens(prompt, first=True)
 
 

@@ -33,6 +33,7 @@ from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numb
 AXES = {"length": "context length (tokens)", "n": "items"}
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
+ON_A_PAGE = 8  # panels of a section
 CELLS = 8  # of a side of a matrix
 MANY = 32  # cells of a matrix; of larger ones only the means are written, at the first and the last place
 NARROW = 4  # times from the first tick to the last: more are on a logarithmic axis
@@ -263,6 +264,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
         section.panels = [*section.panels, *drawing.panels]
         if drawing.section == "Two settings crossed":
             section.note = drawing.title
+    for section in sections.values():
+        if len(section.panels) > ON_A_PAGE:
+            drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"
+            files.remarks.append(f"{section.title}: {drawn}; compare fewer settings for others")
+            section.panels = section.panels[:ON_A_PAGE]
     return View([*sections.values(), which_runs(about)], scope(about))
 
 

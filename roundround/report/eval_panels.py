@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from roundround.report import harness
 from roundround.report.numbers import number
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
@@ -161,6 +162,8 @@ def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Panels of the records, then the records as tables."""
+    if any("lm_eval" in record for record in records):
+        return harness.view(records)
     of_task = any(record["metric"] == "exact_match" for record in records)
     trained = None if files.run.measured is None else files.run.measured.train_lengths
     title = "Right answers" if of_task else "Perplexity"

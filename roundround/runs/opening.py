@@ -53,6 +53,8 @@ from roundround.support.files import is_full, leftovers, parse_json, write_atomi
 
 log = logging.getLogger(__name__)
 
+SECONDS_TO_DIE = 5.0  # of a killed process, whose threads end one by one and keep its lock until the last
+
 
 @contextmanager
 def opened(
@@ -95,7 +97,7 @@ def opened(
                 run.logger = logger
                 if kept is not None:  # a run that is resumed without a logger keeps its id
                     run.note(wandb=kept)
-            invocation.peers.record = lambda status: run.note(status=status, ended=now())
+            invocation.peers.record = lambda status: record_loss(run, invocation, status)
             with invocation.peers.naming_who_left():
                 yield run
     if writes:
@@ -156,15 +158,22 @@ def its_end(
         raise
     except PeerLost as error:
         status = f"failed: {one_line(error)}"
-        if not run.writes and invocation.peers.speaks:  # the first process is the one that is lost
-            directory = Path(invocation.peers.answer["directory"])
-            with suppress(OSError, UserError), locked(directory):
-                write_json(directory / MANIFEST, read_manifest(directory) | {"status": status, "ended": now()})
+        record_loss(run, invocation, status)
         end(run, status, 1, memory)
         raise
     except BaseException as error:
         end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
         raise
+
+
+def record_loss(run: Run, invocation: Invocation, status: str) -> None:
+    """Record that another process was lost; where it was the first, the one that speaks for it writes its manifest."""
+    if run.writes:
+        run.note(status=status, ended=now())
+    elif invocation.peers.speaks:
+        directory = Path(invocation.peers.answer["directory"])
+        with suppress(OSError, UserError), locked(directory, seconds=SECONDS_TO_DIE):
+            write_json(directory / MANIFEST, read_manifest(directory) | {"status": status, "ended": now()})
 
 
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
@@ -310,12 +319,15 @@ def now() -> str:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep two processes out of one run directory; the lock falls with its process, however that ends."""
+def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
+    """Keep two processes out of one run directory; the lock falls with its process, however that ends.
+
+    seconds: to wait for it.
+    """
     lock = FileLock(directory / LOCK)
     try:
         with refusal_as_user_error(directory):
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=seconds)
     except Timeout as error:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
     try:

@@ -40,12 +40,13 @@ from roundround.runs.run import Invocation, Run
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
+from roundround.verbs.evaluate_harness import evaluate_harness
 from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_task, of_all
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
-    given = invocation.given | give_default_data(cfg, otherwise="pydoc")
+    given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     if config.model is None:
         evaluate_run(cfg, config, invocation)
@@ -75,6 +76,9 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     )
     record_pattern(cfg, trained)
     give_theta(cfg, OmegaConf.select(trained.config, "pe.theta"))
+    if config.tasks:
+        evaluate_harness(cfg, config, invocation, trained)
+        return
     task = trained.task()
     if task is not None:
         evaluate_task(cfg, config, invocation, trained, task)
@@ -119,6 +123,9 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
     device = pick_device(config.device)
     with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
         give_theta(cfg, probed.theta)
+        if config.tasks:
+            evaluate_harness(cfg, config, invocation, probed)
+            return
         corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)

@@ -105,6 +105,7 @@ class Session:
                 line = sys.stdin.readline()
                 if not line:
                     break
+                self.writer.check(line)
                 self.texts[0] += self.writer.tokens(line.rstrip("\n"), first=False) if line.strip() else []
                 check_room(self.writer, len(self.texts[0]), self.config.length, self.run.manifest["choices"].get("pe"))
         finally:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
+from queue import Empty, Queue
 from typing import Any
 
 import pytest
 from torch.distributed import HashStore
 
 from roundround.distributed import peers as module
-from roundround.distributed.peers import Peers
+from roundround.distributed.interruption import interrupt, on_signals, put_back
+from roundround.distributed.peers import Peers, is_gone, process_ids, start_of
 from roundround.support.errors import Interrupted, PeerLost, UserError
 
 MADE: list[Peers] = []
@@ -22,10 +26,13 @@ BROKEN = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Short waits; no thread that outlives its test."""
+    """Short waits; no thread that outlives its test, and no handler of signals."""
+    handlers = on_signals(signal.default_int_handler)
+    put_back(handlers)
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.6)
     monkeypatch.setattr(module, "SECONDS_BETWEEN_LOOKS", 0.02)
     yield
+    put_back(handlers)
     for one in MADE:
         one.left.set()
     MADE.clear()
@@ -137,6 +144,59 @@ def test_one_that_waits_for_others_and_hears_nothing_of_a_failure_records_it_and
     assert store.check(["left/0"])  # or the one that holds the store would wait for it
 
 
+@pytest.mark.skipif(not process_ids(), reason="this system has no /proc")
+def test_where_no_operation_fails_a_killed_process_of_this_machine_is_seen_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_NOTICE", 0.1)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        start = start_of(child.pid)
+        monkeypatch.setattr(Peers, "processes_here", lambda one: {2: f"{child.pid} {start}"} if one.rank < 2 else {})
+        lines: Queue[str] = Queue()
+        first, second, third = processes({}, {}, {})
+        first.give_up = second.give_up = lines.put  # third: its thread still answers roll calls
+        store = HashStore()
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda one: one.meet(store), (first, second, third)))
+        assert not is_gone(f"{child.pid} {start}")
+        with pytest.raises(Empty):
+            lines.get(timeout=0.3)  # all live
+        child.kill()
+        assert {lines.get(timeout=10), lines.get(timeout=10)} == {"rank 2 of 3 was killed, or its machine is gone", ""}
+        assert is_gone(f"{child.pid} {start}")  # a zombie, for which nobody has waited
+    assert is_gone(f"{child.pid} {start}")
+    with pytest.raises(PeerLost, match=r"^rank 2 of 3 was killed"):
+        fails_with(second, BROKEN)
+
+
+def test_processes_are_looked_for_only_where_they_can_be_seen() -> None:
+    first, second = processes({}, {})
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one: one.meet(store), (first, second)))
+    here = first.processes_here()
+    assert not process_ids() or [is_gone(process) for process in here.values()] == [False]
+    store.set("process/1", f"another-machine 1 {start_of(1)}")
+    assert first.processes_here() == {}
+
+
+def test_a_process_reports_once_how_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_LEAVE", 0.1)
+    lines: list[str] = []
+    first, second = met({}, {})
+    assert isinstance(first, Peers)
+    assert isinstance(second, Peers)
+    for one in (first, second):
+        one.give_up = lines.append
+    assert first.may_report()  # the main thread, which then leaves
+    first.left.set()
+    first.give_up_on(1, module.KILLED)
+    assert lines == []
+    second.give_up_on(0, module.KILLED)
+    assert lines == ["rank 0 of 2 was killed, or its machine is gone"]
+    assert not second.may_report()
+
+
 def test_one_that_was_killed_is_named() -> None:
     first, _, third = both = met({}, {}, {})
     assert all(isinstance(one, Peers) for one in both)
@@ -160,6 +220,24 @@ def test_one_that_failed_ends_the_others_with_its_line(
     leaves(second, code, line)
     with pytest.raises(expected[0], match=expected[1]):
         fails_with(first, error)
+
+
+def test_the_sigterm_of_a_launcher_hides_nobody_who_was_named() -> None:
+    on_signals(interrupt)
+    first, second = met({}, {})
+    second.left.set()
+    with pytest.raises(PeerLost):
+        fails_with(first, BROKEN)
+    os.kill(os.getpid(), signal.SIGTERM)  # before the process has reported it
+
+
+def test_after_an_error_of_ones_own_signals_interrupt_again() -> None:
+    on_signals(interrupt)
+    first, _ = met({}, {})
+    with pytest.raises(RuntimeError):
+        fails_with(first, BROKEN)
+    with pytest.raises(Interrupted):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("error", [BROKEN, Interrupted(signal.SIGTERM)])

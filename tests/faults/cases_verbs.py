@@ -33,6 +33,8 @@ OF_EVAL = {
     "text": ["", "/nope.txt", "[]"],
     "trust": ["abc", "null"],
     "dispersion": ["abc", "2"],
+    "tasks": ["arc_easy", "lm_eval:", "''", "5", "null", "[lm_eval:a,'']", "[[lm_eval:a]]"],
+    "tasks_path": ["/nope", "''", "run", "5"],
     "foo": ["1"],
     "+foo": ["1"],
     "seed": ["1"],

@@ -298,6 +298,18 @@ def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_the
     assert rows >= 200
 
 
+def test_a_comparison_of_many_settings_draws_the_first_panels_and_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs_of_every_kind(tmp_path)["compare"]
+    n_drawn = page_of(run).count("<svg")
+    assert n_drawn > 1
+    assert "panels are drawn" not in Page(page_of(run)).text
+    monkeypatch.setattr("roundround.report.comparison.ON_A_PAGE", 0)
+    assert "0 of 1 panels are drawn; compare fewer settings for others" in Page(page_of(run)).text
+    assert page_of(run).count("<svg") < n_drawn
+
+
 def test_panels_that_would_fill_the_page_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", "eval", eval_records(PERPLEXITIES[:3]))
     assert "panels are left out" not in Page(page_of(run)).text

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from unittest.mock import Mock
 import hydra
 import pytest
 from conftest import ROOT, metrics_of
+from filelock import FileLock
 from helpers_git import git
 from helpers_manifest import CONFIG, a_manifest
 
+from roundround.distributed.peers import Peers
 from roundround.runs import directories, provenance
 from roundround.runs.directories import claim, find_run, read_manifest, run_directory, sweep_directory
 from roundround.runs.loggers.base import Logger
@@ -31,7 +33,7 @@ from roundround.runs.loggers.none import NoLogger
 from roundround.runs.opening import opened
 from roundround.runs.run import Invocation, Run
 from roundround.support import files
-from roundround.support.errors import Interrupted, UserError
+from roundround.support.errors import Interrupted, PeerLost, UserError
 from roundround.support.files import write_atomically, write_json
 
 
@@ -241,6 +243,26 @@ def test_other_ranks_write_nothing(directory: Path, monkeypatch: pytest.MonkeyPa
     assert list(directory.iterdir()) == []
     assert logger.heard == []
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("by", ["the main thread", "another thread"])
+def test_where_the_first_process_is_killed_the_next_records_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    write_json(directory / "run.json", a_manifest(status="running"))
+    monkeypatch.setattr("roundround.runs.opening.rank", lambda: 1)
+    peers = Peers()
+    peers.rank, peers.n, peers.answer, peers.named_lost = 1, 2, {"directory": str(directory)}, {0: {}}
+    status = "failed: rank 0 of 2 was killed, or its machine is gone"
+    dying = FileLock(directory / ".lock", thread_local=False)
+    dying.acquire()
+    threading.Timer(0.2, lambda: dying.release(force=True)).start()  # a killed process has threads that end later
+    with suppress(PeerLost), opening(directory, peers=peers):
+        if by == "another thread":
+            peers.record(status)
+            assert read_manifest(directory)["status"] == status
+        raise PeerLost(status.removeprefix("failed: "))
+    assert read_manifest(directory)["status"] == status
 
 
 # -- the logger

@@ -18,6 +18,8 @@ from roundround.config.verbs import (
 )
 from roundround.support.errors import UserError
 
+HARNESS = "lm_eval:"
+
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class EvalConfig:
@@ -30,6 +32,8 @@ class EvalConfig:
     bos: str = key(MEASURED)
     max_tokens: int | None
     examples: int
+    tasks: list[str] = key(MEASURED)
+    tasks_path: str | None = key(MEASURED)
     batch_tokens: int = key(HOW)
     dispersion: bool = key(MEASURED)
     table: str = key(WHERE)
@@ -48,6 +52,9 @@ class EvalConfig:
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
         at_most_inputs(examples=self.examples)
+        self.tasks = harness_names(self.tasks)
+        if self.tasks_path is not None and not self.tasks:
+            raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
         check_checkpoint(self.checkpoint)
         if not self.length:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
@@ -56,6 +63,16 @@ class EvalConfig:
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
         self.bos = checked_bos(self.bos)
+
+
+def harness_names(tasks: list[str]) -> list[str]:
+    """The names behind `lm_eval:`, which stands before the first of them, or before each. UserError."""
+    if tasks and not tasks[0].startswith(HARNESS):
+        raise UserError(f"tasks={tasks[0]}: tasks are those of EleutherAI's harness; give tasks={HARNESS}{tasks[0]}")
+    names = [name.removeprefix(HARNESS) for name in tasks]
+    if not all(names):
+        raise UserError(f"tasks={','.join(tasks)} has a name that is empty; give tasks={HARNESS}NAME")
+    return names
 
 
 VERB = Verb(
