@@ -281,6 +281,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--memory", type=int, default=32768, help="length at which memory is measured; 0 for none")
     parser.add_argument("--chart", type=Path, default=None)
+    parser.add_argument("--json", type=Path, default=None, help="write the rows there as well")
     parser.add_argument("--peak", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", RunsInBlocks)
@@ -294,6 +295,8 @@ def main() -> None:
         for direction in PASSES:
             tensors = inputs(n, device, dtype, options.batch, options.key_heads)
             rows += compare(direction, tensors, rounds, options.only.split(";") if options.only else [])
+        if options.json:  # after each length, should the next not fit
+            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if options.memory and device.type == "cpu":
         memory(options.memory, ["SDPA", "sink", "adaptive, beta detached", "adaptive, full gradient"])
         memory(min(options.memory, 16384), ["SDPA", "entmax15", "softpick"])

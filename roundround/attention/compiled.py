@@ -21,12 +21,14 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from roundround.attention.trial import FallsBack
+
 SOURCES = [Path(__file__).with_name(name) for name in ("whole_rows.cpp", "row_functions.h", "row_vectors.h")]
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w"]
 LONGEST = 300  # seconds for a compiler
 
 
-class NotCompiled(UserWarning):
+class NotCompiled(FallsBack):
     """Said once where attention over whole rows runs by its definition for want of a compiler."""
 
 

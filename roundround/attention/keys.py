@@ -171,6 +171,19 @@ class Keys:
             first_Q = first_Q.maximum((row_Q - begins) // self.chunk * self.chunk + begins)
         return first_Q
 
+    def end_visible(self, row_Q: Tensor) -> Tensor:
+        """The key behind the last that each of these query rows may see, documents and padding aside: int64."""
+        row_Q = row_Q + self.n_keys - self.n_queries
+        if self.causal:
+            return (row_Q + 1).clamp(min=0)
+        end_Q = torch.full_like(row_Q, self.n_keys)
+        if self.window is not None:
+            end_Q = end_Q.minimum(row_Q + self.window)
+        if self.chunk is not None:
+            begins = self.first_of_chunk()
+            end_Q = end_Q.minimum(((row_Q - begins) // self.chunk + 1) * self.chunk + begins)
+        return end_Q
+
     def span(self, a: int, b: int) -> tuple[int, int]:
         """The smallest range of keys that holds everything visible to the query rows a..b."""
         offset = self.n_keys - self.n_queries
@@ -217,15 +230,7 @@ class Keys:
         if marked is None and self.is_unmasked:  # as of one token after its cache: one operation in place of ten
             return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)
         rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
-        row_Q, first_Q = rows_Q + self.n_keys - self.n_queries, self.first_visible(rows_Q)
-        end_Q = torch.full_like(row_Q, self.n_keys)
-        if self.window is not None:
-            end_Q = end_Q.minimum(row_Q + self.window)
-        if self.causal:
-            end_Q = (row_Q + 1).clamp(min=0)
-        elif self.chunk is not None:
-            begins = self.first_of_chunk()
-            end_Q = end_Q.minimum(((row_Q - begins) // self.chunk + 1) * self.chunk + begins)
+        first_Q, end_Q = self.first_visible(rows_Q), self.end_visible(rows_Q)
         if self.documents is not None:
             # a chunk counts from its document's first token, which only the groups of documents know
             assert self.chunk is None, "documents are in groups where there are chunks"

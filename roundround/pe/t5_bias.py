@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.bias import Bias, ScoreMod, at_each, relative_positions
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
@@ -45,6 +45,12 @@ class BucketBias(Bias):
 
     def bucket_of(self, relative: Tensor) -> Tensor:
         return bucket(relative.neg().clamp(min=0), self.table_NH.shape[0], self.max_distance)
+
+    def score_mod(self, keys: Keys) -> ScoreMod:
+        distance_D = torch.arange(self.max_distance + 1, device=self.table_NH.device)  # beyond, all have one bucket
+        bias_DH = self.table_NH[bucket(distance_D, self.table_NH.shape[0], self.max_distance)]
+        q_pos, k_pos = at_each(keys.q_pos_BQ[:, None]), at_each(keys.k_pos_BK[:, None])
+        return lambda b, h, i, j: bias_DH[(q_pos(b, h, i) - k_pos(b, h, j)).clamp(0, self.max_distance), h]
 
 
 @final

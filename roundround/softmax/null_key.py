@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.attention import fused
+from roundround.attention import flex, fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.attention.whole_rows import Kind, RowFunction
@@ -46,7 +46,7 @@ class NullKey(AttentionSoftmax):
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return fused.serves(q_BHQC, bias)
+        return (bias is not None and flex.serves(q_BHQC, keys, bias)) or fused.serves(q_BHQC, bias)
 
     def attend_fused(
         self,
@@ -56,8 +56,12 @@ class NullKey(AttentionSoftmax):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         null_BHQ = self.null_logit(rows, q_BHQC.device)
+        if bias is not None and flex.serves(q_BHQC, keys, bias):
+            out, log_sum_exp, _ = flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+            return out * torch.sigmoid(log_sum_exp - null_BHQ[..., None])
+        assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_BHQ=null_BHQ)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from roundround.attention import flex
 from roundround.attention.bias import Bias
 from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape, Keys
@@ -43,3 +45,31 @@ class Softpick(AttentionSoftmax):
         picked = -torch.expm1(-above) * torch.exp(above - m)
         lost = -torch.expm1(below) * torch.exp(-m)
         return picked / ((picked + lost).sum(-1, keepdim=True) + self.eps)
+
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return flex.serves(q_BHQC, keys, bias)
+
+    def attend_fused(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        # both sums are those of softmaxes: of ln(e^s - 1), whose output counts, and of ln(1 - e^s)
+        def pick(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return flex.log_expm1(score)
+
+        def lose(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return flex.log_expm1(-score) + score.clamp(max=0.0)
+
+        call: dict[str, Any] = {"scale": scale, "keys": keys, "bias": bias}
+        out, picked, largest = flex.attend(q_BHQC, k_BGKC, v_BGKC, modify=pick, **call)
+        _, lost, _ = flex.attend(q_BHQC, k_BGKC, v_BGKC.detach(), modify=lose, **call)
+        m = F.softplus(largest)  # max(0, largest logit), from ln(e^m - 1)
+        picked, lost = (picked - m).exp(), (lost - m).exp()
+        return out * (picked / (picked + lost + self.eps))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
@@ -36,7 +37,6 @@ from roundround.report.figures import save_drawing
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
@@ -206,7 +206,7 @@ def score(
     trained on. seed, source: of a run trained here. UserError where there is too little text.
     """
     reader.check(max(config.length))
-    with warnings_as_lines(RunsInBlocks):  # the token in front of a length's windows depends on no other length
+    with warnings_as_lines(FallsBack):  # the token in front of a length's windows depends on no other length
         first_tokens = {length: reader.first_token(length) for length in sorted(set(config.length))}
     words = {
         n: None if token is None else reader.data.tokenizer.id_to_token(token) for n, token in first_tokens.items()
@@ -225,7 +225,7 @@ def score(
         )
         for remark in remarks:
             print_status(remark)
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             losses, dispersions = measure(config, reader, first_tokens)
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
         common |= {**reader.reading(), "stride": config.stride}

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import build, target_class
 from roundround.config.options import load_option
 from roundround.config.recorded import overridden
@@ -35,7 +36,6 @@ from roundround.report.figures import save_drawing
 from roundround.report.pairs import PairScores
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_atomically
@@ -140,7 +140,7 @@ def evaluate_pairs(
         )
         by_prefix = {}
         for prefix in prefixes:
-            with warnings_as_lines(RunsInBlocks):
+            with warnings_as_lines(FallsBack):
                 by_prefix[prefix] = scored(subject, sentences, text[len(text) - prefix :], config, invocation.peers)
             run.log(prefix, prefix=prefix, accuracy=float(by_prefix[prefix].shares().mean()))
         common = {"pe": subject.choices.get("pe"), "softmax": subject.choices.get("softmax")}

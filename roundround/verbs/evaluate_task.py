@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.attention.trial import FallsBack
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.tasks.base import BYTES_OF_TOKEN, IDENTIFYING, Example, Examples, Task, distinct
@@ -34,7 +35,6 @@ from roundround.report.eval_panels import drawing
 from roundround.report.figures import save_drawing
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 
@@ -166,7 +166,7 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, a
     with opened_run(invocation, cfg) as run:
         data = {"corpus_hash": task.identity(), "tokenizer_hash": asked.tokenizer_hash}
         run.note(choices=asked.choices, device=describe_device(asked.device), data=data, **asked.facts)
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             by_part, dispersions, n_shared = measure(config, asked, contexts, invocation.peers)
         scores = {length: summed(parts.values()) for length, parts in by_part.items()}
         names = list(dict.fromkeys(name for parts in by_part.values() for name in parts if name))

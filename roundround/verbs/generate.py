@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.config.verbs.generate import GenerateConfig
@@ -32,7 +33,6 @@ from roundround.loading.writing import (
 from roundround.report.generated import TEXTS, leave_attention, show_attention
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_document, print_status, warnings_as_lines
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import write_json
@@ -63,7 +63,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
             )
             if writer.remark is not None:
                 print_status(writer.remark)
-            with warnings_as_lines(RunsInBlocks):
+            with warnings_as_lines(FallsBack):
                 session = Session(run, config, writer, tokens, watched)
                 with nullcontext() if watched is None else watched.watching():
                     session.converse() if config.interactive else session.write()
