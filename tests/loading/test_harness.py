@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
+    from roundround.data.minimal_pairs import SAMPLES
     from roundround.loading import harness, harness_tasks
     from roundround.loading.harness import HarnessModel, writing_options
     from roundround.loading.writing import PretrainedWriter
@@ -567,3 +568,16 @@ def test_a_run_that_learns_a_task_is_refused() -> None:
     trained = SimpleNamespace(learns_a_task=True, task=lambda: None, directory="runs/copy")
     with pytest.raises(Exception, match="runs/copy learns a task"):
         HarnessModel.of_run(trained, None, longest=8, batch_tokens=8)
+
+
+@pytest.mark.parametrize("of", ["run", "model"])
+def test_data_blimp_counts_as_right_what_the_harness_counts(here: Path, folder: Path, run: Path, of: str) -> None:
+    some = (SAMPLES / "blimp" / "pairs.jsonl").read_text().splitlines()[::7]
+    (folder / "pairs.jsonl").write_text("\n".join(some))
+    words = ["eval", f"run={run}" if of == "run" else "model=stories260k", "logger=none", "device=cpu"]
+    harness_ = typed(*words, "tasks=lm_eval:pairs", f"tasks_path={folder}", "length=256")
+    ours = typed(*words, "data=blimp", f"data.path=[{folder / 'pairs.jsonl'}]", "data.before=' '")
+    assert (harness_.code, ours.code) == (0, 0), harness_.err + ours.err
+    right = sum(round(r["value"] * r["pairs"]) for r in ours.results if "phenomenon" in r)
+    assert 0 < right < len(some)
+    assert right == round(harness_.value("acc") * len(some))
