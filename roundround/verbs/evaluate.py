@@ -20,7 +20,6 @@ from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData, default_cache_dir, prepare
-from roundround.data.tasks.base import Task
 from roundround.data.tokenizers import AlreadyOpen
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
@@ -135,11 +134,10 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
             return
         choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         corpus = build(config.data, Source)  # type: ignore[type-abstract]
-        if isinstance(corpus, Task):
+        if not isinstance(corpus, Corpus):
             evaluate_task(cfg, config, invocation, asked_of_pretrained(probed, corpus, choices))
             return
         refuse_keys_of_tasks(invocation, f"data={given.get('data')} is text")
-        assert isinstance(corpus, Corpus), "a source is one or the other"
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
         data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
