@@ -53,6 +53,8 @@ from roundround.support.files import is_full, leftovers, parse_json, write_atomi
 
 log = logging.getLogger(__name__)
 
+SECONDS_TO_DIE = 5.0  # of a killed process, whose threads end one by one and keep its lock until the last
+
 
 @contextmanager
 def opened(
@@ -170,7 +172,7 @@ def record_loss(run: Run, invocation: Invocation, status: str) -> None:
         run.note(status=status, ended=now())
     elif invocation.peers.speaks:
         directory = Path(invocation.peers.answer["directory"])
-        with suppress(OSError, UserError), locked(directory):
+        with suppress(OSError, UserError), locked(directory, seconds=SECONDS_TO_DIE):
             write_json(directory / MANIFEST, read_manifest(directory) | {"status": status, "ended": now()})
 
 
@@ -317,12 +319,15 @@ def now() -> str:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep two processes out of one run directory; the lock falls with its process, however that ends."""
+def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
+    """Keep two processes out of one run directory; the lock falls with its process, however that ends.
+
+    seconds: to wait for it.
+    """
     lock = FileLock(directory / LOCK)
     try:
         with refusal_as_user_error(directory):
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=seconds)
     except Timeout as error:
         raise UserError(f"{directory} is being written by another process; wait for it or stop it") from error
     try:

@@ -21,6 +21,7 @@ from unittest.mock import Mock
 import hydra
 import pytest
 from conftest import ROOT, metrics_of
+from filelock import FileLock
 from helpers_git import git
 from helpers_manifest import CONFIG, a_manifest
 
@@ -253,6 +254,9 @@ def test_where_the_first_process_is_killed_the_next_records_it(
     peers = Peers()
     peers.rank, peers.n, peers.answer, peers.named_lost = 1, 2, {"directory": str(directory)}, {0: {}}
     status = "failed: rank 0 of 2 was killed, or its machine is gone"
+    dying = FileLock(directory / ".lock", thread_local=False)
+    dying.acquire()
+    threading.Timer(0.2, lambda: dying.release(force=True)).start()  # a killed process has threads that end later
     with suppress(PeerLost), opening(directory, peers=peers):
         if by == "another thread":
             peers.record(status)
