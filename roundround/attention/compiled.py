@@ -36,6 +36,7 @@ class NotCompiled(FallsBack):
 def library() -> ctypes.CDLL | None:
     """The functions of whole_rows.cpp; None, with a warning that says why, where they could not be compiled.
 
+    None without one in a model that was exported, which brings no C++.
     `CXX` names the compiler, as it does for make: CXX=false is one way to do without.
     """
     if os.name != "posix":

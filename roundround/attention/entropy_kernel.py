@@ -283,6 +283,8 @@ def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
         return "takes float32 and half precision alone"
     if q_BHQC.shape[-1] > MOST_CHANNELS:
         return f"takes at most {MOST_CHANNELS} channels a head, not {q_BHQC.shape[-1]}"
+    if keys.chunks_are_shifted:
+        return "takes no chunks beside padding"
     if keys.n_queries > keys.n_keys:
         return "takes no more queries than keys"
     if keys.documents is not None:

@@ -157,6 +157,8 @@ def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
         return "takes float32 and half precision alone"
     if not fewest <= q_BHQC.shape[-1] <= most and q_BHQC.device.type == "cuda":
         return f"takes {fewest} to {most} channels a head, not {q_BHQC.shape[-1]}"
+    if keys.chunks_are_shifted:
+        return "takes no chunks beside padding"
     if keys.n_queries > keys.n_keys or keys.documents is not None:
         return "is used where queries are the last tokens of one document"
     return None

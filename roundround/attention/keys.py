@@ -157,6 +157,11 @@ class Keys:
             return self.begins
         return 0 if self.valid_BK is None else (~self.valid_BK).cumprod(-1).sum(-1)[:, None, None]
 
+    @property
+    def chunks_are_shifted(self) -> bool:
+        """Whether chunks may begin elsewhere than at the first key and its multiples, in each text by itself."""
+        return self.chunk is not None and (self.valid_BK is not None or self.begins is not None)
+
     def first_visible(self, row_Q: Tensor) -> Tensor:
         """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more.
 

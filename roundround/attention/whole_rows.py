@@ -88,8 +88,8 @@ def fits(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return False
     if torch.compiler.is_compiling() or not q_BHQC.is_floating_point() or q_BHQC.numel() == 0:
         return False
-    if keys.chunk is not None and (keys.valid_BK is not None or keys.begins is not None):
-        return False  # chunks count from the first key there
+    if keys.chunks_are_shifted:
+        return False
     return bias is None or isinstance(bias, LinearBias) or (bias.of_distance and positions_are_consecutive(keys))
 
 

@@ -21,7 +21,6 @@ from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.data.corpora import Corpus, Source
 from roundround.data.prepared import TokenData
-from roundround.data.tasks.base import Task
 from roundround.distributed.device import describe_device, pick_device
 from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.loading.patterns import chosen_parts, layer_lines
@@ -144,11 +143,10 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
             evaluate_pairs(cfg, config, invocation, pairs, subject_of_pretrained(probed, config, choices, device))
             return
         corpus = build(config.data, Source)  # type: ignore[type-abstract]
-        if isinstance(corpus, Task):
+        if not isinstance(corpus, Corpus):
             evaluate_task(cfg, config, invocation, asked_of_pretrained(probed, corpus, choices))
             return
         refuse_keys_of_tasks(invocation, f"data={given.get('data')} is text")
-        assert isinstance(corpus, Corpus), "a source is one or the other"
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
         data = text_for(probed.vocabulary(), corpus)

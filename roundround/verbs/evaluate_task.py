@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.attention.trial import FallsBack
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
+from roundround.data.corpora import Source
 from roundround.data.tasks.base import BYTES_OF_TOKEN, IDENTIFYING, Example, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
 from roundround.data.tasks.length_tests import LengthTest
@@ -114,7 +115,7 @@ def asked_of_run(config: EvalConfig, invocation: Invocation, trained: TrainedRun
     )
 
 
-def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Task, choices: dict[str, Any]) -> Asked:
+def asked_of_pretrained(probed: ProbedHuggingFaceModel, task: Source, choices: dict[str, Any]) -> Asked:
     """A pretrained model and a task of text. UserError for a task with a vocabulary of its own."""
     if not isinstance(task, TextTask):
         raise UserError(

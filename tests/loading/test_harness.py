@@ -329,7 +329,8 @@ def test_a_pretrained_model_is_asked_a_task(evaluated: Callable[..., Done]) -> N
     assert 0 < share < 1
     assert record["value"] == share
     assert record["stderr"] == pytest.approx(math.sqrt(share * (1 - share) / 11))  # of a mean over a dozen
-    assert record["high"] - record["value"] == pytest.approx(2.200985 * record["stderr"])  # Student's t, 11 degrees
+    assert record["value"] - record["low"] == pytest.approx(2.200985 * record["stderr"])  # Student's t, 11 degrees
+    assert record["high"] == min(1.0, 2 * record["value"] - record["low"])  # a share
     facts = {"task": "pairs", "version": 1.0, "lm_eval": lm_eval.__version__, "examples": 12, "of": 12, "shots": 0}
     assert record.items() >= {**facts, "length": 512, "first_token": "<s>", "metric": "acc"}.items()
     assert f"lm_eval {lm_eval.__version__}, task versions: pairs 1.0" in done.err
