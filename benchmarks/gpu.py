@@ -164,6 +164,7 @@ def main() -> int:
     options = parser.parse_args()
     if not options.dry and not torch.cuda.is_available():
         parser.error("there is no NVIDIA GPU; --dry (make gpu DRY=1) runs each step on tiny shapes on the CPU")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a step has a session of its own, and ends with this
     folder: Path = options.to.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [step for step in steps(folder) if step.name.startswith(options.only)]
