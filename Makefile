@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test size test-cpus test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
+.PHONY: help demo test gpu size test-cpus test-all test-faults test-cluster contract lint types docs readme wheel bench mutants clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
@@ -19,6 +19,7 @@ help:
 	@echo "make readme  run each command that README.md and docs print after a $$, without a network (about 20 minutes)"
 	@echo "make mutants change the training recipe in 19 ways and look whether its tests see it (three minutes)"
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
+	@echo "make gpu     what waits for a GPU: its tests, attention to 128k, throughput, max retrieval (25 minutes; DRY=1 on a CPU)"
 	@echo "make size    statements, modules and tests by room, beside those of the last release"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -83,6 +84,10 @@ wheel: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 	PYTHON=$(abspath $(BIN))/python sh tests/wheel.sh dist/*.whl
+
+# On a machine with one NVIDIA GPU, whose torch PYTHON brings: no environment is made, nothing is downloaded.
+gpu:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py $(if $(DRY),--dry)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

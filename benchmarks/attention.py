@@ -6,7 +6,9 @@
     python benchmarks/attention.py --device cuda --dtype bfloat16 --lengths 4096,32768,131072
 
 Eight heads of 64 channels, causal, batch 1 unless told otherwise. A round times each implementation once; printed is
-the median over rounds of the time, and of its ratio to the plain `F.scaled_dot_product_attention` of the same round.
+the median over rounds of the time, and of its ratio to the plain `F.scaled_dot_product_attention` of the same round,
+with its range, and the rate of arithmetic as a share of that of one large matrix product in the same rounds: of the two
+products of the forward pass, or the seven of both, over all visible keys, whether or not an implementation skips some.
 Memory is the peak of a process of its own above what it held before the call, as the kernel of the operating system
 counts it.
 
@@ -43,9 +45,12 @@ ROOT = Path(__file__).resolve().parent.parent
 N_HEADS, HEAD_DIM = 8, 64
 SCALE = HEAD_DIM**-0.5
 FUSED = ["softmax", "temperature", "log_n", "ssmax", "softmax1", "sink"]
-BLOCKS = ["entmax15", "sparsemax", "sigmoid", "softpick", "soft_cap", "top_k", "hard"]
+WHOLE_ROWS = ["entmax15", "sparsemax", "alpha_entmax", "as_entmax", "sigmoid", "softpick", "soft_cap", "top_k", "hard"]
+WITH_BIAS = {"softmax + T5 bias": ("softmax", "t5_bias"), "softmax + KERPLE": ("softmax", "kerple")}
+WITH_BIAS |= {"sink + T5 bias": ("sink", "t5_bias"), "entmax15 + ALiBi": ("entmax15", "alibi")}
 DENSE_UP_TO = 4096  # tokens; beyond, matrices of logits take minutes and most of the memory
-BLOCKS_UP_TO = 4096
+WHOLE_ROWS_UP_TO = 8192
+SIDE = 2048  # of the matrices of one large product
 ALL_FUSED_UP_TO = 8192  # beyond, one of each kind
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -126,16 +131,17 @@ def implementations(n: int, device: torch.device, only: list[str]) -> dict[str, 
     }
     made["softmax + FoX"] = ours("softmax", "fox", n, device)
     made["adaptive, full gradient + ALiBi"] = ours(trained, "alibi", n, device)
-    if n <= BLOCKS_UP_TO:
-        made |= {name: ours(name, None, n, device) for name in BLOCKS}
-        made["softmax + T5 bias"] = ours("softmax", "t5_bias", n, device)
+    if n <= WHOLE_ROWS_UP_TO:
+        made |= {name: ours(name, None, n, device) for name in WHOLE_ROWS}
+        made |= {name: ours(*parts, n, device) for name, parts in WITH_BIAS.items()}
+    if n <= DENSE_UP_TO:
+        made["softmax + FIRE"] = ours("softmax", "fire", n, device)
     if n <= DENSE_UP_TO:
         made["dense adaptive (the paper)"] = dense_adaptive
         if not only or any(name.startswith("x-transformers") for name in only):
             made |= x_transformers()
     if n <= DENSE_UP_TO // 2:
         made["dense entmax15 (package)"] = dense_entmax
-        made["alpha_entmax"] = ours("alpha_entmax", None, n, device)  # by bisection
     return {name: attention for name, attention in made.items() if not only or name == "SDPA" or name in only}
 
 
@@ -176,19 +182,25 @@ def compare(direction: str, tensors: list[Tensor], rounds: int, only: list[str])
     run, n, device = PASSES[direction], tensors[0].shape[2], tensors[0].device
     attentions = implementations(n, device, only)
     times: dict[str, list[float]] = {name: [] for name in attentions}
+    square, of_product = torch.randn(SIDE, SIDE, device=device, dtype=tensors[0].dtype), []
     warm = 1 if n <= 4096 else 0  # at longer ones a first call's overhead is lost in the seconds it takes
     for i in range(rounds + warm):
         for name, attention in attentions.items():
             spent = seconds(lambda attention=attention: run(attention, tensors), device)  # type: ignore[misc]
             if i >= warm:
                 times[name].append(spent)
+        of_product.append(seconds(lambda: torch.mm(square, square), device))
+    rate = 2 * SIDE**3 / statistics.median(of_product)
+    flops = (2 if direction == "forward" else 7) * tensors[0].numel() * n  # half of the keys, 2 operations each
     rows = []
     print(f"\n{n:,} tokens, {direction}, {rounds} rounds")
     for name, spent_times in times.items():
         median = statistics.median(spent_times)
-        ratio = statistics.median(a / b for a, b in zip(spent_times, times["SDPA"], strict=True))
+        ratios = sorted(a / b for a, b in zip(spent_times, times["SDPA"], strict=True))
+        ratio, share = statistics.median(ratios), flops / median / rate
         rows.append({"n": n, "pass": direction, "name": name, "ms": 1e3 * median, "ratio": ratio})
-        print(f"  {name:34} {1e3 * median:10.1f} ms  {ratio:7.2f} x SDPA", flush=True)
+        spread = f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"  {name:34} {1e3 * median:10.1f} ms  {ratio:7.2f} x SDPA {spread:18} {share:5.0%}", flush=True)
     return rows
 
 
@@ -219,6 +231,7 @@ def measured_for_memory(n: int) -> dict[str, Attention]:
         "adaptive, full gradient": ours(trained, None, n, device),
         "adaptive, full gradient + ALiBi": ours(trained, "alibi", n, device),
         "entmax15": ours("entmax15", None, n, device),
+        "softpick": ours("softpick", None, n, device),
     }
 
 
@@ -268,6 +281,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--memory", type=int, default=32768, help="length at which memory is measured; 0 for none")
     parser.add_argument("--chart", type=Path, default=None)
+    parser.add_argument("--json", type=Path, default=None, help="write the rows there as well")
     parser.add_argument("--peak", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", RunsInBlocks)
@@ -277,13 +291,15 @@ def main() -> None:
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     rows = []
     for n in map(int, options.lengths.split(",")):
-        rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)  # 4, 4, 4, 2, 1, 1
+        rounds = options.rounds if n <= 4096 else max(1, options.rounds * 4096 // n)  # fewer at 8k and beyond
         for direction in PASSES:
             tensors = inputs(n, device, dtype, options.batch, options.key_heads)
             rows += compare(direction, tensors, rounds, options.only.split(";") if options.only else [])
+        if options.json:  # after each length, should the next not fit
+            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if options.memory and device.type == "cpu":
         memory(options.memory, ["SDPA", "sink", "adaptive, beta detached", "adaptive, full gradient"])
-        memory(min(options.memory, 16384), ["SDPA", "entmax15"])
+        memory(min(options.memory, 16384), ["SDPA", "entmax15", "softpick"])
     if options.chart:
         draw(rows, options.chart)
 

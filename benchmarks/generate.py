@@ -3,6 +3,9 @@
     python benchmarks/generate.py                         # model=small, 1,024 tokens of context, about 2 minutes
     python benchmarks/generate.py --rounds 9 --tokens 64 --context 1024
 
+Then the length tests passkey and needle as `eval by=generation` asks them, at the same context: how long a question
+takes beside one forward pass over it, and what a written token adds.
+
 One sequence, greedy, float32. A round writes the same tokens once by each, in one process; printed is the median over
 rounds of tokens a second, and of the ratio in a round. The prefill is `Decoder.hidden` into an empty cache beside the
 same forward pass without one, which is that of `eval`. `docs/benchmarks.md` holds the figures.
@@ -15,15 +18,19 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from roundround.config.build import checked_values
+from roundround.config.build import build, checked_values
 from roundround.config.options import load_option
+from roundround.data.tasks.base import Examples, Task
+from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import Bytes
+from roundround.loading.answering import score_written
 from roundround.loading.export.card import Card
 from roundround.loading.export.folder import ModelToExport, write_folder
 from roundround.loading.models import OF_THE_BUILDER, build_decoder
@@ -67,6 +74,41 @@ class Streamer:
 
     def end(self) -> None:
         """Nothing more to tell."""
+
+
+def length_tests(decoder: Decoder, asked: argparse.Namespace, clock: Callable[[], float]) -> None:
+    """Print what a question costs by generation: one pass over it and one step a token."""
+    passes: list[int] = []
+    hidden = decoder.hidden
+
+    def counting(tokens_BT: Tensor, **options: object) -> Tensor:
+        passes.append(tokens_BT.shape[1])
+        return hidden(tokens_BT, **options)
+
+    for name in ("passkey", "needle"):
+        task = build(load_option("data", name), Task)
+        if isinstance(task, TextTask):
+            task = task.with_vocabulary(Bytes().build([]))
+        writer = DecoderWriter("small", decoder, task.vocabulary(), None)
+        writer.ends = set()
+        examples = Examples(task, seed=0, split="test", length=asked.context)
+        whole, steps, n_steps = [], [], []
+        for number in range(asked.rounds + 1):
+            example = examples[number]
+            prompt_1T = torch.from_numpy(example.tokens[None, : int(example.scored.argmax())])
+            plain = seconds(partial(hidden, prompt_1T), clock)
+            passes.clear()
+            decoder.hidden = counting
+            own = seconds(partial(score_written, writer, task, [(example, 1)]), clock)
+            del decoder.hidden
+            assert passes[0] == prompt_1T.shape[1], "the question is read once"
+            assert set(passes[1:]) == {1}, "a token a step"
+            if number:
+                whole.append(own / plain)
+                steps.append(1000 * (own - plain) / len(passes[1:]))
+                n_steps.append(len(passes[1:]))
+        print(f"{name} by generation: 1 pass over {prompt_1T.shape[1]:,} tokens and {max(n_steps)} steps, ", end="")
+        print(f"{statistics.median(whole):.2f} times one forward pass ({statistics.median(steps):.1f} ms a step)")
 
 
 def seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -136,6 +178,7 @@ def main() -> None:
     more = statistics.median(cached / plain for plain, cached in prefills)
     plain = statistics.median(plain for plain, _ in prefills)
     print(f"prefill: {1000 * plain:.0f} ms without a cache, with one {more:.3f} times as long")
+    length_tests(decoder, asked, clock)
 
 
 if __name__ == "__main__":

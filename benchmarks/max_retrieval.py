@@ -14,9 +14,11 @@ write with torch.nn: every item goes forward through encoder, K and V, and its r
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=100, help="of each form in a round")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, default=None, help="write the rows there as well")
     options = parser.parse_args()
     device = torch.device(options.device)
     torch.set_flush_denormal(True)  # as the command does
@@ -108,13 +111,17 @@ def main() -> None:
             if i:  # the first round warms up
                 seconds[name].append((time.perf_counter() - start) / options.steps)
     print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {options.rounds} rounds")
+    rows = []
     for name, (_, n_seeds) in forms.items():
         ratios = [a * n_seeds / b for a, b in zip(seconds["plain, one seed"], seconds[name], strict=True)]
         median = statistics.median(seconds[name])
+        rows.append({"name": name, "ms_a_step": 1e3 * median, "times_plain": statistics.median(ratios)})
         print(
             f"  {name:18} {1e3 * median:7.2f} ms a step  {1 / median:6.0f} steps/s  "
             f"{1e3 * median / n_seeds:6.2f} ms a seed  {statistics.median(ratios):5.2f} x plain"
         )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     python benchmarks/train_throughput.py --compile          # against compiled transformers
     python benchmarks/train_throughput.py --compile --sizes small --profile
     python benchmarks/train_throughput.py --only patterns    # Gemma 3's pattern, a window, and a look at attention
+    python benchmarks/train_throughput.py --only normalisers # steps of small at 2,048 tokens
 
 Same architecture, batch, precision, loss, clipping and optimiser (fused AdamW) for all; a round times a few steps of
 each in turn, so a machine whose speed drifts is fair to all. Printed are the median over rounds, and the median and
@@ -16,6 +17,7 @@ pattern of Gemma 3 with transformers' own, a layer with a window with one withou
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -23,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,30 +35,41 @@ from torch import Tensor, nn
 from roundround.distributed.device import describe_device
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.training.meter import peak_flops
 from roundround.training.optim import AdamW
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 N_VOCAB = 4096
-BATCH = {"tiny": 16, "small": 4, "base": 8}
+BATCH = {"tiny": 16, "small": 4, "base": 8, "30m": 32, "125m": 16}
 PROCESSOR_TIME = "--processor-time"
-STEPS = {"tiny": 4, "small": 1, "base": 4}
+STEPS = {"tiny": 4, "small": 1, "base": 4, "30m": 10, "125m": 10}
+# for a GPU, by their parameters: beside those of `base`, sizes and vocabulary
+OF_GPUS = {
+    "30m": ({"d_model": 512, "n_layers": 8, "n_heads": 8, "n_key_heads": 8, "d_mlp": 1408}, 8192),
+    "125m": ({}, 50304),
+}
 
 
 def read(group: str, name: str) -> DictConfig:
-    config = OmegaConf.load(CONF / group / f"{name}.yaml")
+    own, _ = OF_GPUS.get(name, ({}, N_VOCAB))
+    config = OmegaConf.merge(OmegaConf.load(CONF / group / f"{'base' if name in OF_GPUS else name}.yaml"), own)
     assert isinstance(config, DictConfig)
     return config
 
 
-def ours(model: DictConfig) -> nn.Module:
-    return build_decoder(model, read("pe", "rope"), read("softmax", "softmax"), N_VOCAB)
+def vocabulary(size: str) -> int:
+    return OF_GPUS.get(size, ({}, N_VOCAB))[1]
 
 
-def hugging_face(model: DictConfig) -> nn.Module:
+def ours(model: DictConfig, n_vocab: int = N_VOCAB) -> nn.Module:
+    return build_decoder(model, read("pe", "rope"), read("softmax", "softmax"), n_vocab)
+
+
+def hugging_face(model: DictConfig, n_vocab: int = N_VOCAB) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=N_VOCAB,
+        vocab_size=n_vocab,
         hidden_size=model.d_model,
         intermediate_size=model.d_mlp,
         num_hidden_layers=model.n_layers,
@@ -79,11 +93,11 @@ def hugging_face(model: DictConfig) -> nn.Module:
     return Logits()
 
 
-def x_transformers(model: DictConfig) -> nn.Module:
+def x_transformers(model: DictConfig, n_vocab: int = N_VOCAB) -> nn.Module:
     from x_transformers import Decoder, TransformerWrapper
 
     return TransformerWrapper(
-        num_tokens=N_VOCAB,
+        num_tokens=n_vocab,
         max_seq_len=model.train_length,
         use_abs_pos_emb=False,
         tie_embedding=model.tied_embeddings,
@@ -131,7 +145,7 @@ def gemma3(model: DictConfig) -> dict[str, nn.Module]:
     return {"roundround": decoder, "transformers": Logits()}
 
 
-IMPLEMENTATIONS: dict[str, Callable[[DictConfig], nn.Module]] = {
+IMPLEMENTATIONS: dict[str, Callable[[DictConfig, int], nn.Module]] = {
     "roundround": ours,
     "transformers": hugging_face,
     "x-transformers": x_transformers,
@@ -162,14 +176,16 @@ def stepper(module: nn.Module, tokens: Tensor, precision: str) -> Callable[[], N
     return step
 
 
-def compare(size: str, precision: str, rounds: int, device: torch.device, *, compiled: bool, profiled: bool) -> None:
+def compare(
+    size: str, precision: str, rounds: int, device: torch.device, *, names: list[str], compiled: bool, profiled: bool
+) -> list[dict[str, Any]]:
     model = read("model", size)
-    names = ["roundround", "transformers"] if compiled else list(IMPLEMENTATIONS)
-    modules = {name: IMPLEMENTATIONS[name](model).to(device) for name in names}
+    modules = {name: IMPLEMENTATIONS[name](model, vocabulary(size)).to(device) for name in names}
     for module in modules.values():
         if compiled:
             module.compile()
-    race(modules, size, precision, rounds, device, what="compiled" if compiled else "eager", profiled=profiled)
+    what = "compiled" if compiled else "eager"
+    return race(modules, size, precision, rounds, device, what=what, profiled=profiled)
 
 
 def race(
@@ -181,10 +197,10 @@ def race(
     *,
     what: str,
     profiled: bool = False,
-) -> None:
-    """Print how fast each trains, in interleaved rounds."""
+) -> list[dict[str, Any]]:
+    """Print how fast each trains, in interleaved rounds; the rows of the table."""
     torch.manual_seed(0)
-    tokens = torch.randint(N_VOCAB, (BATCH[size], read("model", size).train_length + 1), device=device)
+    tokens = torch.randint(vocabulary(size), (BATCH[size], read("model", size).train_length + 1), device=device)
     n_tokens = tokens[:, 1:].numel() * STEPS[size]
     steps = {name: stepper(module, tokens, precision) for name, module in modules.items()}
     for step in steps.values():
@@ -193,6 +209,7 @@ def race(
     for _ in range(rounds):
         for name, step in steps.items():
             seconds[name].append(timed(step, STEPS[size], device))
+    rows = []
     for name, values in seconds.items():
         median = statistics.median(values)
         ratios = sorted(a / b for a, b in zip(values, seconds["roundround"], strict=True))
@@ -203,10 +220,14 @@ def race(
             f"({ratios[0]:.2f} to {ratios[-1]:.2f})" + mfu(modules[name], n_tokens / median, device),
             flush=True,
         )
+        row = {"size": size, "precision": precision, "how": what, "name": name, "tokens_per_second": n_tokens / median}
+        rows.append(row | {"parameters": n_parameters(modules[name]), "ratio": statistics.median(ratios)})  # type: ignore[arg-type]
+        rows[-1]["mfu"] = mfu(modules[name], n_tokens / median, device).removeprefix("  MFU ")
     if profiled:
         for name, step in steps.items():
             print(f"{size} {precision}: a step of {name}")
             print(where_time_goes(step, device), flush=True)
+    return rows
 
 
 def where_time_goes(step: Callable[[], None], device: torch.device) -> str:
@@ -230,10 +251,11 @@ def timed(step: Callable[[], None], n: int, device: torch.device) -> float:
 
 
 def mfu(module: nn.Module, tokens_per_second: float, device: torch.device) -> str:
-    """Share of an H100's or H200's dense bf16 peak (989 TFLOP/s) by six operations a parameter and token."""
-    if device.type != "cuda":
+    """Share of a GPU's dense 16-bit peak, where its name is known, by six operations a parameter and token."""
+    peak = peak_flops(device, "bf16-mixed") if device.type == "cuda" else None
+    if not isinstance(peak, float):
         return ""
-    return f"  MFU {6 * n_parameters(module) * tokens_per_second / 989e12:.1%}"  # type: ignore[arg-type]
+    return f"  MFU {6 * n_parameters(module) * tokens_per_second / peak:.1%}"  # type: ignore[arg-type]
 
 
 def overhead(size: str) -> None:
@@ -304,6 +326,30 @@ def window_against_all(rounds: int, n_tokens: int = 8192, window: int = 512) -> 
         )
 
 
+def other_normalisers(rounds: int, n_tokens: int = 2048) -> None:
+    """What a step of small takes with other normalisers, beside one with the plain softmax in turn."""
+    names = ["softmax", "adaptive_temperature_trained", "entmax15", "sparsemax", "softpick", "sigmoid"]
+    device, model = torch.device("cpu"), read("model", "small")
+    tokens = torch.randint(N_VOCAB, (1, n_tokens + 1))
+    steps = {
+        name: stepper(build_decoder(model, read("pe", "rope"), read("softmax", name), N_VOCAB), tokens, "float32")
+        for name in names
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds + 1):
+        for name, step in steps.items():
+            taken = timed(step, 1, device)
+            if i:
+                seconds[name].append(taken)
+    for name, values in seconds.items():
+        ratios = sorted(a / b for a, b in zip(values, seconds["softmax"], strict=True))
+        print(
+            f"small, {n_tokens} tokens: a step with {name} takes {statistics.median(values):.2f} s, "
+            f"{statistics.median(ratios):.2f} times that with softmax ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            flush=True,
+        )
+
+
 def looking(size: str, rounds: int, every: int = 100) -> None:
     """What `attention_stats_every` costs of a step: one look and one step in turn."""
     from roundround.probing.telemetry import attention_statistics
@@ -333,11 +379,16 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile both; minutes for small on a CPU")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--skip-overhead", action="store_true")
+    parser.add_argument("--only-ours", action="store_true", help="against nothing")
+    parser.add_argument("--json", type=Path, default=None, help="write the rows there as well")
     parser.add_argument(PROCESSOR_TIME, action="store_true", help="of one thread, on a machine that others use")
-    parser.add_argument("--only", choices=["patterns"], help="these alone, on a CPU")
+    parser.add_argument("--only", choices=["patterns", "normalisers"], help="these alone, on a CPU")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{describe_device(device)}, torch {torch.__version__}")
+    if options.only == "normalisers":
+        other_normalisers(options.rounds)
+        return
     if options.only:
         for size in options.sizes:
             looking(size, options.rounds)
@@ -346,9 +397,14 @@ def main() -> None:
             for precision in options.precisions:
                 race(gemma3(read("model", size)), size, precision, options.rounds, torch.device("cpu"), what="gemma3")
         return
+    names = ["roundround", "transformers"] if options.compile else list(IMPLEMENTATIONS)
+    how = {"names": names[: 1 if options.only_ours else None], "compiled": options.compile, "profiled": options.profile}
+    rows = []
     for size in options.sizes:
         for precision in options.precisions:
-            compare(size, precision, options.rounds, device, compiled=options.compile, profiled=options.profile)
+            rows += compare(size, precision, options.rounds, device, **how)
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if not (options.skip_overhead or options.compile):
         for size in options.sizes:
             overhead(size)

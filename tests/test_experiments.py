@@ -45,6 +45,7 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
     "rope/patterns": [(pattern, pe, norm) for pattern, pe in PATTERNS for norm in ("none", "rms")],
     "rope/plane": [("uniform", pe, "none") for pe in ("nope", *(f"ladder/{name}" for name in LADDERS))],
     "rope/drope": [("uniform", pe, "none") for pe in ("nope", "rope")],
+    "rope/grammar": [("uniform", pe, "none") for pe in ("rope", "p_rope", "nope", "alibi")],
 }
 
 
@@ -57,7 +58,7 @@ def test_two_steps_of_every_job(roundround: Callable[..., Done], fast: list[str]
         small += [f"init=run:{begun.directory.absolute()}"]
     elif name.endswith("paper"):  # at full size
         small += ["model.head_dim=8"]
-    elif name == "rope/table2":
+    elif name in ("rope/table2", "rope/grammar"):
         small += ["tokenizer=bpe", "tokenizer.vocab_size=300", "seed=1", "model.head_dim=8"]
     else:
         small += ["seed=1", "optim.lr=1e-3", "model.n_layers=4", "model.head_dim=32"]

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "roundround"
 
 # what people copy into their own work, and what it may import: (parts of roundround, libraries)
 PORTABLE = {
-    "attention": ({"attention"}, {"torch"}),
+    "attention": ({"attention"}, {"torch", "triton"}),  # Triton where torch brings it, for CUDA alone
     "pe": ({"attention", "pe"}, {"torch"}),
     "softmax": ({"attention", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
     "model": ({"attention", "pe", "softmax", "model"}, {"torch"}),
@@ -206,7 +206,7 @@ def test_a_portable_part_reaches_torch_and_nothing_else() -> None:
     for module in graph:
         if module.split(".")[0] in PORTABLE:
             libraries = {name[1:] for name in reached(graph, module) if name.startswith(":")}
-            assert libraries - sys.stdlib_module_names <= {"torch", "entmax", "adasplash"}, module
+            assert libraries - sys.stdlib_module_names <= {"torch", "entmax", "adasplash", "triton"}, module
 
 
 def circles(package: Path) -> list[str]:

@@ -5,7 +5,7 @@ metric and value is a setting (what the model is), or a coordinate (where the nu
 layer, head).
 
 A csv or jsonl file is of settings, seed, metric, length, value. A row is one number: `value` is needed; `metric` (else
-"value"), `seed`, `verb` and the coordinates `length`, `n`, `task` and `texts` mean what they mean in `results.json`;
+"value"), `seed`, `verb` and the coordinates (COORDINATES, such as `length`) mean what they mean in `results.json`;
 every other column is a setting.
 
 Tested by tests/analysis/test_measurement_files.py (files) and tests/analysis/test_compare.py (runs).
@@ -44,7 +44,14 @@ from roundround.support.files import parse_json, read_text
 
 Coordinates = tuple[tuple[str, Any], ...]
 
-COORDINATES = ("length", "n", "task", "texts")  # where a number was taken, though a config may have a key of this name
+COORDINATES = (
+    "length",
+    "n",
+    "prefix",
+    "phenomenon",
+    "task",
+    "texts",
+)  # where a number was taken, though a config may have a key of this name
 GROUPS = (*NAMES, "tokenizer", "optim", "schedule")  # whose option is a setting
 ENDINGS = (".csv", ".jsonl")
 NO_SETTINGS = ("metric", "value", "seed", "verb", *COORDINATES)  # columns of a file
@@ -53,7 +60,7 @@ NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra"
 # of a record: what says how it was measured, and what was found beside the number
 NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
 NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
-NOT_COORDINATES |= {"split", "context"}  # context: a task's length in tokens
+NOT_COORDINATES |= {"split", "context", "pairs", "phenomena", "sample"}  # context: a task's length in tokens
 NOT_COORDINATES |= {"stderr", "of"}  # of tasks of lm_eval
 
 

@@ -28,7 +28,7 @@ from roundround.runs.directories import LOCK, MANIFEST, METRICS, RESULTS, is_dat
 from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import home_expanded, parse_json, read_text
 
-SIZES = ("length", "n")  # of a record: where a number was taken, along an axis
+SIZES = ("length", "n", "prefix")  # of a record: where a number was taken, along an axis
 DIED = "died"  # killed: the manifest still says running, and no process holds the directory
 LOWER = {"perplexity", "loss", "nats", "error", "bits"}  # words in names of metrics that are better when lower
 HIGHER = {"accuracy", "acc", "f1", "match", "bleu"}

@@ -7,21 +7,31 @@ Tested by tests/attention/test_keys.py and tests/softmax/test_softmax_contract.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
+import torch
 from torch import Tensor
 
 from roundround.attention.documents import Documents
 from roundround.attention.keys import Keys
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Bias:
     """What an encoding adds to the logits, given for a block of query rows at a time so that no n x n table exists.
 
     n_hidden: numbers that `block` holds for each query and key on its way, so that blocks are cut small enough.
+    of_distance: whether it depends on key minus query position alone, and `by_distance` says how.
     """
 
     n_hidden: int = 1
+    of_distance: bool = False
+
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        """Bias [1 or H, N] at these differences of positions, key minus query in tokens, int64; at least float32."""
+        raise NotImplementedError
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         """Bias [1 or B, H, b - a, K'] for the query rows a..b over the keys of `keys.span(a, b)`, in logits.
@@ -30,6 +40,13 @@ class Bias:
         whatever other rows, windows and blocks there are, and whether or not `keys.causal` is set.
         """
         raise NotImplementedError
+
+    def score_mod(self, keys: Keys) -> ScoreMod | None:
+        """The bias of batch b, head h, query i and key j, each a number, for a kernel that asks for one at a time.
+
+        None, the default, where it has no such form or none whose gradient a kernel gives fast.
+        """
+        return None
 
     def of_groups(self, documents: Documents) -> list[Bias]:
         """The bias in each group of documents; the default is for one that reads positions and nothing of a token."""
@@ -73,6 +90,13 @@ class LinearBias(Bias):
         t_q, t_k = ([t[..., 0] for t in split(t_BHT[..., None])] for t_BHT in (self.t_BHQ, self.t_BHK))
         return [LinearBias(*of_group) for of_group in zip(slopes, t_q, t_k, strict=True)]
 
+    def score_mod(self, keys: Keys) -> ScoreMod | None:
+        t_BHQ, t_BHK = self.coordinates(keys)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (self.slopes, t_BHQ, t_BHK)):
+            return None  # every pair would add to the gradient of its coordinate; a channel is faster
+        slopes, t_q, t_k = (at_each(x) for x in (self.slopes[..., 0], t_BHQ, t_BHK))
+        return lambda b, h, i, j: slopes(b, h, i) * (t_k(b, h, j) - t_q(b, h, i)).to(self.slopes.dtype)
+
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         first, last = keys.span(a, b)
         t_BHQ, t_BHK = self.coordinates(keys)
@@ -80,6 +104,13 @@ class LinearBias(Bias):
         distance_BHQK = t_BHK[:, :, None, first:last] - t_BHQ[:, :, a:b, None]
         slopes = self.slopes if self.slopes.shape[-2] == 1 else self.slopes[..., a:b, :]
         return slopes * distance_BHQK.to(slopes.dtype)
+
+
+def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """An element of what broadcasts to [B, H, tokens], by its indices."""
+    x_BHT = x.reshape(*(1,) * (3 - x.dim()), *x.shape)
+    batch, heads, tokens = (size > 1 for size in x_BHT.shape)
+    return lambda b, h, t: x_BHT[b if batch else 0, h if heads else 0, t if tokens else 0]
 
 
 def relative_positions(keys: Keys, a: int, b: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Attention over blocks of query rows: any weights, memory linear in length.
 
-FlexAttention is not used instead: without compilation it makes the whole matrix of logits, it covers the softmax alone,
-and none of its CUDA kernels could be checked without a GPU.
+FlexAttention, which `flex.py` calls on CUDA, is no replacement: it changes single logits, while what runs here needs
+the whole row; on a CPU it makes the matrix of logits, or has no gradient where it is compiled.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 

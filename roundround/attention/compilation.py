@@ -28,8 +28,10 @@ def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def once_per_compilation(function: Callable[P, None]) -> Callable[P, None]:
-    """The function, run as a model is compiled and not again; for messages, which no graph can hold.
+def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, run as a model is compiled and not again; for messages and trials, which no graph can hold.
+
+    Its arguments are no tensors.
 
     It sets what `torch.compiler.assume_constant_result` sets, which would import the compiler.
     """

@@ -9,6 +9,7 @@ Tested by tests/softmax/test_softmax.py and tests/softmax/test_normalisers.py.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import cast
 
@@ -23,6 +24,8 @@ from roundround.attention.kernels import Kernel, fitted, kernel_for, varlen_kern
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32, wide_dtype
 from roundround.attention.tiled_attention import TiledAttention
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's kernels run on a CPU then, for tests
 
 
 def serves(q_BHQC: Tensor, bias: Bias | None) -> bool:
@@ -74,7 +77,8 @@ def attention(
 def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None) -> Tensor:
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
-    On a CPU the pass itself is at least float32; elsewhere `for_entropy` says how far half precision is off.
+    On a CPU the pass itself is at least float32; on CUDA, without a bias, `entropy_kernel.py` computes it in float32
+    without values; elsewhere `for_entropy` says how far half precision is off.
 
     H = log-sum-exp - E_p[logit], and E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i]: attention with the keys
     as values. Detaching the log-sum-exp, the outer query and slope, and the values leaves
@@ -88,6 +92,8 @@ def entropy_and_log_sum_exp(
 ) -> tuple[Tensor, Tensor]:
     """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
     q_BHQC, k_BGKC = fitted(q_BHQC, k_BGKC)
+    if bias is None and has_entropy_kernel(q_BHQC, keys):
+        return entropy_by_kernel(q_BHQC, k_BGKC, scale, keys)
     if bias is not None:  # `attention_by_tiles` runs in float32 then
         q_BHQC, k_BGKC = at_least_float32(q_BHQC), at_least_float32(k_BGKC)
     centre_BG1C = centre_of_keys(k_BGKC, keys)
@@ -123,7 +129,29 @@ def attention_by_entropy(
     beta_of: inverse temperatures of entropies [B, H, Q, 1], each of its own row's alone, without parameters.
     """
     with torch.autocast(q_BHQC.device.type, enabled=False):
+        if has_entropy_kernel(q_BHQC, keys):
+            beta = beta_of(entropy_by_kernel(q_BHQC, k_BGKC, scale, keys)[0])
+            return attention((q_BHQC * beta).to(q_BHQC.dtype), k_BGKC, v_BGKC, scale=scale, keys=keys)
         return cast("Tensor", EntropyScaledAttention.apply(q_BHQC, k_BGKC, v_BGKC, beta_of, scale, keys))  # type: ignore[no-untyped-call]
+
+
+def has_entropy_kernel(q_BHQC: Tensor, keys: Keys) -> bool:
+    """Whether `entropy_kernel.py` computes the entropy of these rows; it imports Triton, which a CPU does not need."""
+    if q_BHQC.device.type != "cuda" and not INTERPRETED:
+        return False
+    from roundround.attention import entropy_kernel
+
+    return entropy_kernel.serves(q_BHQC, keys)
+
+
+@outside_compilation  # it launches kernels of its own
+def entropy_by_kernel(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> tuple[Tensor, Tensor]:
+    """Entropy and log-sum-exp of each row, [B, H, Q, 1] float32; the log-sum-exp passes no gradient."""
+    from roundround.attention.entropy_kernel import RowEntropy
+
+    found = RowEntropy.apply(q_BHQC, k_BGKC.to(q_BHQC.dtype), scale, keys)  # type: ignore[no-untyped-call]
+    entropy, log_sum_exp = cast("tuple[Tensor, Tensor]", found)
+    return entropy[..., None], log_sum_exp[..., None]
 
 
 @outside_compilation  # tiles are chosen by reading numbers

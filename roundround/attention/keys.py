@@ -47,7 +47,9 @@ class Keys:
     q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
     valid_BK: False where a key is padding; None where none is.
     window: a query sees itself and the `window - 1` tokens before it; None for all.
-    chunk: a query sees the tokens of its own chunk of this many, counted from the first key; None for all.
+    chunk: a query sees the tokens of its own chunk of this many, counted from its text's first token; None for all.
+    begins: the key at which a chunk begins, [B, 1, 1] or for all texts, where a cache has dropped some; None: the first
+    that is no padding.
     documents: those that do not see each other, in causal attention without padding or cache; None for one.
     n_forgotten: tokens before the first key that a cache has dropped, padding aside: a number, or [B, 1, 1, 1].
     k_norm: no less than the length of all keys as one vector, where a cache knows it.
@@ -59,6 +61,7 @@ class Keys:
     causal: bool = True
     window: int | None = None
     chunk: int | None = None
+    begins: Tensor | int | None = None
     documents: Documents | None = None
     n_forgotten: Tensor | int = 0
     k_norm: float | None = None
@@ -94,8 +97,12 @@ class Keys:
     def is_unmasked(self) -> bool:
         """Whether every query sees every key, as one new query against its cache does."""
         past_all = not self.causal or (self.n_queries == 1 and self.documents is None)
-        hides = (self.window or self.n_keys) < self.n_keys or (self.chunk or self.n_keys) < self.n_keys
+        hides = (self.window or self.n_keys) < self.n_keys or self.chunks_hide(self.chunk)
         return past_all and self.valid_BK is None and not hides
+
+    def chunks_hide(self, chunk: int | None) -> bool:
+        """Whether chunks of this many may hide keys; where one began before the first key, also long ones do."""
+        return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
 
     def within(self, window: int | None, chunk: int | None = None) -> Keys:
         """These keys where a query looks no further back than a window or its chunk, both of at least one token.
@@ -107,7 +114,7 @@ class Keys:
         if self.chunk is not None and chunk is not None and chunk != self.chunk:
             raise ValueError(f"chunks of {chunk} within chunks of {self.chunk} tokens")
         windows = [w for w in (self.window, window) if w is not None and w < self.n_keys]
-        chunks = [c for c in (self.chunk, chunk) if c is not None and c < self.n_keys]
+        chunks = [c for c in (self.chunk, chunk) if c is not None and self.chunks_hide(c)]
         return replace(self, window=min(windows, default=None), chunk=min(chunks, default=None))
 
     def without_windows(self) -> Keys:
@@ -119,10 +126,12 @@ class Keys:
         if first == 0:
             return self
         valid, n_forgotten = self.valid_BK, self.n_forgotten + first
+        begins = None if self.chunk is None else (self.first_of_chunk() - first) % self.chunk
         if valid is not None:
             n_forgotten = self.n_forgotten + valid[:, :first].sum(-1)[:, None, None, None]
             valid = valid[:, first:]
-        return replace(self, k_pos_BK=self.k_pos_BK[:, first:], valid_BK=valid, n_forgotten=n_forgotten)
+        k_pos = self.k_pos_BK[:, first:]
+        return replace(self, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
 
     def of_groups(self) -> list[Keys]:
         """The keys of each group of `documents`, where every row is a document."""
@@ -138,18 +147,47 @@ class Keys:
 
         valid = None if self.valid_BK is None else of(self.valid_BK)
         n_forgotten = self.n_forgotten if isinstance(self.n_forgotten, int) else of(self.n_forgotten)
+        begins = of(self.begins) if isinstance(self.begins, Tensor) else self.begins
         q_pos, k_pos = of(self.q_pos_BQ), of(self.k_pos_BK)
-        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten)
+        return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
+
+    def first_of_chunk(self) -> Tensor | int:
+        """A key at which a chunk begins: `begins`, or the first that is no padding, [B, 1, 1] where there is some."""
+        if self.begins is not None:
+            return self.begins
+        return 0 if self.valid_BK is None else (~self.valid_BK).cumprod(-1).sum(-1)[:, None, None]
+
+    @property
+    def chunks_are_shifted(self) -> bool:
+        """Whether chunks may begin elsewhere than at the first key and its multiples, in each text by itself."""
+        return self.chunk is not None and (self.valid_BK is not None or self.begins is not None)
 
     def first_visible(self, row_Q: Tensor) -> Tensor:
-        """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more."""
+        """The first key that each of these query rows may see, documents and padding aside: int64, 0 or more.
+
+        [R] of R rows; where chunks begin after padding [B, 1, R].
+        """
         row_Q = row_Q + self.n_keys - self.n_queries
         first_Q = torch.zeros_like(row_Q)
         if self.window is not None:
             first_Q = first_Q.maximum(row_Q - self.window + 1)
         if self.chunk is not None:
-            first_Q = first_Q.maximum(row_Q // self.chunk * self.chunk)
+            begins = self.first_of_chunk()
+            first_Q = first_Q.maximum((row_Q - begins) // self.chunk * self.chunk + begins)
         return first_Q
+
+    def end_visible(self, row_Q: Tensor) -> Tensor:
+        """The key behind the last that each of these query rows may see, documents and padding aside: int64."""
+        row_Q = row_Q + self.n_keys - self.n_queries
+        if self.causal:
+            return (row_Q + 1).clamp(min=0)
+        end_Q = torch.full_like(row_Q, self.n_keys)
+        if self.window is not None:
+            end_Q = end_Q.minimum(row_Q + self.window)
+        if self.chunk is not None:
+            begins = self.first_of_chunk()
+            end_Q = end_Q.minimum(((row_Q - begins) // self.chunk + 1) * self.chunk + begins)
+        return end_Q
 
     def span(self, a: int, b: int) -> tuple[int, int]:
         """The smallest range of keys that holds everything visible to the query rows a..b."""
@@ -159,8 +197,12 @@ class Keys:
             first = max(first, a + offset - self.window + 1)
             last = min(last, b + offset + self.window - 1)
         if self.chunk is not None:
-            first = max(first, (a + offset) // self.chunk * self.chunk)
-            last = min(last, -(-(b + offset) // self.chunk) * self.chunk)
+            begins = self.first_of_chunk()
+            if isinstance(begins, int):
+                first = max(first, (a + offset - begins) // self.chunk * self.chunk + begins)
+                last = min(last, -(-(b + offset - begins) // self.chunk) * self.chunk + begins)
+            else:  # wherever in a chunk the rows stand
+                first, last = max(first, a + offset - self.chunk + 1), min(last, b + offset + self.chunk - 1)
         return first, last
 
     def visible(self, a: int, b: int) -> Tensor:
@@ -179,11 +221,11 @@ class Keys:
             mask_QK &= column_K > row_Q1 - self.window
             if not self.causal:
                 mask_QK &= column_K < row_Q1 + self.window
+        mask = mask_QK[None]
         if self.chunk is not None:
-            mask_QK &= column_K // self.chunk == row_Q1 // self.chunk
-        if self.valid_BK is None:
-            return mask_QK[None, None]
-        return mask_QK & self.valid_BK[:, None, None, first:last]
+            begins = self.first_of_chunk()
+            mask = mask & ((column_K - begins) // self.chunk == (row_Q1 - begins) // self.chunk)
+        return mask[:, None] if self.valid_BK is None else mask[:, None] & self.valid_BK[:, None, None, first:last]
 
     def counts(self, a: int, b: int, marked: Tensor | None = None) -> Tensor:
         """Number of visible keys of each query row a..b: [1 or B, 1, b - a, 1], int64; memory linear in length.
@@ -193,14 +235,7 @@ class Keys:
         if marked is None and self.is_unmasked:  # as of one token after its cache: one operation in place of ten
             return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)
         rows_Q = torch.arange(a, b, device=self.k_pos_BK.device)
-        row_Q, first_Q = rows_Q + self.n_keys - self.n_queries, self.first_visible(rows_Q)
-        end_Q = torch.full_like(row_Q, self.n_keys)
-        if self.window is not None:
-            end_Q = end_Q.minimum(row_Q + self.window)
-        if self.chunk is not None:
-            end_Q = end_Q.minimum((row_Q // self.chunk + 1) * self.chunk)
-        if self.causal:
-            end_Q = (row_Q + 1).clamp(min=0)
+        first_Q, end_Q = self.first_visible(rows_Q), self.end_visible(rows_Q)
         if self.documents is not None:
             # a chunk counts from its document's first token, which only the groups of documents know
             assert self.chunk is None, "documents are in groups where there are chunks"
@@ -211,5 +246,7 @@ class Keys:
         if marks is None:
             return (end_Q - first_Q).view(-1, 1, b - a, 1)
         so_far = F.pad(marks.cumsum(-1), (1, 0))  # before each key
-        before = so_far[..., first_Q] if first_Q.dim() == 1 else so_far.take_along_dim(first_Q, -1)
-        return (so_far[..., end_Q] - before)[..., None]
+        after, before = (
+            so_far[..., at_Q] if at_Q.dim() == 1 else so_far.take_along_dim(at_Q, -1) for at_Q in (end_Q, first_Q)
+        )
+        return (after - before)[..., None]

@@ -22,7 +22,7 @@ from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import read_text
 
 GROUPS = {
-    "data": "What is learnt: text of your own, of the Hub or of Python's documentation, or a task such as copy.",
+    "data": "What is learnt or asked: text of your own, of the Hub, of Python's documentation; a task; minimal pairs.",
     "experiment": "A published experiment with its settings, for one verb each.",
     "logger": "Where metrics go beside the run directory.",
     "model": "The sizes of a model to train, or a pretrained model to measure.",

@@ -194,16 +194,19 @@ class TrainedRun:
     def task(self) -> Task | None:
         """The task that the run learns, or that `data` put in its place; None where it is text.
 
-        UserError where the one given is of the other kind, or has another vocabulary than the run.
+        UserError where the one given is of the other kind, or has another vocabulary than the run. A task of text can
+        be asked of a run on text.
         """
         source = build(self.config.data, Source)  # type: ignore[type-abstract]
+        if isinstance(source, TextTask) and self.manifest["config"]["tokenizer"] is not None:
+            return source.with_vocabulary(self.vocabulary())
         if isinstance(source, Task) != self.learns_a_task:
             kinds = ("a task", "text") if self.learns_a_task else ("text", "a task")
             raise UserError(f"{self.directory} was trained on {kinds[0]}, and data= is {kinds[1]}")
         if not isinstance(source, Task):
             return None
         if isinstance(source, TextTask):
-            return source.with_vocabulary(self.vocabulary())
+            raise UserError(f"data= is a task of text, and {self.directory} knows the symbols of its own task alone")
         if source.vocabulary().tokenizer.get_vocab() != self.vocabulary().tokenizer.get_vocab():
             raise UserError(
                 f"data= has another vocabulary than the task that {self.directory} was trained on; give it the symbols "
@@ -225,6 +228,11 @@ class TrainedRun:
                 return data
         tokenizer = saved_tokenizer(self.directory, self.manifest)
         return prepare(corpus, tokenizer, default_cache_dir(), needs=["held_out"])
+
+
+def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
+    """The held-out text of a corpus in the tokens of a pretrained model; none of it need be left for training."""
+    return prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
 
 
 def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:

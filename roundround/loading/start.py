@@ -21,6 +21,7 @@ from roundround.config.options import load_option
 from roundround.config.recorded import config_from_checkpoint, config_of_run, give_theta, overridden, refuse_own_model
 from roundround.config.verbs.train import TrainConfig
 from roundround.data.corpora import Source
+from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import Prepared, TokenData
 from roundround.data.tasks.base import BYTES_OF_TOKEN, Task
 from roundround.data.tasks.batches import TaskData
@@ -205,8 +206,10 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig,
     choices = {group: choice for group, choice in invocation.choices.items() if not group.startswith("hydra/")}
     if cfg.resume is not None:
         return resumed(cfg, invocation)
-    task = None
-    if issubclass(target_class(cfg.data, Source), Task):
+    task, kind = None, target_class(cfg.data, Source)
+    if issubclass(kind, MinimalPairs):
+        raise UserError("data= is minimal pairs, which eval asks of a trained model; give text or a task to learn")
+    if issubclass(kind, Task):
         task = build(cfg.data, Task)  # type: ignore[type-abstract]
         cfg, choices = config_of_task(cfg, task, invocation.overrides, choices)
     cfg, choices = config_of_prepared(cfg, invocation.overrides, choices)

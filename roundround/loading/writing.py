@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from roundround.attention.precision import at_least_float32
@@ -22,7 +23,13 @@ from roundround.loading.models import TrainedRun, opened_pretrained
 from roundround.loading.reading import check_symbols, run_of
 from roundround.model.cache import Cache
 from roundround.model.decoder import Decoder
+from roundround.probing.probed_model import watching
+from roundround.probing.prompt import last_row
+from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
+
+if TYPE_CHECKING:
+    from roundround.loading.load import ProbedHuggingFaceModel
 
 REPLACEMENT = "\ufffd"  # of bytes that are no character yet
 
@@ -52,6 +59,14 @@ class Writer(ABC):
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
         """Their text, without special tokens."""
+
+    @abstractmethod
+    def normalisers(self) -> list[AttentionSoftmax]:
+        """Those of its layers, for `watching`."""
+
+    @abstractmethod
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """What each token reads as."""
 
     @abstractmethod
     def begin(self, length: int | None) -> None:
@@ -88,6 +103,12 @@ class DecoderWriter(Writer):
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.vocabulary.decode(tokens)
+
+    def normalisers(self) -> list[AttentionSoftmax]:
+        return self.decoder.normalisers
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.vocabulary.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
     def begin(self, length: int | None) -> None:
         self.cache = self.decoder.empty_cache(length=length)
@@ -131,6 +152,14 @@ class PretrainedWriter(Writer):
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
+    def normalisers(self) -> list[AttentionSoftmax]:
+        from roundround.loading.patching.attention import normalisers_of
+
+        return normalisers_of(self.model)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token]) for token in tokens]
+
     def begin(self, length: int | None) -> None:
         self.cache = None
 
@@ -157,18 +186,29 @@ def opened_writer(config: GenerateConfig, device: torch.device) -> Iterator[tupl
     """The model that the config names, and its run where it was trained here. UserError where it cannot write."""
     if config.model is not None:
         with opened_pretrained(config.model, config.pe, config.softmax, device) as probed:
-            reads = probed.reads_special_tokens
-            yield PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads), None
+            yield pretrained_writer(probed), None
         return
     trained = run_of(config)
-    decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False).to(device), trained.vocabulary()
+    decoder = trained.decoder(config.checkpoint).requires_grad_(False).to(device)
+    yield decoder_writer(trained, decoder), trained
+
+
+def pretrained_writer(probed: ProbedHuggingFaceModel) -> PretrainedWriter:
+    """A pretrained model, which writes."""
+    reads = probed.reads_special_tokens
+    return PretrainedWriter(probed.name, probed.pretrained, probed.tokenizer, reads_special_tokens=reads)
+
+
+def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
+    """The decoder of a run, which writes. UserError where it has no cache."""
+    vocabulary = trained.vocabulary()
     first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
     writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
     try:
         writer.begin(None)
+        return writer
     except ValueError as error:
         raise UserError(f"{trained.directory} cannot write: {error}") from error
-    yield writer, trained
 
 
 def prompt_tokens(prompt: str, writer: Writer, trained: TrainedRun | None) -> list[int]:
@@ -239,6 +279,42 @@ def generators_of(seed: int, n: int) -> list[torch.Generator]:
     """A generator for each text, on the CPU: the first text is the same however many there are."""
     seeds = [hashlib.sha256(f"{seed} {text}".encode()).digest()[:4] for text in range(n)]
     return [torch.Generator().manual_seed(int.from_bytes(own, "little")) for own in seeds]
+
+
+class WatchedHead:
+    """What one head looks at whenever the first text is written on.
+
+    steps: for each token of the text that the model has written its place, and the weights [place] of the tokens before
+    it, of which the model made it; 0 where a window hides one. Raises ValueError where the model has no such head.
+    """
+
+    def __init__(self, writer: Writer, layer: int, head: int) -> None:
+        normalisers = writer.normalisers()
+        n_layers = len(normalisers)
+        if not 0 <= layer < n_layers:
+            raise ValueError(f"layer={layer}: {writer.name} has the layers 0 to {n_layers - 1}")
+        if not 0 <= head < (n_heads := normalisers[layer].shape.n_heads):
+            raise ValueError(f"head={head}: layer {layer} of {writer.name} has the heads 0 to {n_heads - 1}")
+        self.softmax, self.layer, self.head = normalisers[layer], layer, head
+        self.steps: list[tuple[int, Tensor]] = []
+        self._last = torch.empty(0)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Inside, each pass of the model is looked at."""
+        return watching([self.softmax], self.take_in)
+
+    def take_in(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        """Keep the last row of the first text; an argument of `watching`."""
+        self._last = last_row(softmax, qkv, options)[0, self.head].float().cpu()
+
+    def note(self, place: int) -> None:
+        """The token at this place has just been chosen."""
+        self.steps.append((place, F.pad(self._last, (place - len(self._last), 0))))
+
+    def weights(self, n_tokens: int) -> Tensor:
+        """[steps, n_tokens], 0 from each written token on."""
+        rows = [F.pad(weights, (0, n_tokens - place)) for place, weights in self.steps]
+        return torch.stack(rows) if rows else torch.empty(0, n_tokens)
 
 
 class TextStream:

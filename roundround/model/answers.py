@@ -11,7 +11,8 @@ Tested by tests/training/test_task_runs.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, final
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +32,12 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored
 class AnswerScores:
     """Sums over examples, [len(COUNTED)], float64: they add up over batches and processes.
 
-    An example that was drawn several times is one observation with so much weight.
+    An example that was drawn several times is one observation with so much weight. Where models were scored by what
+    they wrote, `targets` are the references of an example, `hits` those that were found, `exact` whether all were.
     """
 
-    def __init__(self, sums: Tensor | None = None) -> None:
+    def __init__(self, sums: Tensor | None = None, *, written: bool = False) -> None:
+        self.written = written
         self.sums = torch.zeros(len(COUNTED), dtype=torch.float64) if sums is None else sums.cpu().double()
 
     def add(self, times_B: Tensor, **of_each: Tensor) -> None:
@@ -60,8 +63,12 @@ class AnswerScores:
     def values(self) -> dict[str, float]:
         """Shares of scored targets and of whole examples that are right; the loss per token is per scored target.
 
-        `output_match` is the share of examples whose output is right, given the right tokens before it.
+        `output_match` is the share of examples whose output is right, given the right tokens before it. Of what was
+        written: the shares of examples with all references, and of the references.
         """
+        if self.written:
+            shares = {"exact_match": self["exact"] / self["examples"]}
+            return shares | {"string_match": self["hits"] / self["targets"]}
         found = {
             "exact_match": self["exact"] / self["examples"],
             "token_accuracy": self["hits"] / self["targets"],
@@ -70,30 +77,57 @@ class AnswerScores:
         return found | ({"output_match": self["output"] / self["with_output"]} if self["with_output"] else {})
 
 
+class Answering(Protocol):
+    """A model that answers under teacher forcing."""
+
+    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
+        """The draws of positions over whose answers is averaged, as `Decoder.draws`."""
+
+    def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
+        """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
+
+
+@final
+class AnsweringDecoder:
+    """A decoder of this project that answers."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+
+    def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
+        return self.decoder.draws(tokens_BT)
+
+    def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
+        n_rows = max(1, LOGITS_AT_ONCE // 8 // self.decoder.embed_tokens.num_embeddings)
+        x_SD, nats, right = self.decoder.hidden(tokens_BT, step=step)[scored_BT], [], []
+        rows = zip(torch.split(x_SD, n_rows), torch.split(targets_BT[scored_BT], n_rows), strict=True)
+        for x_RD, targets_R in rows:
+            logits_RV = at_least_float32(self.decoder.unembed(x_RD))
+            nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
+            right.append(logits_RV.argmax(-1) == targets_R)
+        nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+        return nats_BT, torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
+
+
 @torch.no_grad()
-def score_answers(decoder: Decoder, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
-    """What the decoder answers to examples, all of whose tokens before a target are the right ones."""
-    was_training = decoder.training
-    decoder.eval()
+def score_answers(model: Decoder | Answering, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
+    """What the model answers to examples, all of whose tokens before a target are the right ones."""
+    if isinstance(model, Decoder):
+        was_training = model.training
+        scores = score_answers(AnsweringDecoder(model.eval()), batches, device=device)
+        model.train(was_training)
+        return scores
     scores = AnswerScores()
-    n_rows = max(1, LOGITS_AT_ONCE // 8 // decoder.embed_tokens.num_embeddings)
     for tokens_BT, targets_BT, scored_BT, output_BT, times_B in batches:
         inputs_BT, scored_BT, output_BT = tokens_BT.to(device), scored_BT.to(device), output_BT.to(device)
-        targets_S, has_output_B = targets_BT.to(device)[scored_BT], output_BT.any(-1)
+        has_output_B = output_BT.any(-1)
         found: dict[str, list[Tensor]] = {"exact": [], "output": [], "hits": [], "nats": []}
-        for step in decoder.draws(tokens_BT):
-            x_SD, nats, right = decoder.hidden(inputs_BT, step=step)[scored_BT], [], []
-            for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_S, n_rows), strict=True):
-                logits_RV = at_least_float32(decoder.unembed(x_RD))
-                nats.append(F.cross_entropy(logits_RV, targets_R, reduction="none"))
-                right.append(logits_RV.argmax(-1) == targets_R)
-            right_BT = torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
-            nats_BT = nats[0].new_zeros(scored_BT.shape).masked_scatter(scored_BT, torch.cat(nats))
+        for step in model.draws(tokens_BT):
+            nats_BT, right_BT = model.marked(inputs_BT, targets_BT.to(device), scored_BT, step)
             found["exact"].append((right_BT | ~scored_BT).all(-1))
             found["output"].append((right_BT | ~output_BT).all(-1) & has_output_B)
             found["hits"].append(right_BT.sum(-1))
             found["nats"].append(nats_BT.cpu().double().sum(-1))
         means = {name: torch.stack(draws).cpu().double().mean(0) for name, draws in found.items()}
         scores.add(times_B, with_output=has_output_B, targets=scored_BT.sum(-1), **means)
-    decoder.train(was_training)
     return scores

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import final
 
@@ -30,6 +31,7 @@ class LayerCache:
     def __init__(self, window: int | None = None, chunk: int | None = None) -> None:
         self.window, self.chunk = window, chunk
         self.n_read = 0  # tokens
+        self.padded = False  # whether some texts begin after padding
         self.first = 0  # of these the first that is kept
         self.carried: Tensor | None = None
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
@@ -37,10 +39,11 @@ class LayerCache:
         self.k_norm: float | None = 0.0  # at least that of all keys as one vector; None: it must be asked for
 
     def first_kept(self) -> int:
-        """The first token that the next query may see; where there are chunks, the first of one."""
-        if self.chunk is not None:  # counted from the first key: a window within the chunk drops none
+        """The first token that the next query may see; of chunks that begin after padding, each at its own, any may."""
+        if self.chunk is not None and not self.padded:  # a window within the chunk drops none
             return self.n_read // self.chunk * self.chunk
-        return 0 if self.window is None else max(0, self.n_read - self.window + 1)
+        reach = self.window if self.chunk is None else self.chunk
+        return 0 if reach is None else max(0, self.n_read - reach + 1)
 
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
         """Take in the new tokens; the keys and values [B, G, K, C] of all that are kept, the new ones last."""
@@ -66,7 +69,8 @@ class LayerCache:
 
     def narrowed(self, keys: Keys) -> Keys:
         """Of the keys of all tokens, new ones included, those that `extend` has given."""
-        return replace(keys.since(self.first).within(self.window, self.chunk), k_norm=self.k_norm)
+        kept = keys.within(None, self.chunk).since(self.first).within(self.window)
+        return replace(kept, k_norm=self.k_norm)
 
     def select(self, texts: Tensor) -> None:
         """Keep these texts of the batch, in this order; one may stand several times."""
@@ -78,6 +82,7 @@ class LayerCache:
     def clear(self) -> None:
         """Forget all tokens."""
         self.n_read = self.first = self.start = 0
+        self.padded = False
         self.k_norm = 0.0
         self.carried, self.buffers = None, []
 
@@ -116,6 +121,11 @@ class Cache:
         buffers = self.layers[0].buffers
         return len(buffers[0]) if buffers else None
 
+    @property
+    def n_bytes(self) -> int:
+        """Of the keys and values that are kept, and the room behind them."""
+        return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
+
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
         """Positions [1 or B, T] of new tokens: those given, else the next ones; padding is remembered."""
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
@@ -126,6 +136,8 @@ class Cache:
             before = every.expand(-1, self.n_read) if self.valid_BN is None else self.valid_BN
             new = every.expand(-1, n_new) if valid_BT is None else valid_BT
             self.valid_BN = torch.cat([before, new], 1)
+            for layer in self.layers:
+                layer.padded = True
         if pos_BT is not None:
             return pos_BT
         if self.valid_BN is None:
@@ -147,6 +159,15 @@ class Cache:
             layer.select(texts)
         self.valid_BN = None if self.valid_BN is None else self.valid_BN[texts.to(self.valid_BN.device)]
         self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
+
+    def branch(self) -> Cache:
+        """One that has read the same and goes on by itself, without a copy: what one branch reads the next one forgets.
+
+        The room behind the kept keys is shared, so only the latest branch may be read from.
+        """
+        own = copy(self)
+        own.layers, own.pos_BN = [copy(layer) for layer in self.layers], dict(self.pos_BN)
+        return own
 
     def clear(self) -> None:
         """Forget all tokens."""

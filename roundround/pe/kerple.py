@@ -19,9 +19,14 @@ SMALLEST = 0.01  # r1 and r2 start no lower; the authors' code clamps them here
 class LogarithmicBias(Bias):
     """A bias that falls with the logarithm of the distance, the same for past and future."""
 
+    of_distance = True
+
     def __init__(self, r1_H: Tensor, r2_H: Tensor) -> None:
         self.r1_H = r1_H
         self.r2_H = r2_H
+
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        return -self.r1_H[:, None] * torch.log1p(self.r2_H[:, None] * distances_N.abs())
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         distance_B1QK = relative_positions(keys, a, b).abs()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.bias import Bias, ScoreMod, at_each, relative_positions
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
@@ -30,14 +30,27 @@ def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
 class BucketBias(Bias):
     """A bias looked up by the bucket of the distance; keys of the future count as distance 0."""
 
+    of_distance = True
+
     def __init__(self, table_NH: Tensor, max_distance: int) -> None:
         self.table_NH = table_NH
         self.max_distance = max_distance
 
+    def by_distance(self, distances_N: Tensor) -> Tensor:
+        return F.embedding(self.bucket_of(distances_N), self.table_NH).mT
+
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
-        distance_BQK = relative_positions(keys, a, b)[:, 0].neg().clamp(min=0)
-        bucket_BQK = bucket(distance_BQK, self.table_NH.shape[0], self.max_distance)
+        bucket_BQK = self.bucket_of(relative_positions(keys, a, b)[:, 0])
         return F.embedding(bucket_BQK, self.table_NH).permute(0, 3, 1, 2)
+
+    def bucket_of(self, relative: Tensor) -> Tensor:
+        return bucket(relative.neg().clamp(min=0), self.table_NH.shape[0], self.max_distance)
+
+    def score_mod(self, keys: Keys) -> ScoreMod:
+        distance_D = torch.arange(self.max_distance + 1, device=self.table_NH.device)  # beyond, all have one bucket
+        bias_DH = self.table_NH[bucket(distance_D, self.table_NH.shape[0], self.max_distance)]
+        q_pos, k_pos = at_each(keys.q_pos_BQ[:, None]), at_each(keys.k_pos_BK[:, None])
+        return lambda b, h, i, j: bias_DH[(q_pos(b, h, i) - k_pos(b, h, j)).clamp(0, self.max_distance), h]
 
 
 @final

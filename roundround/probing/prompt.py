@@ -123,16 +123,21 @@ def entropy_by_length(
     return found
 
 
+def last_row(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> Tensor:
+    """Weights [B, H, K] of the last query of a call that `watching` shows, over the last K keys, all that it sees."""
+    keys = options["keys"]
+    a, b = keys.n_queries - 1, keys.n_queries
+    logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
+    return softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))[:, :, 0]
+
+
 def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]:
     """Entropy of each head's last row, [H] for every layer, in nats."""
     entropies: dict[int, Tensor] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        keys = options["keys"]
-        a, b = keys.n_queries - 1, keys.n_queries
-        logits, visible = logits_of_rows(qkv[0], qkv[1], options["scale"], keys, options["bias"], a, b)
-        alpha = softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))
-        entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0, :, 0].cpu().double()
+        alpha = last_row(softmax, qkv, options)
+        entropies[softmax.shape.layer] = entropy_of_weights(alpha)[0].cpu().double()
 
     with watching(probed.normalisers, take_in):
         run(probed, [(tokens, 0)])

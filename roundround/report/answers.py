@@ -16,7 +16,7 @@ Interval = tuple[float, float]
 def values(marks: AnswerScores) -> dict[str, float]:
     """The numbers of a measurement by name, and the share of scored targets that are wrong."""
     found = marks.values()
-    return {**found, "error_rate": 1 - found["token_accuracy"]}
+    return found if marks.written else {**found, "error_rate": 1 - found["token_accuracy"]}
 
 
 def intervals(marks: AnswerScores) -> dict[str, Interval]:
@@ -25,6 +25,8 @@ def intervals(marks: AnswerScores) -> dict[str, Interval]:
     found, n = marks.values(), independent_examples(marks)
     names = [name for name in ("exact_match", "output_match") if name in found]
     wholes: dict[str, Interval] = {name: wilson(found[name] * n, n) for name in names}
+    if marks.written:
+        return {**wholes, "string_match": (low, high)}
     return {**wholes, "token_accuracy": (low, high), "error_rate": (1 - high, 1 - low)}
 
 
@@ -43,7 +45,7 @@ def token_interval(marks: AnswerScores) -> Interval:
     little of that: Korn and Graubard 1998, Survey Methodology 24:193. Where all are right, or none, nothing is seen of
     how they go together, and each example counts once; and no target counts more than once.
     """
-    rate, n, n_distinct = marks.values()["token_accuracy"], independent_examples(marks), marks.n_distinct
+    rate, n, n_distinct = marks["hits"] / marks["targets"], independent_examples(marks), marks.n_distinct
     squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
     if n_distinct < 2 or squares <= 1e-9 * marks["targets_squared"]:
         return wilson(rate * n, n)
@@ -72,23 +74,27 @@ def table(
     by_length: Mapping[int, AnswerScores], contexts: Mapping[int, int], trained: Interval, *, title: str
 ) -> Table:
     """A row for each length; those in training have a star. Examples are counted that differ."""
-    names = ["exact_match", "token_accuracy"]
+    written = any(marks.written for marks in by_length.values())
+    names = ["exact_match", "string_match" if written else "token_accuracy"]
     if any("output_match" in values(marks) for marks in by_length.values()):
         names.insert(1, "output_match")
     labels = (name.replace("_", " ") for name in names)
-    shown = Table("length", "tokens", "distinct examples", *labels, "nats per target", title=title)
+    loss = [] if written else ["nats per target"]
+    shown = Table("length", "tokens", "distinct examples", *labels, *loss, title=title)
     for length, marks in by_length.items():
         mark = " *" if trained[0] <= length <= trained[1] else ""
         between, found = intervals(marks), values(marks)
         shares = [f"{found[n]:.3f} [{between[n][0]:.3f}, {between[n][1]:.3f}]" for n in names]
         counts = (f"{length:,}{mark}", f"{contexts[length]:,}", f"{marks.n_distinct:,}")
-        shown.add_row(*counts, *shares, f"{found['nats_per_token']:.4f}")
+        shown.add_row(*counts, *shares, *(f"{found['nats_per_token']:.4f}" for _ in loss))
     return shown
 
 
-def table_of_parts(by_part: Mapping[str, Mapping[int, AnswerScores]], lengths: Sequence[int], *, title: str) -> Table:
-    """The exact match of each part of a task, such as an algorithm, at each length that it has."""
-    shown = Table("exact match", *map(str, lengths), title=title)
+def table_of_parts(
+    by_part: Mapping[str, Mapping[int, AnswerScores]], lengths: Sequence[int], *, part: str, title: str
+) -> Table:
+    """The exact match of each part of a task, such as an algorithm or a depth, at each length that it has."""
+    shown = Table("exact match" if part == "task" else f"exact match by {part}", *map(str, lengths), title=title)
     for name, by_length in by_part.items():
         cells = [f"{by_length[n].values()['exact_match']:.2f}" if n in by_length else "" for n in lengths]
         shown.add_row(name, *cells)

@@ -30,7 +30,7 @@ from roundround.report.tables import Record, Table, in_words
 from roundround.support.errors import escaped
 from roundround.support.panels import Curve, Drawing, HeatMap, Mark, Panel, numbers
 
-AXES = {"length": "context length (tokens)", "n": "items"}
+AXES = {"length": "context length (tokens)", "n": "items", "prefix": "tokens of text before the sentence"}
 CROWDED = 5  # lines; more are split into panels where there is a second setting
 LINES, PANELS, FEW_PANELS = 8, 6, 2  # in a file; of more panels than that the first few
 ON_A_PAGE = 8  # panels of a section
@@ -80,7 +80,7 @@ def telling(records: Sequence[Record]) -> dict[str, list[Record]]:
     for title, rows in by_metric(records).items():
         verb = rows[0].get("verb")
         first = verb is None or all(other[0].get("verb") != verb for other in chosen.values())
-        coarse = [row for row in rows if set(place_of(row)) <= {*AXES, "task", "texts"}]
+        coarse = [row for row in rows if set(place_of(row)) <= {*AXES, "task", "depth", "texts"}]
         if coarse and first and direction(rows[0]["metric"]) and not (verb == "train" and evaluated):
             chosen[title] = coarse
     return chosen

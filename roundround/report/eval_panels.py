@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from roundround.report import harness
+from roundround.report import harness, pairs
 from roundround.report.numbers import number
 from roundround.report.page.sources import RunFiles
 from roundround.report.page.view import Section, View
@@ -21,7 +21,7 @@ DISPERSION = {  # metric: label
     "largest_weight": "largest weight of a row",
     "logit_spread": "logit spread (nats)",
 }
-WITH_INTERVAL = ("exact_match", "token_accuracy", "output_match")
+WITH_INTERVAL = ("exact_match", "token_accuracy", "string_match", "output_match")
 ANSWERS = (*WITH_INTERVAL, "error_rate", "nats_per_token")  # of a task, at each length
 MOST_HEADS = 16  # of a layer, each with a line of its own
 MOST_LAYERS = 8
@@ -33,7 +33,8 @@ Lengths = tuple[int, int] | None
 def drawing(records: Sequence[Record], trained: Lengths, title: str = "") -> Drawing:
     """What an evaluation shows first. trained: the shortest and the longest length of training, where that is known."""
     if any(record["metric"] == "exact_match" for record in records):
-        return Drawing("accuracy", title, [right_by_length(records, trained), loss_by_length(records, trained)])
+        panels = [right_by_length(records, trained), loss_by_length(records, trained), right_by_depth(records)]
+        return Drawing("accuracy", title, [panel for panel in panels if panel.drawn])
     return Drawing("perplexity", title, [by_length(records, trained), by_position(records, trained)])
 
 
@@ -108,6 +109,20 @@ def right_by_length(records: Sequence[Record], trained: Lengths) -> Panel:
     )  # fmt: skip
 
 
+def right_by_depth(records: Sequence[Record]) -> Panel:
+    """Of a task whose answer was hidden at known depths: how many examples are right, a line for each length."""
+    found = [r for r in records if r["metric"] == "exact_match" and number(r.get("depth")) is not None]
+    lengths = sorted({record["length"] for record in found})
+    by_depth = sorted(found, key=lambda record: record["depth"])
+    curves = [
+        along(f"{n:,}", [r for r in by_depth if r["length"] == n], "depth", style) for style, n in enumerate(lengths)
+    ]
+    return Panel(
+        "depth (0: the beginning)", "share right", curves, title="Exact match by depth", possible=(0.0, 1.0),
+        whole=True, x_ticks=sorted({record["depth"] for record in found}),
+    )  # fmt: skip
+
+
 def loss_by_length(records: Sequence[Record], trained: Lengths) -> Panel:
     found = whole([r for r in records if is_answer(r)], "nats_per_token")
     return Panel(
@@ -162,6 +177,8 @@ def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Panels of the records, then the records as tables."""
+    if pairs.are_pairs(records):
+        return pairs.view(records)
     if any("lm_eval" in record for record in records):
         return harness.view(records)
     of_task = any(record["metric"] == "exact_match" for record in records)
@@ -182,7 +199,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
 
 def is_answer(record: Record) -> bool:
     """Whether this is a number of all examples of a length of a task."""
-    return record["metric"] in ANSWERS and "layer" not in record and "task" not in record  # a part of the task
+    return record["metric"] in ANSWERS and not {"layer", "task", "depth"} & record.keys()  # no part of the task
 
 
 def answers(records: Sequence[Record]) -> Table:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.checks import checked_finite
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.row_scale import RowScale
 
+LONG = 16_384  # keys
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)  # highest power first; the yaml's default
 
 
@@ -66,6 +70,20 @@ class AdaptiveTemperature(RowScale):
             return None
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient_through_beta):
             return self.beta_at(entropy())
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        if isinstance(bias, LinearBias) and keys.n_keys > LONG:
+            return None  # tiles leave out far keys, which are then most of them
+        if self.training and not self.in_training:
+            fused = bias is None or isinstance(bias, LinearBias)
+            return None if fused else RowFunction(kind=Kind.SOFTMAX)
+        lowest, highest = self.entropy_range or (-math.inf, math.inf)
+        numbers = {"min_entropy": self.min_entropy, "min_beta": self.min_beta, "lowest": lowest, "highest": highest}
+        return RowFunction(
+            kind=Kind.ADAPTIVE,
+            coefficients=self.coefficients,
+            numbers=numbers | {"through_beta": self.gradient_through_beta},
+        )
 
     def beta_at(self, entropy: Tensor) -> Tensor:
         """Inverse temperature of rows with this entropy in nats."""

@@ -9,9 +9,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from roundround.attention.keys import AttentionShape
+from roundround.attention.bias import Bias
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
-from roundround.softmax.projection import Projection, entmax_of
+from roundround.attention.whole_rows import RowFunction
+from roundround.softmax.projection import Projection, entmax_function, entmax_of
 
 
 @final
@@ -44,6 +46,9 @@ class AlphaEntmax(Projection):
         if self.raw_alpha is None:
             return self.start
         return 1 + at_least_float32(self.raw_alpha).sigmoid().clamp(min=0.01)
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return entmax_function(self.alpha())
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return entmax_of(logits_BHQK, self.alpha())

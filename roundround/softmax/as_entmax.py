@@ -13,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from roundround.attention.bias import Bias
 from roundround.attention.checks import checked_finite
 from roundround.attention.heads import n_scaled_heads, of_all_heads
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
+from roundround.attention.whole_rows import RowFunction
 from roundround.softmax.base import checked_count
-from roundround.softmax.projection import Projection, entmax_of
+from roundround.softmax.projection import Projection, entmax_function, entmax_of
 
 
 @final
@@ -81,11 +83,16 @@ class ASEntmax(Projection):
         gamma_BTS = self.gamma_range * torch.tanh(at_least_float32(self.gamma(x_BTD)))
         return {"beta": beta_BTS.mT[..., None], "gamma": gamma_BTS.mT[..., None]}
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return entmax_function(self.alpha, self.factor(self.n_counted(keys), rows))
+
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        ln_n = (1 + rows["n_visible"].clamp(min=1)).to(logits_BHQK.dtype).log()
-        scale_BSQ1 = self.delta + rows["beta"] * ln_n ** rows["gamma"]
-        scale_BHQ1 = of_all_heads(scale_BSQ1, logits_BHQK.shape[1])
-        return super().normalise(logits_BHQK * scale_BHQ1, visible_B1QK, rows)
+        return super().normalise(logits_BHQK * self.factor(rows["n_visible"], rows), visible_B1QK, rows)
+
+    def factor(self, n_visible: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        """What multiplies the logits of each row, [B, H, Q, 1]."""
+        ln_n = (1 + n_visible.clamp(min=1)).to(rows["beta"].dtype).log()
+        return of_all_heads(self.delta + rows["beta"] * ln_n ** rows["gamma"], self.shape.n_heads)
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return entmax_of(logits_BHQK, self.alpha)

@@ -13,16 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention import fused
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention import compiled, fused, whole_rows
+from roundround.attention.bias import Bias
 from roundround.attention.blocks import attend_in_blocks, logits_of_rows, query_blocks, rows_between
 from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.kernels import fitted
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
+from roundround.attention.trial import FallsBack
+from roundround.attention.whole_rows import RowFunction
 
 
-class RunsInBlocks(UserWarning):
+class RunsInBlocks(FallsBack):
     """Said once of a combination that no fused kernel computes exactly."""
 
 
@@ -97,7 +99,9 @@ class AttentionSoftmax(nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention output [B, H, Q, C], memory linear in length: fused, else the definition over blocks of rows.
+        """Attention output [B, H, Q, C], memory linear in length.
+
+        By whole rows on a CPU or by a fused kernel, where either computes it, else the definition over blocks of rows.
 
         `scale` multiplies q . k; a bias is added after that. `rows` are the `row_parameters`.
         """
@@ -106,15 +110,17 @@ class AttentionSoftmax(nn.Module):
         if keys.documents is not None and not together:
             return self.attend_documents(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
         keys = self.narrowed(keys)
+        function = self.row_function(rows, keys, bias) if whole_rows.fits(q_BHQC, keys, bias) else None
+        if function is not None and compiled.library() is not None:
+            return whole_rows.attention(q_BHQC, k_BGKC, v_BGKC, function=function, scale=scale, keys=keys, bias=bias)
         if self.has_fused_form(q_BHQC, keys, bias):
-            assert bias is None or isinstance(bias, LinearBias), "no other bias has a fused form"
             n_channels, dtype = v_BGKC.shape[-1], q_BHQC.dtype
             q_BHQC, k_BGKC, v_BGKC = fitted(q_BHQC, k_BGKC, v_BGKC)
             q_BHQC, k_BGKC, broken_BHQ1 = fused.without_broken_rows(q_BHQC, k_BGKC, scale, keys)
             out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
             out = out[..., :n_channels].to(dtype)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
-        self.announce_blocks(bias)
+        self.announce_blocks(q_BHQC, keys, bias)
         return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
@@ -154,6 +160,13 @@ class AttentionSoftmax(nn.Module):
             blocks.append(F.pad(alpha_BHQK, (first, keys.n_keys - last)))
         return torch.cat(blocks, 2)
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        """The definition as a function of a row that a CPU computes at once with its attention; default None.
+
+        `rows` are the `row_parameters`. A variant gives None where a kernel of PyTorch's does the same.
+        """
+        return None
+
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         """Whether `attend_fused` computes exactly this, here; default no."""
         return False
@@ -166,7 +179,7 @@ class AttentionSoftmax(nn.Module):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         """The definition in a fused form, for finite queries and keys; `rows` are the `row_parameters`."""
@@ -219,12 +232,18 @@ class AttentionSoftmax(nn.Module):
 
         return attend_in_blocks(weights_of_rows, q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
 
-    def announce_blocks(self, bias: Bias | None) -> None:
+    def why_in_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
+        """Why this call has no fused form although another has; default None. No number in it is the call's own."""
+        return None
+
+    def announce_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> None:
         """Say, once for each combination, that there is no fused form, and what that costs."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
+        why = self.why_in_blocks(q_BHQC, keys, bias)
+        here = "" if why is None else f" here ({why})"
         announce(
-            f"{combination} has no exact fused form: attention runs over blocks of query rows, its memory linear in "
-            f"length, its time about {self.cost_in_blocks:g} times the fused softmax's"
+            f"{combination} has no exact fused form{here}: attention runs over blocks of query rows, its memory linear "
+            f"in length, its time about {self.cost_in_blocks:g} times the fused softmax's"
             + (" and what the bias takes" if bias is not None else "")
         )
 

@@ -8,6 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
+from roundround.attention.bias import Bias
+from roundround.attention.keys import Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -23,6 +26,9 @@ class Hard(AttentionSoftmax):
     """
 
     cost_in_blocks: ClassVar[float] = 5
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return RowFunction(kind=Kind.HARD)
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         seen = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)

@@ -11,9 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.attention import fused
+from roundround.attention import flex, fused
 from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -33,6 +34,11 @@ class NullKey(AttentionSoftmax):
         """
         raise NotImplementedError
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        if bias is None or isinstance(bias, LinearBias):
+            return None
+        return RowFunction(kind=Kind.SOFTMAX, shift=self.null_logit(rows, keys.k_pos_BK.device)[..., None])
+
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         null_BHQ = self.null_logit(rows, logits_BHQK.device).to(logits_BHQK.dtype)
         null_BHQ1 = null_BHQ[..., None].expand(*logits_BHQK.shape[:3], 1)
@@ -40,7 +46,7 @@ class NullKey(AttentionSoftmax):
         return torch.cat([null_BHQ1, seen_BHQK], -1).softmax(-1)[..., 1:]
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return fused.serves(q_BHQC, bias)
+        return (bias is not None and flex.serves(q_BHQC, keys, bias)) or fused.serves(q_BHQC, bias)
 
     def attend_fused(
         self,
@@ -50,8 +56,12 @@ class NullKey(AttentionSoftmax):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         null_BHQ = self.null_logit(rows, q_BHQC.device)
+        if bias is not None and flex.serves(q_BHQC, keys, bias):
+            out, log_sum_exp, _ = flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+            return out * torch.sigmoid(log_sum_exp - null_BHQ[..., None])
+        assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, null_BHQ=null_BHQ)

@@ -1,6 +1,10 @@
 """The projection family: sparse weights, by deep-spin's `entmax`; on CUDA by `adasplash` where that is installed.
 
-Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+What `adasplash` 0.2 asks for stands in `unmet`. It has two kernels: the second computes causal entmax-1.5 alone and
+takes grouped queries; the first takes other alphas and no mask, and as many key heads as query heads. Both are given
+ten iterations, as in their own tests, and the length of each sequence, without which it must be a power of two.
+
+Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels.
 """
 
 from __future__ import annotations
@@ -13,15 +17,23 @@ import torch
 from torch import Tensor
 
 from roundround.attention import kernels
-from roundround.attention.bias import Bias, LinearBias
-from roundround.attention.compilation import outside_compilation
+from roundround.attention.bias import Bias
+from roundround.attention.compilation import once_per_compilation, outside_compilation
 from roundround.attention.keys import Keys
+from roundround.attention.trial import passes
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 try:
-    from adasplash import adasplash
-except ImportError:
-    adasplash = None
+    from adasplash import adasplash_v1, adasplash_v2
+except ImportError:  # not installed, or older than 0.2
+    adasplash_v1 = adasplash_v2 = None
+
+SPLASH_CHANNELS = (16, 32, 64, 128, 256)
+SPLASH_TOKENS = 64  # the fewest
+SPLASH_ALPHAS = (1.33, 2.0)  # those that its own tests cover
+SPLASH_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+SPLASH_ITERATIONS = 10
 
 
 class Projection(AttentionSoftmax):
@@ -42,12 +54,24 @@ class Projection(AttentionSoftmax):
         hidden_B1QK = ~visible_B1QK & (rows["n_visible"] > 0)  # and hides all of a row that sees nothing
         return self.project(finite.masked_fill(hidden_B1QK, -torch.inf), rows)
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        return None if self.fixed_alpha is None else entmax_function(self.fixed_alpha)
+
     # how many logits to sort is read off them
     attend_in_blocks = outside_compilation(AttentionSoftmax.attend_in_blocks)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-        return self.fixed_alpha is not None and bias is None and splashes(q_BHQC, keys)
+        if self.fixed_alpha is None or not is_splash_here(q_BHQC) or unmet(self.fixed_alpha, q_BHQC, keys, bias):
+            return False
+        causal, n_channels = not keys.is_unmasked, q_BHQC.shape[-1]
+        return splash_passes(self.fixed_alpha, causal, str(q_BHQC.device), q_BHQC.dtype, n_channels)
 
+    def why_in_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
+        if self.fixed_alpha is None or not is_splash_here(q_BHQC):
+            return None
+        return unmet(self.fixed_alpha, q_BHQC, keys, bias) or "adasplash failed its trial"
+
+    @outside_compilation  # it launches kernels of its own
     def attend_fused(
         self,
         q_BHQC: Tensor,
@@ -56,21 +80,79 @@ class Projection(AttentionSoftmax):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernel divides by the root of the channels
-        k, v = (kernels.repeated(x, q_BHQC).contiguous() for x in (k_BGKC, v_BGKC))
-        out: Tensor = adasplash(q.contiguous(), k, v, alpha=self.fixed_alpha, is_causal=not keys.is_unmasked)
+        assert self.fixed_alpha is not None, "has_fused_form has been asked"
+        q = q_BHQC * (scale * q_BHQC.shape[-1] ** 0.5)  # the kernels divide by the root of the channels
+        return splash(q, k_BGKC, v_BGKC, self.fixed_alpha, causal=not keys.is_unmasked)
+
+
+def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, causal: bool) -> Tensor:
+    """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C) by `adasplash`, for what `unmet` finds nothing in."""
+    length_B = torch.full((q_BHTC.shape[0],), q_BHTC.shape[2], dtype=torch.int32, device=q_BHTC.device)
+    if alpha == 1.5 and causal:
+        q, k, v = (x.contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
+        out: Tensor = adasplash_v2(q, k, v, niter=SPLASH_ITERATIONS, varlen=length_B)
         return out
+    q, k, v = (kernels.repeated(x, q_BHTC).contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
+    if torch.is_grad_enabled() and not q.requires_grad and (k.requires_grad or v.requires_grad):
+        q = q.detach().requires_grad_()  # of this alone the kernel reads whether it will be asked for gradients
+    out = adasplash_v1(q, k, v, alpha=alpha, is_causal=causal, varlen=length_B, niter=SPLASH_ITERATIONS)
+    return out
 
 
-def splashes(q_BHQC: Tensor, keys: Keys) -> bool:
-    """Whether `adasplash` is there and takes this: CUDA, all rows of one sequence, channels a power of two."""
-    n_channels = q_BHQC.shape[-1]
-    whole = keys.n_queries == keys.n_keys and (keys.is_plain_causal or keys.is_unmasked)
-    fits = n_channels >= 16 and n_channels & (n_channels - 1) == 0
-    return adasplash is not None and q_BHQC.device.type == "cuda" and whole and fits
+def entmax_function(alpha: float | Tensor, factor: Tensor | None = None) -> RowFunction:
+    """alpha-entmax of logits times `factor`, as whole_rows.cpp takes it; a tensor alpha [H] is differentiated."""
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        return RowFunction(kind=Kind.SOFTMAX, factor=factor)
+    of_heads = torch.as_tensor(alpha, dtype=torch.float64) if not isinstance(alpha, Tensor) else alpha[:, None, None]
+    return RowFunction(kind=Kind.ENTMAX, factor=factor, alpha=of_heads)
+
+
+def is_splash_here(q_BHQC: Tensor) -> bool:
+    return adasplash_v2 is not None and q_BHQC.device.type == "cuda" and torch.version.hip is None
+
+
+def unmet(alpha: float, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> str | None:
+    """What `adasplash` asks for and this call does not have; None where it computes the call."""
+    if bias is not None:
+        return "adasplash takes no bias"
+    if keys.n_queries != keys.n_keys or not (keys.is_plain_causal or keys.is_unmasked):
+        return "adasplash takes whole sequences without windows or padding"
+    if keys.n_queries < SPLASH_TOKENS:
+        return f"adasplash takes at least {SPLASH_TOKENS} tokens"
+    if q_BHQC.shape[-1] not in SPLASH_CHANNELS:
+        return f"adasplash takes {', '.join(map(str, SPLASH_CHANNELS))} channels, not {q_BHQC.shape[-1]}"
+    if q_BHQC.dtype not in SPLASH_DTYPES:
+        return "adasplash takes float32 and half precision"
+    if not SPLASH_ALPHAS[0] <= alpha <= SPLASH_ALPHAS[1]:
+        return f"adasplash is tested for alpha between {SPLASH_ALPHAS[0]} and {SPLASH_ALPHAS[1]:g}"
+    return None
+
+
+@once_per_compilation
+def splash_passes(alpha: float, causal: bool, device: str, dtype: torch.dtype, n_channels: int) -> bool:
+    """Whether `splash` gives the numbers of `entmax_of` on this device."""
+
+    def definition(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor) -> Tensor:
+        k, v = (kernels.repeated(x, q_BHTC) for x in (k_BGTC, v_BGTC))
+        logits = q_BHTC @ k.mT * n_channels**-0.5
+        if causal:
+            past = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+            logits = logits.masked_fill(~past, -torch.inf)
+        return entmax_of(logits, alpha) @ v
+
+    return passes(
+        "adasplash",
+        lambda q, k, v: splash(q, k, v, alpha, causal=causal),
+        definition,
+        device=device,
+        dtype=dtype,
+        n_channels=n_channels,
+        variant=(alpha, causal),
+        instead="attention runs over blocks of query rows",
+    )
 
 
 def entmax_of(logits: Tensor, alpha: float | Tensor) -> Tensor:

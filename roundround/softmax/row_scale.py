@@ -11,11 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from roundround.attention import fused
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention import flex, fused
+from roundround.attention.bias import Bias, LinearBias, at_each
 from roundround.attention.keys import Keys
 from roundround.attention.precision import wide_dtype
 from roundround.attention.row_measures import entropy_of_logits
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
@@ -45,6 +46,12 @@ class RowScale(AttentionSoftmax):
         """
         raise NotImplementedError
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction | None:
+        if bias is None or isinstance(bias, LinearBias) or self.reads_entropy:
+            return None
+        beta = self.beta(self.n_counted(keys).to(torch.float64), no_entropy)
+        return RowFunction(kind=Kind.SOFTMAX, factor=torch.as_tensor(beta) if beta is not None else None)
+
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         beta = self.beta(rows["n_visible"].to(logits_BHQK.dtype), lambda: entropy_of_logits(logits_BHQK, visible_B1QK))
         # the mask comes after the product: 0 * -inf would make the gradient of beta NaN
@@ -53,7 +60,13 @@ class RowScale(AttentionSoftmax):
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         if keys.documents is not None:
             return self.takes_documents(q_BHQC, bias)
+        if self.adds_in_kernel(q_BHQC, keys, bias):
+            return True
         return fused.serves(q_BHQC, bias) or (not self.reads_entropy and fused.serves_plain(q_BHQC, keys, bias))
+
+    def adds_in_kernel(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        """Whether FlexAttention adds the bias inside the kernel, here; entropies of such logits it does not give."""
+        return bias is not None and not self.reads_entropy and flex.serves(q_BHQC, keys, bias)
 
     def takes_documents(self, q_BHQC: Tensor, bias: Bias | None) -> bool:
         return not self.reads_entropy and fused.serves_documents(q_BHQC, bias)
@@ -66,10 +79,15 @@ class RowScale(AttentionSoftmax):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
         n_visible = self.n_counted(keys).to(wide_dtype(q_BHQC.dtype))
+        if self.adds_in_kernel(q_BHQC, keys, bias):
+            beta = self.beta(n_visible, lambda: n_visible)
+            return flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, modify=multiplied(beta))[0]
+        assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
+        linear: LinearBias | None = bias
         if self.differentiates_entropy and bias is None and torch.is_grad_enabled():
 
             def beta_of(entropy_BHQ1: Tensor) -> Tensor:
@@ -78,8 +96,22 @@ class RowScale(AttentionSoftmax):
                 return beta
 
             return fused.attention_by_entropy(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, beta_of=beta_of)
-        beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias))
-        if beta is not None:
-            q_BHQC = (q_BHQC * beta).to(q_BHQC.dtype)
-            bias = None if bias is None else bias.times(beta)
-        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)
+        beta = self.beta(n_visible, lambda: fused.entropy(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=linear))
+        if beta is None:
+            return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=linear)
+        q_BHQC, times = (q_BHQC * beta).to(q_BHQC.dtype), None if linear is None else linear.times(beta)
+        return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=times)
+
+
+def multiplied(beta: Tensor | float | None) -> flex.ScoreMod | None:
+    """Logits times the number of their row, for the kernel."""
+    if beta is None:
+        return None
+    if not isinstance(beta, Tensor):
+        return lambda score, b, h, i, j: score * beta
+    of_row = at_each(beta[..., 0])
+    return lambda score, b, h, i, j: score * of_row(b, h, i)
+
+
+def no_entropy() -> Tensor:
+    raise AssertionError("reads_entropy is False")

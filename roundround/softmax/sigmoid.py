@@ -8,7 +8,11 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
+from roundround.attention import flex
+from roundround.attention.bias import Bias, at_each
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.precision import wide_dtype
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, checked_count
 
 
@@ -30,6 +34,31 @@ class Sigmoid(AttentionSoftmax):
         super().__init__(shape)
         self.count = checked_count(count)
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        ln_n = self.n_counted(keys).clamp(min=1).to(torch.float64).log()
+        return RowFunction(kind=Kind.SIGMOID, shift=ln_n)
+
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         ln_n = rows["n_visible"].clamp(min=1).to(logits_BHQK.dtype).log()
         return torch.sigmoid(logits_BHQK - ln_n)
+
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return flex.serves(q_BHQC, keys, bias)
+
+    def attend_fused(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        ln_n = at_each(self.n_counted(keys)[..., 0].clamp(min=1).to(wide_dtype(q_BHQC.dtype)).log())
+        out, log_sum_exp, _ = flex.attend(
+            q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias,
+            modify=lambda score, b, h, i, j: flex.log_sigmoid(score - ln_n(b, h, i)),
+        )  # fmt: skip
+        return out * log_sum_exp.exp()

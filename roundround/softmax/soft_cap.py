@@ -7,8 +7,11 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
+from roundround.attention import flex
+from roundround.attention.bias import Bias
 from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
@@ -30,5 +33,28 @@ class SoftCap(AttentionSoftmax):
         checked_positive(cap=cap)
         self.cap = cap
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return RowFunction(kind=Kind.SOFTMAX, cap=self.cap)
+
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         return softmax_over_visible(self.cap * (logits_BHQK / self.cap).tanh(), visible_B1QK)
+
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return flex.serves(q_BHQC, keys, bias)
+
+    def attend_fused(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        cap = self.cap
+        return flex.attend(
+            q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias,
+            modify=lambda score, b, h, i, j: cap * (score / cap).tanh(),
+        )[0]  # fmt: skip

@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
-from roundround.attention import fused
-from roundround.attention.bias import LinearBias
+from roundround.attention import flex, fused
+from roundround.attention.bias import Bias, LinearBias
 from roundround.attention.keys import Keys
 from roundround.softmax.row_scale import RowScale
 
@@ -35,7 +35,10 @@ class Softmax(RowScale):
         *,
         scale: float,
         keys: Keys,
-        bias: LinearBias | None,
+        bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
+        if self.adds_in_kernel(q_BHQC, keys, bias):
+            return flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)[0]
+        assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias)  # nothing to count

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from roundround.attention import flex
+from roundround.attention.bias import Bias
 from roundround.attention.checks import checked_positive
-from roundround.attention.keys import AttentionShape
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -30,6 +34,9 @@ class Softpick(AttentionSoftmax):
         checked_positive(eps=eps)
         self.eps = eps
 
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return RowFunction(kind=Kind.SOFTPICK, numbers={"eps": self.eps})
+
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         seen = logits_BHQK.masked_fill(~visible_B1QK, 0.0)  # exp(0) - 1 adds nothing to either sum
         m = seen.detach().amax(-1, keepdim=True).clamp(min=0.0)  # the ratio does not depend on it but through eps
@@ -38,3 +45,31 @@ class Softpick(AttentionSoftmax):
         picked = -torch.expm1(-above) * torch.exp(above - m)
         lost = -torch.expm1(below) * torch.exp(-m)
         return picked / ((picked + lost).sum(-1, keepdim=True) + self.eps)
+
+    def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+        return flex.serves(q_BHQC, keys, bias)
+
+    def attend_fused(
+        self,
+        q_BHQC: Tensor,
+        k_BGKC: Tensor,
+        v_BGKC: Tensor,
+        *,
+        scale: float,
+        keys: Keys,
+        bias: Bias | None,
+        rows: Mapping[str, Tensor],
+    ) -> Tensor:
+        # both sums are those of softmaxes: of ln(e^s - 1), whose output counts, and of ln(1 - e^s)
+        def pick(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return flex.log_expm1(score)
+
+        def lose(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return flex.log_expm1(-score) + score.clamp(max=0.0)
+
+        call: dict[str, Any] = {"scale": scale, "keys": keys, "bias": bias}
+        out, picked, largest = flex.attend(q_BHQC, k_BGKC, v_BGKC, modify=pick, **call)
+        _, lost, _ = flex.attend(q_BHQC, k_BGKC, v_BGKC.detach(), modify=lose, **call)
+        m = F.softplus(largest)  # max(0, largest logit), from ln(e^m - 1)
+        picked, lost = (picked - m).exp(), (lost - m).exp()
+        return out * (picked / (picked + lost + self.eps))

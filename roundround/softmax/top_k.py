@@ -8,7 +8,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from roundround.attention.keys import AttentionShape
+from roundround.attention.bias import Bias
+from roundround.attention.keys import AttentionShape, Keys
+from roundround.attention.whole_rows import Kind, RowFunction
 from roundround.softmax.base import AttentionSoftmax, softmax_over_visible
 
 
@@ -30,6 +32,9 @@ class TopK(AttentionSoftmax):
         if k < 1:
             raise ValueError(f"k={k} must be at least 1")
         self.k = k
+
+    def row_function(self, rows: Mapping[str, Tensor], keys: Keys, bias: Bias | None) -> RowFunction:
+        return RowFunction(kind=Kind.TOP_K, numbers={"k": self.k})
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         if logits_BHQK.shape[-1] <= self.k:

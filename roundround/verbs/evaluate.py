@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
 from roundround.config.verbs.eval import EvalConfig
-from roundround.data.corpora import Corpus
-from roundround.data.prepared import TokenData, default_cache_dir, prepare
-from roundround.data.tokenizers import AlreadyOpen
+from roundround.data.corpora import Corpus, Source
+from roundround.data.prepared import TokenData
 from roundround.distributed.device import describe_device, pick_device
-from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained
+from roundround.loading.models import TrainedRun, give_default_data, opened_pretrained, text_for
 from roundround.loading.patterns import chosen_parts, layer_lines
 from roundround.loading.reading import Reader
 from roundround.model.decoder import Decoder
@@ -36,12 +36,19 @@ from roundround.report.figures import save_drawing
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.support.files import write_json
 from roundround.verbs.evaluate_harness import evaluate_harness
-from roundround.verbs.evaluate_task import check_lengths, decoder_of, evaluate_task, of_all
+from roundround.verbs.evaluate_pairs import evaluate_pairs, pairs_asked_for, subject_of_pretrained, subject_of_run
+from roundround.verbs.evaluate_task import (
+    asked_of_pretrained,
+    asked_of_run,
+    check_lengths,
+    decoder_of,
+    evaluate_task,
+    of_all,
+)
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
@@ -55,6 +62,7 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) -> None:
+    pairs = pairs_asked_for(config, invocation)
     if config.bos == "true":
         raise UserError(
             "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
@@ -70,7 +78,7 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
         trust=config.trust,
         pe=config.pe,
         softmax=config.softmax,
-        data=config.data,
+        data=None if pairs is not None else config.data,
         pattern=config.pattern,
         whole_pattern=invocation.given.get("pattern") is not None,
     )
@@ -79,12 +87,15 @@ def evaluate_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation) ->
     if config.tasks:
         evaluate_harness(cfg, config, invocation, trained)
         return
+    if pairs is not None:
+        subject = subject_of_run(trained, *decoder_of(config, invocation, trained))
+        evaluate_pairs(cfg, config, invocation, pairs, subject)
+        return
     task = trained.task()
     if task is not None:
-        evaluate_task(cfg, config, invocation, trained, task)
+        evaluate_task(cfg, config, invocation, asked_of_run(config, invocation, trained, task))
         return
-    if "examples" in overridden(invocation.overrides):
-        raise UserError(f"examples= is for a task, and {source} was trained on text; give max_tokens=")
+    refuse_keys_of_tasks(invocation, f"{source} was trained on text")
     decoder, choices, device = decoder_of(config, invocation, trained)
     check_lengths(decoder, max(config.length), f"length={max(config.length)}", choices)
     separate = trained.separate_documents  # as in training, unless the command line says otherwise
@@ -114,6 +125,7 @@ def record_pattern(cfg: DictConfig, trained: TrainedRun) -> None:
 
 
 def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]) -> None:
+    pairs = pairs_asked_for(config, invocation)
     if config.run != "last":
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:
@@ -126,13 +138,27 @@ def evaluate_pretrained(cfg: DictConfig, config: EvalConfig, invocation: Invocat
         if config.tasks:
             evaluate_harness(cfg, config, invocation, probed)
             return
-        corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
+        if pairs is not None:
+            evaluate_pairs(cfg, config, invocation, pairs, subject_of_pretrained(probed, config, choices, device))
+            return
+        corpus = build(config.data, Source)  # type: ignore[type-abstract]
+        if not isinstance(corpus, Corpus):
+            evaluate_task(cfg, config, invocation, asked_of_pretrained(probed, corpus, choices))
+            return
+        refuse_keys_of_tasks(invocation, f"data={given.get('data')} is text")
         separate = corpus.separate_documents
         check_dispersion(config, separate=separate)
-        data = prepare(corpus, AlreadyOpen(probed.vocabulary()), default_cache_dir(), needs=["held_out"])
+        data = text_for(probed.vocabulary(), corpus)
         reader = reader_of(probed, data, config, invocation, device=device, separate_documents=separate)
-        choices = {"softmax": "its own", "pe": "its own", **given, "model": probed.name}
         score(cfg, config, reader, invocation, [], choices=choices, train_length=probed.longest)
+
+
+def refuse_keys_of_tasks(invocation: Invocation, why: str) -> None:
+    """UserError for what is asked of tasks alone."""
+    for key, instead in (("examples", "give max_tokens="), ("by", "leave it out")):
+        if key in overridden(invocation.overrides):
+            raise UserError(f"{key}= is for a task, and {why}; {instead}")
 
 
 def check_dispersion(config: EvalConfig, *, separate: bool) -> None:
@@ -178,7 +204,7 @@ def score(
     trained on. seed, source: of a run trained here. UserError where there is too little text.
     """
     reader.check(max(config.length))
-    with warnings_as_lines(RunsInBlocks):  # the token in front of a length's windows depends on no other length
+    with warnings_as_lines(FallsBack):  # the token in front of a length's windows depends on no other length
         first_tokens = {length: reader.first_token(length) for length in sorted(set(config.length))}
     words = {
         n: None if token is None else reader.data.tokenizer.id_to_token(token) for n, token in first_tokens.items()
@@ -197,7 +223,7 @@ def score(
         )
         for remark in remarks:
             print_status(remark)
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             losses, dispersions = measure(config, reader, first_tokens)
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
         common |= {**reader.reading(), "stride": config.stride}

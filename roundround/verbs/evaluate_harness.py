@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from roundround.attention.trial import FallsBack
 from roundround.config.recorded import overridden
 from roundround.config.verbs.eval import EvalConfig
 from roundround.distributed.device import describe_device
@@ -17,7 +18,6 @@ from roundround.loading.patterns import chosen_parts
 from roundround.report import harness as report
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, print_table, warnings_as_lines
 from roundround.support.errors import UserError, printable
 from roundround.verbs.evaluate_task import check_lengths, decoder_of
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from roundround.loading.harness import HarnessModel
     from roundround.loading.load import ProbedHuggingFaceModel
 
-OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion")  # options that mean nothing to a task of the harness
+# options that mean nothing to a task of the harness
+OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")
 
 
 def evaluate_harness(
@@ -68,7 +69,7 @@ def evaluate_harness(
             tasks=versions,
             first_token=first,
         )
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             found = harness.asked(model, loaded, examples=examples, trust=config.trust)
         common = {"pe": choices.get("pe"), "softmax": choices.get("softmax"), "seed": seed}
         common |= {"length": model.max_length, "first_token": first, "lm_eval": VERSION}

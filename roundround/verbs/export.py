@@ -14,6 +14,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.verbs.export import ExportConfig
 from roundround.data.batches import validation_windows
@@ -40,7 +41,6 @@ from roundround.runs import checkpoints
 from roundround.runs.directories import find_run
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded, is_full
@@ -80,7 +80,7 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
             exported=str(destination),
             device=describe_device(torch.device("cpu")),
         )
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             write_checked(run, model, windows, destination, card)
 
 

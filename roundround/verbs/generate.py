@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from omegaconf import DictConfig
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.recorded import ITS_OWN
 from roundround.config.verbs.generate import GenerateConfig
-from roundround.distributed.device import describe_device, pick_device
+from roundround.distributed.device import check_fits, describe_device, pick_device
 from roundround.loading.reading import settle_model
 from roundround.loading.writing import (
     TextStream,
+    WatchedHead,
     Writer,
     check_room,
     generators_of,
@@ -26,14 +30,12 @@ from roundround.loading.writing import (
     prompt_tokens,
     write,
 )
+from roundround.report.generated import TEXTS, leave_attention, show_attention
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_document, print_status, warnings_as_lines
 from roundround.support.errors import UserError, escaped
 from roundround.support.files import write_json
-
-TEXTS = "texts.json"
 
 
 def generate(cfg: DictConfig, invocation: Invocation) -> None:
@@ -50,6 +52,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
             raise UserError(f"top_k={config.top_k} is above the vocabulary, {writer.n_vocab} tokens; leave it out")
         tokens = prompt_tokens(config.prompt, writer, trained)
         check_room(writer, len(tokens), config.length, choices.get("pe"))
+        watched = watched_head(config, writer, len(tokens))
         with opened_run(invocation, cfg) as run:
             run.note(
                 choices=choices,
@@ -60,9 +63,10 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
             )
             if writer.remark is not None:
                 print_status(writer.remark)
-            with warnings_as_lines(RunsInBlocks):
-                session = Session(run, config, writer, tokens)
-                session.converse() if config.interactive else session.write()
+            with warnings_as_lines(FallsBack):
+                session = Session(run, config, writer, tokens, watched)
+                with nullcontext() if watched is None else watched.watching():
+                    session.converse() if config.interactive else session.write()
 
 
 class Session:
@@ -71,8 +75,11 @@ class Session:
     tokens: those of each text, the prompt's first. starts: where in each the model has written and nothing has typed.
     """
 
-    def __init__(self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int]) -> None:
+    def __init__(
+        self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int], watched: WatchedHead | None
+    ) -> None:
         self.run, self.config, self.writer, self.n_prompt = run, config, writer, len(prompt)
+        self.watched = watched
         self.texts = [list(prompt) for _ in range(config.n)]
         self.generators = generators_of(config.seed, config.n)
         self.n_read = self.n_written = self.n_steps = 0
@@ -129,6 +136,8 @@ class Session:
                 self.n_steps += 1
                 self.n_written += sum(token is not None for token in chosen)
                 if chosen[0] is not None:
+                    if self.watched is not None:
+                        self.watched.note(len(self.texts[0]) - 1)
                     print_text(stream.add(chosen[0]))
         except ValueError as error:
             raise UserError(str(error)) from error
@@ -145,18 +154,41 @@ class Session:
                 for text, n in zip(self.texts, written, strict=True)
             ]
             write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
+            if self.watched is not None:
+                leave_attention(self.run.directory, *self.seen(), layer=self.watched.layer, head=self.watched.head)
         speed = self.n_written / self.seconds if self.seconds else 0.0
         records = [{"metric": "tokens_per_second", "value": speed}, {"metric": "prompt_tokens", "value": self.n_prompt}]
         records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
         self.run.log(self.n_steps, tokens_per_second=speed)
         self.run.results(records, tokens_per_second=speed)
 
+    def seen(self) -> tuple[list[str], list[int], NDArray[Any]]:
+        """The words of the first text, the places of those that were written, and what the watched head saw there."""
+        assert self.watched is not None, "a head is watched"
+        words = self.writer.words(self.texts[0])
+        return words, [place for place, _ in self.watched.steps], self.watched.weights(len(words)).numpy()
+
     def tell(self) -> None:
+        if self.watched is not None and self.run.writes:
+            title = f"attention of layer {self.watched.layer}, head {self.watched.head}"
+            show_attention(*self.seen(), n_prompt=self.n_prompt, title=title)
         speed = self.n_written / self.seconds if self.seconds else 0.0
         print_status(
             f"{self.n_written:,} tokens in {self.seconds:.1f} s, {speed:,.0f} a second, after "
             f"{self.n_prompt:,} of the prompt in {self.seconds_of_prompt:.2f} s; {TEXTS} has the text"
         )
+
+
+def watched_head(config: GenerateConfig, writer: Writer, n_prompt: int) -> WatchedHead | None:
+    """The head that `show=attention` looks at; None where nothing is to be shown. UserError where there is none."""
+    if config.show is None:
+        return None
+    n_bytes = 4 * config.length * (n_prompt + config.length)
+    check_fits(n_bytes, torch.device("cpu"), "show=attention", f"give a length below {config.length}")
+    try:
+        return WatchedHead(writer, config.layer or 0, config.head or 0)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def print_text(text: str) -> None:

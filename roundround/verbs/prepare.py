@@ -18,6 +18,7 @@ from roundround.data.entry import COUNTS, SPLITS, Entry
 from roundround.data.mixture import Mixture
 from roundround.data.prepared import Prepared, default_cache_dir, make, shared_tokenizer
 from roundround.data.store import Store, open_store
+from roundround.data.tasks.base import Task
 from roundround.data.tokenizers import TokenizerRecipe
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation
@@ -59,7 +60,11 @@ def corpus_of(config: PrepareConfig) -> Corpus:
     """The corpus. UserError where there is nothing to tokenise."""
     source = build(config.data, Source)  # type: ignore[type-abstract]
     if not isinstance(source, Corpus):
-        raise UserError("data= is a task, whose examples are made while it trains; prepare is for text")
+        task = isinstance(source, Task)
+        what = (
+            "a task, whose examples are made while it trains" if task else "minimal pairs, which eval reads as they are"
+        )
+        raise UserError(f"data= is {what}; prepare is for text")
     if isinstance(source, Prepared):
         raise UserError(f"{source.path} is prepared already; train data=prepared data.path={source.path} reads it")
     return source

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 from safetensors.torch import save_file
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.recorded import give_theta
 from roundround.config.verbs.probe import ProbeConfig
@@ -42,7 +43,6 @@ from roundround.report.figures import save_drawing
 from roundround.report.probe_panels import kept_panels, maximum_panels
 from roundround.runs.opening import opened_run
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import UserError
 from roundround.support.files import usual_mode
@@ -60,10 +60,10 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
         give_theta(cfg, probed.theta)
         if config.prompt == "maximum" and trained is not None and trained.learns_a_task:
             raise UserError("prompt=maximum asks in words, which a run that learns a task does not know")
-        with warnings_as_lines(RunsInBlocks):
+        with warnings_as_lines(FallsBack):
             windowed = windows_for(config, probed, trained, invocation.peers, batch_tokens=config.batch_tokens)
         texts = texts_for(config, probed, trained, windowed)
-        with opened_run(invocation, cfg) as run, warnings_as_lines(RunsInBlocks):
+        with opened_run(invocation, cfg) as run, warnings_as_lines(FallsBack):
             run.note(
                 choices=choices,
                 device=describe_device(device),

@@ -6,6 +6,7 @@ from itertools import chain
 
 from omegaconf import DictConfig
 
+from roundround.attention.trial import FallsBack
 from roundround.config.build import checked
 from roundround.config.recorded import as_dict, give_theta
 from roundround.config.verbs.theory import TheoryConfig
@@ -17,7 +18,6 @@ from roundround.report import theory as report
 from roundround.runs.opening import opened_run
 from roundround.runs.provenance import config_hash
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import Refuted, UserError
 from roundround.support.files import write_json
@@ -33,7 +33,7 @@ def theory(cfg: DictConfig, invocation: Invocation) -> None:
         run.note(choices=choices, device=describe_device(device))
         of_model: list[Answer] = []
         if config.model is not None or config.run is not None:
-            with probed_model_of(config, device) as (probed, trained), warnings_as_lines(RunsInBlocks):
+            with probed_model_of(config, device) as (probed, trained), warnings_as_lines(FallsBack):
                 give_theta(cfg, probed.theta)
                 run.note(config=as_dict(cfg), config_hash=config_hash(as_dict(cfg)))
                 if trained is not None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
+from roundround.attention.trial import FallsBack
 from roundround.config.build import build, checked, plain, target_class
 from roundround.config.recorded import as_dict
 from roundround.config.verbs.train import TrainConfig
@@ -24,7 +25,6 @@ from roundround.model.decoder import Decoder, n_parameters
 from roundround.runs import checkpoints
 from roundround.runs.opening import build_logger, opened
 from roundround.runs.run import Invocation, Run
-from roundround.softmax.base import RunsInBlocks
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import Interrupted, UserError
 from roundround.support.files import write_atomically
@@ -104,7 +104,7 @@ def fit(
         decoder.compile()
     try:
         if first_step < n_steps:
-            with warnings_as_lines(RunsInBlocks), processes_of_lightning(invocation.peers):
+            with warnings_as_lines(FallsBack), processes_of_lightning(invocation.peers):
                 trainer.fit(module, DataLoader(batches, batch_size=None))
             if module.step != n_steps:
                 raise RuntimeError(f"Lightning ended the run at step {module.step} of {n_steps}")

@@ -56,12 +56,17 @@ def every_window(n_queries: int, n_keys: int, causal: bool, padded: bool) -> lis
     return [keys_of(n_queries, n_keys, causal, window, valid_BK, chunk) for window in WINDOWS for chunk in CHUNKS]
 
 
-def sees(keys: Keys, row: int, column: int) -> bool:
-    """Whether query row sees key column, ahead of padding, in words: queries are the last Q of the K tokens."""
+def sees(keys: Keys, text: int, row: int, column: int) -> bool:
+    """Whether query row sees key column, ahead of padding, in words: queries are the last Q of the K tokens.
+
+    Chunks are counted from the first token of the text that is no padding.
+    """
     token = keys.n_keys - keys.n_queries + row
     if keys.causal and column > token:
         return False
-    in_chunk = keys.chunk is None or token // keys.chunk == column // keys.chunk
+    valid_K = torch.ones(keys.n_keys) if keys.valid_BK is None else keys.valid_BK[text]
+    begins = next((j for j in range(keys.n_keys) if valid_K[j]), keys.n_keys)
+    in_chunk = keys.chunk is None or (token - begins) // keys.chunk == (column - begins) // keys.chunk
     return in_chunk and (keys.window is None or abs(token - column) < keys.window)
 
 
@@ -73,7 +78,7 @@ def by_loop(keys: Keys) -> Tensor:
         for i in range(keys.n_queries):
             for j in range(keys.n_keys):
                 padding = keys.valid_BK is not None and not keys.valid_BK[b, j]
-                mask[b, i, j] = sees(keys, i, j) and not padding
+                mask[b, i, j] = sees(keys, b, i, j) and not padding
     return mask
 
 
@@ -123,7 +128,7 @@ def test_the_span_of_causal_rows_is_no_wider_than_what_they_see(n_queries: int, 
     for keys in every_window(n_queries, n_keys, causal=True, padded=False):
         for a, b in combinations(range(keys.n_queries + 1), 2):
             first, last = keys.span(a, b)
-            seen = [j for j in range(n_keys) if any(sees(keys, i, j) for i in range(a, b))]
+            seen = [j for j in range(n_keys) if any(sees(keys, 0, i, j) for i in range(a, b))]
             assert (first, last) == (seen[0], seen[-1] + 1)
 
 

@@ -52,7 +52,8 @@ def test_it_builds_with_nothing_but_what_only_the_user_knows(path: Path) -> None
 @pytest.mark.parametrize("path", DATA + TOKENIZER, ids=lambda path: path.stem)
 def test_its_first_lines_are_the_command_and_the_idea(path: Path) -> None:
     command, idea = path.read_text().splitlines()[:2]
-    assert command.startswith(f"# roundround train {path.parent.name}={path.stem}")
+    verb = "eval" if "MinimalPairs" in path.read_text() else "train"
+    assert command.startswith(f"# roundround {verb} {path.parent.name}={path.stem}")
     assert idea.startswith("# ")
     assert idea.endswith(".")
 

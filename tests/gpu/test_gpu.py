@@ -110,6 +110,10 @@ def assert_close(found: Tensor, expected: Tensor, bound: float, what: str) -> No
     assert error <= bound, f"{what}: off by {error:.1e} of its size"
 
 
+# of PyTorch's compiler, about itself
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor that is not"
+)
 HERE = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU, and there is none")
 CASES = [  # all on CUDA, some of them on the CPU
     pytest.param(

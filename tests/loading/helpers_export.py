@@ -18,8 +18,9 @@ from roundround.config.build import checked_values
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes
 from roundround.loading.export.card import Card
-from roundround.loading.export.folder import ModelToExport, write_folder
+from roundround.loading.export.folder import ModelToExport, exported_kinds, write_folder
 from roundround.loading.models import OF_THE_BUILDER, build_decoder
+from roundround.loading.writing import DecoderWriter, generators_of, write
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -87,11 +88,12 @@ print(json.dumps(facts))
 """
 
 
-def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> ModelToExport:
+def trained(pe: DictConfig, softmax: DictConfig, *, pattern: DictConfig | None = None, **model: Any) -> ModelToExport:
     """A decoder with random weights, as what a run would export."""
     torch.manual_seed(0)
     sizes = load_option("model", "tiny", **(SMALL | SHARP | model))
-    decoder = build_decoder(sizes, pe, softmax, n_vocab=257).eval()
+    parts = {"pe": pe, "softmax": softmax, "pattern": pattern, "qk_norm": None, "gate": None}
+    decoder = build_decoder(sizes, n_vocab=257, **parts).eval()
     with torch.no_grad():
         for name, parameter in decoder.named_parameters():  # nothing may hide at a start of ones or zeros
             if "encodings." in name or ".softmax." in name or "norm" in name:
@@ -102,6 +104,7 @@ def trained(pe: DictConfig, softmax: DictConfig, **model: Any) -> ModelToExport:
         sizes=checked_values(sizes, Decoder, OF_THE_BUILDER),
         encoding=checked_values(pe, PositionalEncoding, []),
         normaliser=checked_values(softmax, AttentionSoftmax, []),
+        kinds=exported_kinds(**parts),
         tokenizer=vocabulary.tokenizer,
         first_token=vocabulary.end_of_document,
         end_of_document=vocabulary.end_of_document,
@@ -144,3 +147,15 @@ def greedy(decoder: Decoder, tokens_BT: Tensor, n: int) -> Tensor:
     for _ in range(n):
         tokens_BT = torch.cat([tokens_BT, decoder(tokens_BT)[:, -1:].argmax(-1)], dim=1)
     return tokens_BT
+
+
+def written_from_a_cache(model: ModelToExport, tokens_1T: Tensor, n: int) -> Tensor:
+    """One text with the n likeliest tokens behind it, by what `roundround generate` calls."""
+    writer = DecoderWriter("small", model.decoder, Bytes().build([]), None)
+    writer.ends = set()
+    writer.begin(None)
+    with torch.inference_mode():
+        logits_1V = writer.read(tokens_1T)
+    options: dict[str, Any] = {"temperature": 0.0, "top_k": None, "generators": generators_of(0, 1)}
+    chosen = [token for (token,) in write(writer, logits_1V, n=1, length=n, **options)]
+    return torch.cat([tokens_1T, torch.tensor([chosen])], dim=1)

@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT, option
-from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, some_tokens, trained, written
-from omegaconf import OmegaConf
+from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, some_tokens, trained, written, written_from_a_cache
+from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file
 from test_export_sources import mine_below
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -38,6 +38,20 @@ from roundround.loading.stock import stock_config
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 NORMALISERS = sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml"))
 STOCK = {"rope", "rope_500k", "p_rope", "p_rope_25", "nope", "rope_random"}
+
+WINDOWS: list[tuple[str, str, dict[str, int]]] = [
+    ("rope", "softmax", {"window": 4}),
+    ("rope", "softmax", {"window": 1}),
+    ("p_rope", "sink", {"window": 4, "chunk": 6}),
+    ("alibi", "softmax", {"chunk": 6}),
+    ("fox", "adaptive_temperature", {"window": 7}),
+]
+
+
+def local_and_global(**sizes: int) -> DictConfig:
+    """Two layers that see so far, then one that sees all."""
+    return DictConfig({"local": sizes, "global": {}, "order": ["local", "local", "global"]})
+
 
 OWN_ENCODINGS = ["p_rope", *sorted(set(ENCODINGS) - STOCK)]
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
@@ -77,6 +91,15 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         load_option("softmax", "softmax"),
         {"geglu": True, "scaled_embeddings": True, "head_dim": 10, "n_key_heads": 1},
     ),
+    # layers that see less than the text: what falls out of a window while it is written is seen by nobody
+    **{
+        f"{pe}-{softmax}-{'-'.join(map(str, sum(sizes.items(), ())))}": (
+            load_option("pe", pe),
+            load_option("softmax", softmax),
+            {"pattern": local_and_global(**sizes), "n_layers": 3},
+        )
+        for pe, softmax, sizes in WINDOWS
+    },
 }
 ALSO_STOCK = {"rope-temperature-1", "reversed-1", "partial-1", "p_rope-gemma"}
 FOLDERS_OF_LLAMA = {
@@ -196,6 +219,7 @@ def test_generation_is_greedy_decoding(
     whole, short = greedy(decoder, tokens_BT[:1], 5), greedy(decoder, tokens_BT[1:, 5:], 5)
     assert torch.equal(answers[name]["batch"][0], whole[0])
     assert torch.equal(answers[name]["batch"][1, 5:], short[0])
+    assert torch.equal(written_from_a_cache(models[name], tokens_BT[:1], 5), whole)
 
 
 @pytest.mark.parametrize("name", PAIRS)

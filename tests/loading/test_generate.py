@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import STORIES, Done, assert_refused, typed
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from helpers_manifest import CONFIG, a_manifest
+from omegaconf import DictConfig
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from roundround.config.options import load_option
+from roundround.data.tokenizers import Bytes as ByteTokens
 from roundround.loading import writing
-from roundround.loading.writing import TextStream, next_tokens
+from roundround.loading.models import build_decoder
+from roundround.loading.writing import DecoderWriter, TextStream, WatchedHead, next_tokens
+from roundround.pe.rope import RoPE
+from roundround.probing.probed_model import watching
+from roundround.report.generated import leave_attention, show_attention
+from roundround.report.page.write import page_of
 from roundround.support.errors import Interrupted
 
 PROMPT = "Once upon a time"
@@ -125,13 +139,14 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         return chosen(*args, **options)
 
     monkeypatch.setattr(writing, "next_tokens", stopping)
-    done = typed("generate", "temperature=0", "device=cpu")
+    done = typed("generate", "temperature=0", "device=cpu", "show=attention")
     assert done.code == 130
     (texts,) = Path("outputs/generate").glob("*/*/texts.json")
     kept = json.loads(texts.read_text())["texts"][0]
     assert kept["tokens"] == 12
     assert len(kept["text"]) > len(PROMPT)
     assert GOLDEN.startswith(kept["text"])
+    assert len(load_file(texts.parent / "attention.safetensors")["places"]) == 12
     assert json.loads((texts.parent / "run.json").read_text())["status"] == "interrupted"
 
 
@@ -151,6 +166,12 @@ def test_what_is_written_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch, st
         (["run=last", "model=stories260k"], "not both"),
         (["run=last"], "no finished train run"),
         (["model=tiny"], "which has no weights of its own"),
+        (["show=attention", "layer=5"], "layer=5: stories260k has the layers 0 to 4"),
+        (["show=attention", "layer=-1"], "layer=-1: stories260k has the layers 0 to 4"),
+        (["show=attention", "head=8"], "head=8: layer 0 of stories260k has the heads 0 to 7"),
+        (["show=atention"], "show=atention must be attention"),
+        (["head=2"], "head= says which head show=attention looks at; give show=attention too"),
+        (["show=attention", "head=two"], "head"),
     ],
 )
 def test_wrong_options_are_one_line(here: Path, words: list[str], says: str) -> None:
@@ -174,6 +195,129 @@ def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None
     done = typed("generate", f"run={run.directory}", "prompt=hello")
     assert done.code == 2
     assert "prompt= has 'hello', and this task knows" in done.err
+
+
+def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(here: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(STORIES, folder)
+    words = models.WordLevel({"<unk>": 0, "fox": 1, "The": 2}, unk_token="<unk>")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="<unk>").save_pretrained(folder)
+    done = typed("generate", "model=hf", f"model.path={folder}", "prompt=wolf")
+    assert_refused(done, "the tokenizer of model cannot read 'w' in the prompt; leave it out")
+
+
+def test_a_run_of_max_retrieval_writes_nothing(here: Path, tmp_path: Path) -> None:
+    run = a_run(tmp_path, verb="max-retrieval", config={**CONFIG, "normalisers": {}})
+    assert_refused(typed("generate", f"run={run}"), "is a run of max-retrieval; only a run of train holds a model")
+
+
+def a_run(folder: Path, **changes: Any) -> Path:
+    (folder / "run").mkdir()
+    (folder / "run" / "run.json").write_text(json.dumps(a_manifest(**changes)))
+    return folder / "run"
+
+
+def test_an_encoding_that_cannot_be_cached_is_refused(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RoPE, "prepare_layer", lambda *args: args[2], raising=False)
+    done = typed("generate", f"run={run}", "prompt=The fox")
+    assert_refused(done, "cannot write: RoPE reads the input of a layer (prepare_layer)")
+
+
+# -- show=attention
+
+
+def test_weights_are_those_of_transformers(here: Path) -> None:
+    """At every written token, of a head in the middle, over the prompt and what was written before."""
+    words = ["temperature=0", "length=12", "device=cpu", "show=attention", "layer=2", "head=5", "n=2"]
+    done = typed("generate", *words, "prompt=The dog was")
+    assert done.code == 0, done.err
+    found = load_file(done.directory / "attention.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(STORIES, attn_implementation="eager")
+    tokenizer = AutoTokenizer.from_pretrained(STORIES)
+    prompt = tokenizer("The dog was", return_tensors="pt").input_ids
+    ids = model.generate(prompt, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    with torch.no_grad():
+        theirs = model(ids, output_attentions=True).attentions[2][0, 5]
+    n_prompt, n = prompt.shape[1], ids.shape[1]
+    assert found["places"].tolist() == list(range(n_prompt, n))
+    torch.testing.assert_close(found["weights"], theirs[n_prompt - 1 : n - 1], rtol=1e-4, atol=1e-5)
+    assert "attention of layer 2, head 5" in done.err
+    weights_T, rows = theirs[n_prompt - 1], [line for line in done.err.splitlines() if line.startswith("\u2502")]
+    most = int(weights_T.argmax())
+    assert f"({most}) {float(weights_T[most]):.2f}" in rows[0]
+    assert f" {float(weights_T[:n_prompt].sum()):.2f} " in rows[0]
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    """What the head saw while a text was written from the cache is what it sees of the whole text without one."""
+    torch.manual_seed(0)
+    pattern = DictConfig({"local": {"window": 4}, "global": {}, "order": ["local", "global"]})
+    sizes = load_option("model", "tiny", n_layers=2, d_model=32, n_heads=4, n_key_heads=2, initializer_range=0.4)
+    parts = {"pe": load_option("pe", "rope"), "softmax": load_option("softmax", "sink"), "pattern": pattern}
+    decoder = build_decoder(sizes, n_vocab=257, **parts).eval()
+    writer = DecoderWriter("small", decoder, ByteTokens().build([]), None)
+    text, head, seen = list(b"abcdefg"), WatchedHead(writer, 0, 3), []
+    writer.begin(None)
+    options: dict[str, Any] = {"temperature": 0.0, "top_k": None, "generators": writing.generators_of(0, 1)}
+    with head.watching(), torch.inference_mode():
+        logits_1V = writer.read(torch.tensor([text]))
+        for (token,) in writing.write(writer, logits_1V, n=1, length=6, **options):
+            text.append(token)
+            head.note(len(text) - 1)
+
+    def whole(softmax: Any, qkv: Any, options: dict[str, Any]) -> None:
+        seen.append(softmax.all_weights(*qkv[:2], **options)[0, 3])
+
+    with watching([decoder.normalisers[0]], whole), torch.no_grad():
+        decoder.hidden(torch.tensor([text]))
+    torch.testing.assert_close(head.weights(len(text)), seen[0][6:-1], rtol=1e-5, atol=1e-6)
+    assert (head.weights(len(text)) > 0).sum(-1).tolist() == [4] * 6
+
+
+def test_the_page_shows_what_the_head_saw(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" and\n"))
+    words = [f"run={run}", "prompt=The <i>", "length=3", "device=cpu", "show=attention", "interactive=true"]
+    done = typed("generate", *words)
+    assert done.code == 0, done.err
+    weights = load_file(done.directory / "attention.safetensors")["weights"]
+    page = page_of(done.directory)
+    assert "layer 0, head 0: choose a token that the model wrote" in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["steps"]) == len(weights) == 6, "what is typed between is not written by the model"
+    assert [len(step["weights"]) for step in data["steps"]] == [step["place"] for step in data["steps"]]
+    step = data["steps"][4]
+    assert step["weights"] == (1000 * weights[4, : step["place"]]).round().int().tolist()
+
+
+def test_a_page_of_very_many_weights_says_what_it_leaves_out(tmp_path: Path) -> None:
+    n_prompt, n = 2000, 400
+    run = a_run(tmp_path, verb="generate")
+    words = [f"w{i}" for i in range(n_prompt + n)]
+    weights = np.full((n, n_prompt + n), 0.111, dtype=np.float32)
+    leave_attention(run, words, list(range(n_prompt, n_prompt + n)), weights, layer=1, head=2)
+    page = page_of(run)
+    assert len(page) < 2_000_000
+    assert re.search(r"attention is shown for the first \d+ of 400 written tokens", page)
+
+
+def test_a_terminal_shows_the_prompt_in_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for name, value in (("COLORTERM", "truecolor"), ("TERM", "xterm-256color")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    weights = np.array([[0.9, 0.0, 0.1, 0.0]], dtype=np.float32)
+    show_attention(["one", "two", "three", "next"], [3], weights, n_prompt=3, title="a head")
+    shown = terminal.getvalue()
+    assert "48;2;110;166;223mone" in shown, "nine tenths of the way from dark to bright"
+    assert " two " in shown
+    assert "48;2;30;54;87mthree" in shown
 
 
 def test_only_the_likeliest_are_drawn() -> None:

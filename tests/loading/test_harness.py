@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
+    from roundround.data.minimal_pairs import SAMPLES
     from roundround.loading import harness, harness_tasks
     from roundround.loading.harness import HarnessModel, writing_options
     from roundround.loading.writing import PretrainedWriter
@@ -328,7 +329,8 @@ def test_a_pretrained_model_is_asked_a_task(evaluated: Callable[..., Done]) -> N
     assert 0 < share < 1
     assert record["value"] == share
     assert record["stderr"] == pytest.approx(math.sqrt(share * (1 - share) / 11))  # of a mean over a dozen
-    assert record["high"] - record["value"] == pytest.approx(2.200985 * record["stderr"])  # Student's t, 11 degrees
+    assert record["value"] - record["low"] == pytest.approx(2.200985 * record["stderr"])  # Student's t, 11 degrees
+    assert record["high"] == min(1.0, 2 * record["value"] - record["low"])  # a share
     facts = {"task": "pairs", "version": 1.0, "lm_eval": lm_eval.__version__, "examples": 12, "of": 12, "shots": 0}
     assert record.items() >= {**facts, "length": 512, "first_token": "<s>", "metric": "acc"}.items()
     assert f"lm_eval {lm_eval.__version__}, task versions: pairs 1.0" in done.err
@@ -477,7 +479,7 @@ def test_what_is_no_task_is_refused(evaluated: Callable[..., Done], here: Path) 
     assert_refused(evaluated(model), "say which: tasks=lm_eval:NAME")
     assert_refused(evaluated(model, "tasks=lm_eval:pairs", "tasks_path=nowhere"), "tasks_path=nowhere is no folder")
     assert_refused(evaluated(model, "tasks=lm_eval:pairs", "length=32,64"), "give one")
-    for word in ("stride=8", "bos=true", "data=pydoc", "dispersion=true", "max_tokens=9"):
+    for word in ("stride=8", "bos=true", "data=pydoc", "dispersion=true", "max_tokens=9", "by=generation"):
         assert_refused(evaluated(model, "tasks=lm_eval:pairs", word), f"{word.partition('=')[0]}= is for text")
 
 
@@ -567,3 +569,16 @@ def test_a_run_that_learns_a_task_is_refused() -> None:
     trained = SimpleNamespace(learns_a_task=True, task=lambda: None, directory="runs/copy")
     with pytest.raises(Exception, match="runs/copy learns a task"):
         HarnessModel.of_run(trained, None, longest=8, batch_tokens=8)
+
+
+@pytest.mark.parametrize("of", ["run", "model"])
+def test_data_blimp_counts_as_right_what_the_harness_counts(here: Path, folder: Path, run: Path, of: str) -> None:
+    some = (SAMPLES / "blimp" / "pairs.jsonl").read_text().splitlines()[::7]
+    (folder / "pairs.jsonl").write_text("\n".join(some))
+    words = ["eval", f"run={run}" if of == "run" else "model=stories260k", "logger=none", "device=cpu"]
+    harness_ = typed(*words, "tasks=lm_eval:pairs", f"tasks_path={folder}", "length=256")
+    ours = typed(*words, "data=blimp", f"data.path=[{folder / 'pairs.jsonl'}]", "data.before=' '")
+    assert (harness_.code, ours.code) == (0, 0), harness_.err + ours.err
+    right = sum(round(r["value"] * r["pairs"]) for r in ours.results if "phenomenon" in r)
+    assert 0 < right < len(some)
+    assert right == round(harness_.value("acc") * len(some))

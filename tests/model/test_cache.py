@@ -166,6 +166,21 @@ def test_texts_can_be_chosen_and_repeated(pe: str) -> None:
     assert_alike(found, at_once(model, tokens_BT, valid_BT)[texts, 9:])
 
 
+@pytest.mark.parametrize("pe", ["rope", "fox", "t5_bias"])
+@pytest.mark.parametrize("n_more", [3, 60])
+def test_a_branch_goes_on_from_where_the_cache_stands_and_leaves_it_there(pe: str, n_more: int) -> None:
+    """Within the room behind the kept keys, and beyond it."""
+    model, pattern = decoder(pe), torch.tensor([0, 1])
+    begin, others = tokens(n_tokens=9), [tokens(n_tokens=9 + n_more)[texts, 9:] for texts in (pattern, pattern.flip(0))]
+    with torch.no_grad():
+        cache = model.empty_cache()
+        model.hidden(begin, cache=cache)
+        for more_BT in [*others, others[0]]:
+            found = model(more_BT, cache=cache.branch())
+            assert_alike(found, at_once(model, torch.cat([begin, more_BT], 1))[:, 9:])
+    assert cache.n_read == 9
+
+
 def test_given_positions_are_those_of_the_keys() -> None:
     model, pos_1T = decoder("t5_bias"), torch.tensor([[3, 4, 9, 10, 30, 31]])
     with torch.no_grad():

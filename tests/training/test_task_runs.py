@@ -22,13 +22,15 @@ from roundround.data.tasks.base import BOS, EOS, SEP, Example, Examples, distinc
 from roundround.data.tasks.batches import AskedBatch, TrainingExamples, padded, same_length_batches
 from roundround.data.tasks.copy import Copy
 from roundround.data.tasks.parity import Parity
+from roundround.loading.answering import score_written
 from roundround.loading.models import TrainedRun
+from roundround.loading.writing import decoder_writer
 from roundround.model.answers import AnswerScores, score_answers
 from roundround.model.decoder import Decoder
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.report.answers import intervals, values
 from roundround.training.material import left_plateau, unread_loss
-from roundround.verbs.evaluate_task import measure, summed
+from roundround.verbs.evaluate_task import Asked, measure, summed
 
 TINY = [
     *("logger=none", "pe=nope", "data=copy", "data.n_symbols=8", "data.train_lengths=[1,2]", "batch_size=32"),
@@ -293,18 +295,40 @@ def test_an_evaluation_scores_each_length_of_the_task(learnt: Path, here: Path) 
     assert again.value("exact_match", length=2) == done.value("exact_match", length=2)
 
 
+def test_what_is_written_is_scored_as_one_forward_pass_tells(learnt: Path, here: Path) -> None:
+    """Of a task whose answer is all that follows: the same examples are right."""
+    trained, cpu = TrainedRun(learnt, trust=False), torch.device("cpu")
+    task, decoder = trained.task(), trained.decoder("last")
+    assert task is not None
+    writer, right = decoder_writer(trained, decoder), []
+    for example in drawn(learnt, "train", 48):
+        written = score_written(writer, task, [(example, 1)])
+        forced = score_answers(decoder, same_length_batches([(example, 1)], 64), device=cpu)
+        assert written["exact"] == written["hits"] == forced["exact"]
+        right.append(written["exact"])
+    assert 0 < sum(right) < len(right), "both kinds have been seen"
+    done = typed("eval", f"run={learnt}", "logger=none", "length=1,2", "examples=20", "by=generation")
+    assert done.code == 0, done.err
+    assert {record["metric"] for record in done.results} == {"exact_match", "string_match"}
+    assert {record["by"] for record in done.results} == {"generation"}
+    assert "scored by what the model writes" in done.err
+
+
 def test_processes_share_the_distinct_examples(learnt: Path) -> None:
     trained = TrainedRun(learnt, trust=False)
     task = trained.task()
     assert task is not None
-    config = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False)
+    config: Any = SimpleNamespace(examples=40, batch_tokens=64, dispersion=False, by="forcing")
     lengths = {length: task.context(length) for length in (1, 2)}
-    decoder = trained.decoder("last")
+    asked: Any = Asked(
+        **{"model": trained.decoder("last"), "task": task, "device": torch.device("cpu"), "seed": 0, "longest": 2},
+        **{"choices": {}, "in_training": (1, 2), "d_model": 16, "tokenizer_hash": "", "make_writer": None, "facts": {}},
+    )
 
     sums = []
     for rank, n in ((0, 1), (0, 2), (1, 2)):
         peers: Any = SimpleNamespace(rank=rank, n=n, gather=lambda value: [value])
-        by_part, _, _ = measure(config, decoder, task, 0, lengths, torch.device("cpu"), peers)  # type: ignore[arg-type]
+        by_part, _, _ = measure(config, asked, lengths, peers)
         sums.append({length: summed(parts.values()).sums for length, parts in by_part.items()})
     whole, first, second = sums
     for length in lengths:
@@ -428,6 +452,9 @@ def test_what_a_task_does_not_take_is_refused(args: list[str], says: str) -> Non
         (["stride=4"], "stride= is for text"),
         (["max_tokens=100"], "max_tokens= is for text"),
         (["examples=0"], "examples=0 must be at least 1"),
+        (["by=writing"], "by=writing must be forcing, which gives the right tokens before each, or generation"),
+        (["by=generation", "dispersion=true"], "give one of them"),
+        (["data=needle"], "data= is a task of text, and"),
     ],
 )
 @pytest.mark.usefixtures("here")
@@ -502,3 +529,10 @@ def test_two_processes_learn_a_task_as_one_does(here: Path) -> None:
     for x, y in zip(metrics_of(alone.directory), metrics_of(both.directory), strict=True):
         for name in ("loss", "held_out_nats_per_token", "held_out_exact_match", "held_out_token_accuracy"):
             assert x.get(name, 0) == pytest.approx(y.get(name, 0), rel=1e-5)
+
+
+def test_answers_between_the_questions_are_not_written(learnt_bits: Path, here: Path) -> None:
+    done = typed("eval", f"run={learnt_bits}", "logger=none", "length=32", "by=generation")
+    assert_refused(
+        done, "by=generation is for an answer that stands behind its question, and FlipFlop asks for several"
+    )

@@ -28,10 +28,12 @@ class EvalConfig:
     run: str = key(WHERE)
     checkpoint: str
     length: list[int] = key(MEASURED)
+    prefix: list[int] = key(MEASURED)
     stride: int | None
     bos: str = key(MEASURED)
     max_tokens: int | None
     examples: int
+    by: str
     tasks: list[str] = key(MEASURED)
     tasks_path: str | None = key(MEASURED)
     batch_tokens: int = key(HOW)
@@ -52,6 +54,10 @@ class EvalConfig:
             raise UserError(f"table={self.table} must be stderr or stdout")
         at_least_one(batch_tokens=self.batch_tokens, examples=self.examples, max_tokens=self.max_tokens)
         at_most_inputs(examples=self.examples)
+        if self.by not in ("forcing", "generation"):
+            raise UserError(f"by={self.by} must be forcing, which gives the right tokens before each, or generation")
+        if self.by == "generation" and self.dispersion:
+            raise UserError("dispersion=true looks at whole examples, which by=generation writes; give one of them")
         self.tasks = harness_names(self.tasks)
         if self.tasks_path is not None and not self.tasks:
             raise UserError("tasks_path= is a folder of lm_eval's tasks; say which: tasks=lm_eval:NAME")
@@ -60,6 +66,8 @@ class EvalConfig:
             raise UserError("length is empty; give context lengths in tokens, such as length=128,256")
         for length in self.length:
             at_least_one(length=length)
+        if not self.prefix or min(self.prefix) < 0:
+            raise UserError(f"prefix={min(self.prefix, default='[]')} must be 0 or more tokens, such as prefix=0,512")
         if self.stride is not None and not 1 <= self.stride <= min(self.length):
             raise UserError(f"stride={self.stride} must be from 1 to the smallest length, {min(self.length)}")
         self.bos = checked_bos(self.bos)

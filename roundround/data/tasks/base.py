@@ -135,6 +135,13 @@ class Task(Source):
         """The tasks that this one is made of and whose scores are told apart, by name; empty where it is one."""
         return {}
 
+    def part(self) -> str:
+        """What the names of `groups` are. Here: `task`, each of which has as many test examples as are asked for.
+
+        By anything else, such as `depth`, those are shared out, and names are numbers.
+        """
+        return "task"
+
     @abstractmethod
     def example(self, rng: np.random.Generator, length: int) -> Example:
         """One example of this length, drawn from `rng` alone."""

@@ -47,6 +47,7 @@ class TextTask(Task):
         )
         self._vocabulary: Vocabulary | None = None
         self._beginning: list[int] = []
+        self._last: tuple[Text, Example] | None = None  # a text that is measured first is made tokens of once
 
     @abstractmethod
     def text(self, rng: np.random.Generator, length: int) -> Text:
@@ -68,11 +69,10 @@ class TextTask(Task):
         """The texts of a split where there is a fixed set of them, as `stored` has the examples."""
         return None
 
-    @final
     def with_vocabulary(self, vocabulary: Vocabulary) -> Self:
         """The task with the tokenizer of a run, from which examples can be drawn."""
         drawable = copy.copy(self)
-        drawable._vocabulary, drawable._beginning = vocabulary, beginning(vocabulary)
+        drawable._vocabulary, drawable._beginning, drawable._last = vocabulary, beginning(vocabulary), None
         return drawable
 
     @final
@@ -92,23 +92,26 @@ class TextTask(Task):
     @final
     def tokenised(self, text: Text) -> Example:
         """The example [L] that a text makes."""
+        if self._last is not None and self._last[0] == text:
+            return self._last[1]
         vocabulary = self.vocabulary()
-        prompt, answer = vocabulary.encode(text.prompt), self._behind(text.prompt, text.answer)
+        prompt = vocabulary.encode(text.prompt)
+        answer = self._behind(text.prompt, text.answer, prompt)
         tokens = np.array([*self._beginning, *prompt, *answer, vocabulary.end_of_document], dtype=np.int64)
         first = len(self._beginning) + len(prompt)
         output_at = self.output_at(text.answer)
         if output_at is not None:  # as a token of the answer; one that begins before the output belongs to it
-            before = zip(answer, self._behind(text.prompt, text.answer[:output_at]), strict=False)
+            before = zip(answer, self._behind(text.prompt, text.answer[:output_at], prompt), strict=False)
             output_at = first + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], before))
-        return Example(tokens, np.arange(len(tokens)) >= first, output_at=output_at)
+        self._last = text, Example(tokens, np.arange(len(tokens)) >= first, output_at=output_at)
+        return self._last[1]
 
-    def _behind(self, prompt: str, answer: str) -> list[int]:
-        """The tokens of an answer, as they are behind the prompt."""
+    def _behind(self, prompt: str, answer: str, own: list[int]) -> list[int]:
+        """The tokens of an answer, as they are behind the prompt, whose own tokens are given."""
         encode = self.vocabulary().encode
-        own, whole = encode(prompt), encode(prompt + answer)
+        whole = encode(prompt + answer)
         return whole[len(own) :] if whole[: len(own)] == own else encode(answer)
 
-    @final
     def context(self, length: int) -> int:
         """Tokens of the longest example up to this length; without a vocabulary bytes, as no tokenizer makes more.
 

@@ -81,14 +81,21 @@ class RunFiles:
             self.remarks.append(f"{name} cannot be read ({one_line(error)}); nothing of it is shown")
             return {}
 
-    def words(self, name: str) -> list[str]:
-        """The tokens that a safetensors file keeps as words in its metadata."""
+    def about(self, name: str) -> dict[str, str]:
+        """The metadata of a safetensors file; none where it is not there or damaged."""
         from safetensors import SafetensorError, safe_open
 
         try:
             with safe_open(self.run.directory / name, framework="numpy") as file:
-                words = parse_json((file.metadata() or {}).get("words", "[]"))
+                return dict(file.metadata() or {})
         except (OSError, SafetensorError, ValueError):
+            return {}
+
+    def words(self, name: str) -> list[str]:
+        """The tokens that a safetensors file keeps as words in its metadata."""
+        try:
+            words = parse_json(self.about(name).get("words", "[]"))
+        except ValueError:
             return []
         return [str(word) for word in words] if isinstance(words, list) else []
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roundround.report.page.figures import Figure
-from roundround.report.page.sources import RunFiles
-from roundround.report.tables import Record, Table, tables_of
+from roundround.report.tables import Table
 from roundround.support.panels import HeatMap, Panel
-
-TEXTS = "texts.json"
 
 
 @dataclass
@@ -47,16 +44,3 @@ class View:
     scope: list[str] = field(default_factory=list)
     data: dict[str, Any] | None = None
     scripts: tuple[str, ...] = ()
-
-
-def texts_view(files: RunFiles, records: list[Record]) -> View:
-    """A row for each text, then the numbers."""
-    found = files.json(TEXTS)
-    texts = found.get("texts") if isinstance(found, dict) else None
-    rows = [
-        [number, str(text.get("text")), text.get("tokens"), "the model" if text.get("ended") else "length"]
-        for number, text in enumerate(texts if isinstance(texts, list) else [], 1)
-        if isinstance(text, dict)
-    ]
-    written = [Table("texts", ["number", "text", "tokens", "ended by"], rows)] if rows else []
-    return View([Section("Texts", tables=written), Section("Results", tables=tables_of(records))])

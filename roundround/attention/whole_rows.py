@@ -1,0 +1,218 @@
+"""Attention whose weights are any function of a whole row of logits, on a CPU: whole_rows.cpp, compiled on first use.
+
+The definition stays in the normalisers, and serves wherever there is no compiler, no CPU or no function named here.
+
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+
+Tested by tests/attention/test_whole_rows.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.compilation import outside_compilation
+from roundround.attention.compiled import library
+from roundround.attention.keys import Keys
+from roundround.attention.precision import wide_dtype
+
+FEWEST_QUERIES = 64  # fewer are as fast by the definition: a step of generation reads every key once
+FLOPS_OF_A_THREAD = 2e6  # less work is not shared
+
+
+class Kind(IntEnum):
+    """The functions of a row that whole_rows.cpp knows, in its order."""
+
+    SOFTMAX = 0
+    ADAPTIVE = 1
+    ENTMAX = 2
+    SIGMOID = 3
+    SOFTPICK = 4
+    HARD = 5
+    TOP_K = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFunction:
+    """How a normaliser makes weights of the logits of a row, as whole_rows.cpp takes it.
+
+    factor: multiplies all logits of a row, biases included. shift: for the sigmoid, what is subtracted from the logits;
+    for the softmax, the logit of a key whose value is zero. alpha: that of entmax. They broadcast to [B, H, Q, 1] and
+    are differentiated, except the sigmoid's shift.
+    cap: of the softmax; 0 for none. numbers: what else the kind needs, by the names of `Call`.
+    coefficients: of the adaptive temperature's polynomial, highest power first.
+    """
+
+    kind: Kind
+    factor: Tensor | None = None
+    shift: Tensor | None = None
+    alpha: Tensor | None = None
+    cap: float = 0.0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    coefficients: tuple[float, ...] = ()
+
+
+class Call(ctypes.Structure):
+    """whole_rows.cpp, `Call`: sizes, numbers and addresses."""
+
+    INTEGERS = "n_batch n_heads n_key_heads n_queries n_keys n_channels n_values kind causal window chunk n_threads k"
+    INTEGERS += " n_coefficients n_coordinate_heads"
+    NUMBERS = "scale cap eps min_entropy min_beta lowest highest through_beta"
+    STRIDED = "q key v grad_out"
+    STRIDES = "q_strides k_strides v_strides grad_strides"
+    TENSORS = "valid factor shift alpha table slopes t_q t_k out saved"
+    TENSORS += " dq dk dv d_factor d_shift d_alpha d_table d_slopes d_t_q d_t_k"
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in INTEGERS.split()),
+        *((name, ctypes.c_double) for name in NUMBERS.split()),
+        ("coefficients", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in STRIDED.split()),
+        *((name, ctypes.c_int64 * 3) for name in STRIDES.split()),
+        *((name, ctypes.c_void_p) for name in TENSORS.split()),
+    ]
+
+
+def fits(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
+    """Whether whole_rows.cpp takes such queries, keys and biases, if `library` has compiled it."""
+    if q_BHQC.device.type != "cpu" or keys.documents is not None or keys.n_queries < FEWEST_QUERIES:
+        return False
+    if torch.compiler.is_compiling() or not q_BHQC.is_floating_point() or q_BHQC.numel() == 0:
+        return False
+    if keys.chunks_are_shifted:
+        return False
+    return bias is None or isinstance(bias, LinearBias) or (bias.of_distance and positions_are_consecutive(keys))
+
+
+def positions_are_consecutive(keys: Keys) -> bool:
+    """Whether positions grow by one from token to token, so that a distance is a difference of places."""
+    places_K = torch.arange(keys.n_keys)
+    first = keys.k_pos_BK[:, :1]
+    same = torch.equal(keys.k_pos_BK, first + places_K)
+    return same and torch.equal(keys.q_pos_BQ, (first + places_K)[:, keys.n_keys - keys.n_queries :])
+
+
+@outside_compilation
+def attention(
+    q_BHQC: Tensor,
+    k_BGKC: Tensor,
+    v_BGKC: Tensor,
+    *,
+    function: RowFunction,
+    scale: float,
+    keys: Keys,
+    bias: Bias | None,
+) -> Tensor:
+    """Attention output [B, H, Q, C], memory linear in length, for what `fits`.
+
+    In at least float32, whatever the precision of the queries. A row that sees nothing is zero, and one with a visible
+    logit that is not finite NaN.
+    """
+    dtype, rows = wide_dtype(q_BHQC.dtype), (*q_BHQC.shape[:3], 1)
+    table = slopes = t_q = t_k = None
+    if isinstance(bias, LinearBias):
+        t_q, t_k = (t.to(torch.float64).expand(q_BHQC.shape[0], -1, -1).contiguous() for t in bias.coordinates(keys))
+        slopes = bias.slopes.to(dtype).expand(rows).contiguous()
+    elif bias is not None:
+        distances = torch.arange(1 - keys.n_keys, keys.n_keys, device=q_BHQC.device)
+        table = bias.by_distance(distances).to(dtype).expand(q_BHQC.shape[1], -1).contiguous()
+    of_rows = [
+        None if x is None else x.to(dtype).expand(rows).contiguous()
+        for x in (function.factor, function.shift, function.alpha)
+    ]
+    tensors = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
+    with torch.autocast("cpu", enabled=False):
+        out = WholeRows.apply(*tensors, table, slopes, t_q, t_k, *of_rows, function, scale, keys)  # type: ignore[no-untyped-call]
+    return cast("Tensor", out).to(q_BHQC.dtype)
+
+
+class WholeRows(torch.autograd.Function):
+    """apply(q, k, v, table, slopes, t_q, t_k, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
+
+    table: a bias by key minus query position, from 1 - K on, [H, 2 K - 1]; slopes and coordinates: those of a
+    `LinearBias`. The forward pass keeps four numbers for each row.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        *tensors, function, scale, keys = inputs
+        q, k, v = (in_rows(x) for x in tensors[:3])
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        saved = q.new_empty(*q.shape[:3], 4)
+        call(f"forward_{KINDS[q.dtype]}", [q, k, v, *tensors[3:]], function, scale, keys, out=out, saved=saved)
+        ctx.save_for_backward(q, k, v, *tensors[3:], saved)
+        ctx.function, ctx.scale, ctx.keys = function, scale, keys
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, saved = ctx.saved_tensors
+        q, k, v, table, slopes, t_q, t_k, *of_rows = tensors
+        grads = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
+        grads = {name: grad.contiguous() for name, grad in grads.items()}
+        for name, x, wanted in zip(OF_ROWS, of_rows, ctx.needs_input_grad[7:10], strict=True):
+            if x is not None and (wanted or name == "d_factor"):
+                grads[name] = torch.zeros_like(x)
+        if table is not None:
+            grads["d_table"] = q.new_empty(q.shape[0], *table.shape)
+        if slopes is not None:
+            grads |= {"d_slopes": torch.zeros_like(slopes), "d_t_q": torch.zeros_like(slopes)}
+            grads["d_t_k"] = q.new_empty(*q.shape[:2], k.shape[2])
+        name = f"backward_{KINDS[q.dtype]}"
+        call(name, tensors, ctx.function, ctx.scale, ctx.keys, saved=saved, grad_out=in_rows(grad_out), **grads)
+        d_table = grads["d_table"].sum(0) if table is not None else None
+        d_t: list[Tensor | None] = [None, None]
+        if slopes is not None:
+            d_t = [summed_to(t, grads[n]) for t, n in ((t_q, "d_t_q"), (t_k, "d_t_k"))]
+        of_q_k_v, d_rows = [grads[n] for n in ("dq", "dk", "dv")], [grads.get(n) for n in OF_ROWS]
+        return *of_q_k_v, d_table, grads.get("d_slopes"), *d_t, *d_rows, None, None, None
+
+
+KINDS = {torch.float32: "float", torch.float64: "double"}
+OF_ROWS = ("d_factor", "d_shift", "d_alpha")
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """The tensor with the channels of a row one behind another."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def summed_to(t: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of coordinates [B, 1 or H, n] from that of each head."""
+    grad = grad.view(*grad.shape[:2], -1)
+    return (grad.sum(1, keepdim=True) if t.shape[1] == 1 else grad).to(t.dtype)
+
+
+def call(name: str, tensors: list[Any], function: RowFunction, scale: float, keys: Keys, **results: Tensor) -> None:
+    """Call this function of whole_rows.cpp."""
+    q, k, v, table, slopes, t_q, t_k, factor, shift, alpha = tensors
+    n_batch, n_heads, n_queries, n_channels = q.shape
+    work = 4.0 * n_batch * n_heads * n_queries * keys.n_keys * n_channels
+    numbers = {"min_entropy": -math.inf, "min_beta": -math.inf, "lowest": -math.inf, "highest": math.inf}
+    asked = Call(
+        n_batch=n_batch, n_heads=n_heads, n_key_heads=k.shape[1], n_queries=n_queries, n_keys=k.shape[2],
+        n_channels=n_channels, n_values=v.shape[-1], kind=function.kind, causal=keys.causal,
+        window=keys.window or 0, chunk=keys.chunk or 0, scale=scale, cap=function.cap,
+        n_threads=max(1, min(torch.get_num_threads(), int(work / FLOPS_OF_A_THREAD))),
+        n_coefficients=len(function.coefficients), n_coordinate_heads=0 if t_k is None else t_k.shape[1],
+        **{**numbers, **function.numbers},
+    )  # fmt: skip
+    coefficients = torch.tensor(function.coefficients, dtype=torch.float64)
+    valid = None if keys.valid_BK is None else keys.valid_BK.expand(n_batch, -1).contiguous()
+    given = {"key": k, "q": q, "v": v, "table": table, "slopes": slopes, "t_q": t_q, "t_k": t_k, "factor": factor}
+    given |= {"shift": shift, "alpha": alpha, "valid": valid, "coefficients": coefficients, **results}
+    for field_name, x in given.items():
+        setattr(asked, field_name, None if x is None else x.data_ptr())
+    for field_name, x in (("q", q), ("k", k), ("v", v), ("grad", results.get("grad_out", q))):
+        setattr(asked, f"{field_name}_strides", (ctypes.c_int64 * 3)(*x.stride()[:3]))
+    getattr(library(), name)(ctypes.byref(asked))

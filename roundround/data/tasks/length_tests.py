@@ -1,0 +1,382 @@
+"""Length tests of known form: numbers hidden in filler, chains of names, the most common words of a list.
+
+They are asked in the tokens of a model's own tokenizer. What a model writes is scored as in RULER (Hsieh et al. 2024,
+arXiv:2404.06654): by the share of the references that it contains. The sentences are this project's.
+
+Tested by tests/data/tasks/test_length_tests.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import ClassVar, Self, final
+
+import numpy as np
+
+from roundround.data.tasks.base import Task, check_range
+from roundround.data.tasks.text_task import Text, TextTask
+from roundround.data.tokenizers import Vocabulary
+from roundround.support.errors import UserError, nearest
+
+FILLER = (
+    "The road is long.", "The house is old.", "Rain falls on the hills.", "A cat sleeps by the door.",
+    "The boat comes home in the evening.",
+)  # fmt: skip
+HAYSTACKS = ("sentences", "words", "needles")
+ONSETS, VOWELS = "bdfgklmnprstvz", "aeiou"
+SYLLABLES = 3  # of a word that is made up: there are 343,000
+FEWEST_WORDS = 64  # of a vocabulary, below which all words are made up
+WORD = re.compile("[\u0120\u2581]([a-z]{3,})")  # a token that is a word, behind the mark of a space
+BETWEEN = ", "  # the references in an answer
+Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # the text with n units of filler; tokens of unit i
+
+
+class LengthTest(TextTask):
+    """Base of tests whose length is all tokens: beginning, question, answer and end.
+
+    An example is as long as that allows, short of it by less than a unit of filler. Words are drawn from those that the
+    vocabulary has as one token each; where it has few they are made up of syllables.
+
+    written: tokens that a model may write to be scored. sentences: what an example says, for `reserved`.
+    """
+
+    written: ClassVar[int]
+    sentences: ClassVar[tuple[str, ...]]
+
+    def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
+        super().__init__(
+            train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
+        )
+        self._words: list[str] = []
+
+    @abstractmethod
+    def filled(self, rng: np.random.Generator, length: int) -> Filled:
+        """An example with as much filler as is asked for, all of it drawn from `rng`."""
+
+    @final
+    def text(self, rng: np.random.Generator, length: int) -> Text:
+        """UserError where the length has no room for it."""
+        with_filler, cost = self.filled(rng, length)
+        room, n = length - self.n_tokens(with_filler(0)), 0
+        if room < 0:
+            raise UserError(
+                f"a length of {length} tokens has no room for this test: with this tokenizer it needs {length - room}"
+            )
+        while (own := cost(n)) <= room:
+            room, n = room - own, n + 1
+        while n and self.n_tokens(with_filler(n)) > length:  # tokens may join otherwise where texts meet
+            n -= 1
+        return with_filler(n)
+
+    @final
+    def n_tokens(self, text: Text) -> int:
+        """Tokens of a whole example; words where there is no vocabulary yet, as for a tokenizer that learns."""
+        return len("".join(text).split()) if self._vocabulary is None else len(self.tokenised(text).tokens)
+
+    @final
+    def n_behind(self, text: str) -> int:
+        """Tokens of a text behind another, and as `n_tokens`."""
+        return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
+
+    @final
+    def references(self, answer: str) -> list[str]:
+        """What a model has to write, in whatever order."""
+        return answer.strip().split(BETWEEN)
+
+    @final
+    def context(self, length: int) -> int:
+        return length
+
+    @final
+    def check_length(self, length: int, what: str) -> None:
+        super().check_length(length, what)
+        self.text(np.random.default_rng(0), length)
+
+    @final
+    def longest_texts(self, length: int) -> tuple[Iterator[Text], float]:
+        return iter([self.text(np.random.default_rng(0), length)]), 1.0
+
+    @final
+    def with_vocabulary(self, vocabulary: Vocabulary) -> Self:
+        drawable = super().with_vocabulary(vocabulary)
+        reserved = set(re.findall("[a-z]+", " ".join((*self.sentences, *FILLER)).lower()))
+        found = {match[1] for token in vocabulary.tokenizer.get_vocab() if (match := WORD.fullmatch(token))}
+        drawable._words = sorted(word for word in found - reserved if n_tokens_behind(vocabulary, word) == 1)
+        if len(drawable._words) < FEWEST_WORDS:
+            drawable._words = []
+        return drawable
+
+    @final
+    def words(self, rng: np.random.Generator, n: int, but: Collection[str] = ()) -> list[str]:
+        """Different words, `but` these: of the vocabulary as far as it has so many."""
+        most = min(n + len(but), len(self._words))
+        own = [self._words[i] for i in rng.choice(len(self._words), most, replace=False)] if most else []
+        found = dict.fromkeys([word for word in own if word not in but][:n])
+        while len(found) < n:
+            made = rng.integers([[len(ONSETS), len(VOWELS)]] * SYLLABLES)
+            word = "".join(ONSETS[onset] + VOWELS[vowel] for onset, vowel in made)
+            found |= {} if word in but else {word: None}
+        return list(found)
+
+
+def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
+    """Tokens of a text that follows a space; some tokenizers put another before whatever they are given first."""
+    return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
+
+
+class Hidden(LengthTest):
+    """Base of tests whose sentences are hidden in filler.
+
+    haystack: the filler. sentences: five plain ones, over and over; words: sentences of drawn words; needles: sentences
+    like those that are hidden.
+    """
+
+    def __init__(
+        self, *, haystack: str, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int
+    ) -> None:
+        if haystack not in HAYSTACKS:
+            raise ValueError(f"haystack is '{haystack}'{nearest(haystack, HAYSTACKS)}")
+        super().__init__(
+            train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
+        )
+        self.haystack = haystack
+
+    @abstractmethod
+    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
+        """A sentence like those that are hidden, which nobody asks for: with none of these names."""
+
+    @final
+    def hidden_in(
+        self,
+        rng: np.random.Generator,
+        needles: Sequence[str],
+        places: Sequence[float],
+        around: tuple[str, str, str],
+        names: Collection[str],
+    ) -> Filled:
+        """Needles at these places, from 0, before all filler, to 1, after it.
+
+        around: opening, question and answer. names: those in the needles.
+        """
+        filler: list[str] = []
+        opening, question, answer = around
+
+        def cost(i: int) -> int:
+            while len(filler) <= i:
+                filler.append(self.filler(rng, len(filler), names))
+            return self.n_behind(filler[i])
+
+        def with_filler(n: int) -> Text:
+            shown = filler[:n]
+            for place, needle in sorted(zip(places, needles, strict=True), reverse=True):
+                shown.insert(round(place * n), needle)
+            return Text(f"{opening}\n{' '.join(shown)}\n{question}", f" {answer}")
+
+        return with_filler, cost
+
+    @final
+    def filler(self, rng: np.random.Generator, i: int, names: Collection[str]) -> str:
+        """The sentence of this number."""
+        if self.haystack == "sentences":
+            return FILLER[i % len(FILLER)]
+        if self.haystack == "needles":
+            return self.needle(rng, names)
+        return f"{' '.join(self.words(rng, 8)).capitalize()}."
+
+
+@final
+class Needles(Hidden):
+    """Finds numbers that single sentences give somewhere in much text.
+
+    filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
+
+    Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in `n_keys`, `n_values` of each, `n_queries`
+    and haystack. Where one number is asked for, the test has so many examples at each of `depths`; elsewhere, and in
+    training, places are drawn evenly. Its opening and its words are others; keys are one word.
+    """
+
+    written = 128
+    sentences = (
+        "Secret numbers are hidden in this text. Remember them.", "The secret number of {} is {}.",
+        "What is the secret number of {}? The secret number of {} is", "What are all secret numbers of {}? They are",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        n_keys: int,
+        n_values: int,
+        n_queries: int,
+        n_digits: int,
+        haystack: str,
+        depths: Sequence[float],
+        train_lengths: Sequence[int],
+        train_examples: int | None,
+        validation_examples: int,
+    ) -> None:
+        check_range("n_keys", n_keys, 1, 1000)
+        check_range("n_values", n_values, 1, 100)
+        check_range("n_queries", n_queries, 1, n_keys, because=f"n_keys={n_keys}")
+        check_range("n_digits", n_digits, 1, 18)
+        if 10 ** (n_digits - 1) < n_keys * n_values:
+            raise ValueError(f"n_digits is {n_digits}: {n_keys * n_values} numbers that differ need more digits")
+        for depth in depths:
+            check_range("depths", depth, 0, 1)
+        super().__init__(
+            haystack=haystack,
+            train_lengths=train_lengths,
+            train_examples=train_examples,
+            validation_examples=validation_examples,
+        )
+        self.n_keys, self.n_values, self.n_queries, self.n_digits = n_keys, n_values, n_queries, n_digits
+        self.depths = sorted({float(depth) for depth in depths})
+        self._depth: float | None = None
+
+    def groups(self) -> dict[str, Task]:
+        """A task for each depth, where one number is asked for."""
+        return {f"{d:g}": self.at(d) for d in self.depths} if self.n_queries * self.n_values == 1 else {}
+
+    def part(self) -> str:
+        return "depth"
+
+    def at(self, depth: float) -> Self:
+        """This task with the sentence that matters at this place, from 0 to 1."""
+        one = copy.copy(self)
+        one._depth = depth
+        return one
+
+    def number(self, rng: np.random.Generator) -> str:
+        return str(rng.integers(10 ** (self.n_digits - 1), 10**self.n_digits))
+
+    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
+        return self.sentences[1].format(*self.words(rng, 1, names), self.number(rng))
+
+    def filled(self, rng: np.random.Generator, length: int) -> Filled:
+        keys, n = self.words(rng, self.n_keys), self.n_keys * self.n_values
+        values = dict.fromkeys([self.number(rng)])
+        while len(values) < n:
+            values[self.number(rng)] = None
+        places = rng.random(n)
+        places[0] = places[0] if self._depth is None else self._depth
+        of_key = np.repeat(np.arange(self.n_keys), self.n_values)
+        needles = [self.sentences[1].format(keys[key], value) for key, value in zip(of_key, values, strict=True)]
+        in_order = sorted(zip(of_key.tolist(), places.tolist(), values, strict=True))
+        answer = BETWEEN.join(value for key, _, value in in_order if key < self.n_queries)
+        asked = " and ".join(keys[: self.n_queries])
+        one = self.n_queries * self.n_values == 1
+        question = self.sentences[2].format(asked, asked) if one else self.sentences[3].format(asked)
+        return self.hidden_in(rng, needles, places.tolist(), (self.sentences[0], question, answer), keys)
+
+    def origin(self) -> object:
+        return [self.n_keys, self.n_values, self.n_queries, self.n_digits, self.haystack, self._depth]
+
+
+@final
+class VariableTracking(Hidden):
+    """Names all that stand for a number, each of which was set to the one before.
+
+    filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
+
+    Hsieh et al. 2024, arXiv:2404.06654: the sentences of a chain stand in its order, `n_hops` after the first; there no
+    other number is in the text where there is one chain. Names are words; no example of the task stands in front.
+    """
+
+    written = 30
+    sentences = (
+        "Names stand for numbers in this text. Remember which.", "Let {} be {}.",
+        "Which names stand for {}? The names that stand for {} are",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        n_chains: int,
+        n_hops: int,
+        haystack: str,
+        train_lengths: Sequence[int],
+        train_examples: int | None,
+        validation_examples: int,
+    ) -> None:
+        check_range("n_chains", n_chains, 1, 1000)
+        check_range("n_hops", n_hops, 1, 100)
+        super().__init__(
+            haystack=haystack,
+            train_lengths=train_lengths,
+            train_examples=train_examples,
+            validation_examples=validation_examples,
+        )
+        self.n_chains, self.n_hops = n_chains, n_hops
+
+    def needle(self, rng: np.random.Generator, names: Collection[str]) -> str:
+        return self.sentences[1].format(*self.words(rng, 2, names))
+
+    def filled(self, rng: np.random.Generator, length: int) -> Filled:
+        size = self.n_hops + 1
+        names, needles, places = self.words(rng, self.n_chains * size), [], []
+        values = 10_000 + rng.choice(90_000, self.n_chains, replace=False)
+        for chain, value in enumerate(values.tolist()):
+            own = names[chain * size : (chain + 1) * size]
+            needles += [self.sentences[1].format(*pair) for pair in zip(own, [value, *own], strict=False)]
+            places += np.sort(rng.random(size)).tolist()
+        question = self.sentences[2].format(values[0], values[0])
+        around = self.sentences[0], question, BETWEEN.join(names[:size])
+        return self.hidden_in(rng, needles, places, around, names)
+
+    def origin(self) -> object:
+        return [self.n_chains, self.n_hops, self.haystack]
+
+
+@final
+class CommonWords(LengthTest):
+    """Names the words of a long list that stand there most often.
+
+    w, w, w, .. "The 10 most common words of this list are" c, c, c; length is all tokens
+
+    Hsieh et al. 2024, arXiv:2404.06654: `n_common` words stand there `times[0]` times and all others `times[1]` times,
+    `short_times` below 4,096 tokens. The answer has them in the order in which they first stand there. The words of the
+    list have no numbers, and no example of the task stands in front.
+    """
+
+    written = 120
+    sentences = ("Some words of this list are more common than others.", "The {} most common words of this list are")
+    SHORT: ClassVar[int] = 4096  # tokens
+
+    def __init__(
+        self,
+        *,
+        n_common: int,
+        times: Sequence[int],
+        short_times: Sequence[int],
+        train_lengths: Sequence[int],
+        train_examples: int | None,
+        validation_examples: int,
+    ) -> None:
+        check_range("n_common", n_common, 1, 1000)
+        for name, pair in (("times", times), ("short_times", short_times)):
+            if len(pair) != 2 or not 1 <= pair[1] < pair[0] <= 1000:
+                raise ValueError(f"{name} is {list(pair)}: of common words and of all others, such as [30, 3]")
+        super().__init__(
+            train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples
+        )
+        self.n_common, self.times, self.short_times = n_common, list(times), list(short_times)
+
+    def filled(self, rng: np.random.Generator, length: int) -> Filled:
+        often, seldom = self.short_times if length < self.SHORT else self.times
+        words, seed = self.words(rng, self.n_common + length // seldom), int(rng.integers(2**32))
+        order = np.random.default_rng(seed).permutation(len(words))  # of a vocabulary those of its own come first
+        common, others = [words[i] for i in order[: self.n_common]], [words[i] for i in order[self.n_common :]]
+
+        def with_filler(n: int) -> Text:
+            listed = common * often + others[:n] * seldom
+            listed = [listed[i] for i in np.random.default_rng(seed).permutation(len(listed))]
+            first = [word for word in dict.fromkeys(listed) if word in common]
+            question = self.sentences[1].format(self.n_common)
+            return Text(f"{self.sentences[0]}\n{BETWEEN.join(listed)}.\n{question}", f" {BETWEEN.join(first)}")
+
+        return with_filler, lambda i: seldom * self.n_behind(f"{others[i]},") if i < len(others) else length + 1
+
+    def origin(self) -> object:
+        return [self.n_common, self.times, self.short_times]

@@ -1,0 +1,116 @@
+"""What a run of `roundround generate` shows: its texts, and what one head looked at while the first was written.
+
+Shapes: S tokens that the model wrote, T tokens of the text.
+
+Tested by tests/loading/test_generate.py and tests/report/test_page_in_browser.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table as Shown
+from rich.text import Text
+from safetensors.numpy import save_file
+
+from roundround.report.page.heads import length_of, shown_word
+from roundround.report.page.sources import RunFiles
+from roundround.report.page.view import Section, View
+from roundround.report.tables import Record, Table, tables_of
+from roundround.support.console import print_table
+from roundround.support.files import usual_mode
+
+TEXTS, ATTENTION = "texts.json", "attention.safetensors"
+MOST_ROWS = 40  # of the table in a terminal, and of the prompt's tokens in it
+FAINT = 0.02  # a weight below which a token has no colour in a terminal
+DARK, BRIGHT = (20, 40, 70), (120, 180, 240)  # what stands behind a token: red, green, blue
+DRAWN = 1_000_000  # characters of weights on a page
+
+
+def leave_attention(
+    directory: Path, words: Sequence[str], places: Sequence[int], weights_ST: NDArray[Any], *, layer: int, head: int
+) -> None:
+    """Keep the weights of a head: of the token at each of `places` over all tokens, whose `words` are kept too."""
+    about = {"words": json.dumps(list(words)), "layer": str(layer), "head": str(head)}
+    arrays = {"weights": np.ascontiguousarray(weights_ST, np.float32), "places": np.asarray(places, np.int64)}
+    save_file(arrays, directory / ATTENTION, metadata=about)
+    usual_mode(directory / ATTENTION)
+
+
+def show_attention(
+    words: Sequence[str], places: Sequence[int], weights_ST: NDArray[Any], *, n_prompt: int, title: str
+) -> None:
+    """A table with a row for each token that was written; in a terminal the prompt's tokens, the brighter the more."""
+    found = Shown("token", "on the prompt", "most on", title=title)
+    prompt_SP = weights_ST[:, :n_prompt]
+    by_weight = np.argsort(-prompt_SP.max(0), kind="stable") if len(places) else np.arange(0)
+    kept = sorted(by_weight[:MOST_ROWS].tolist())
+    if colours := sys.stderr.isatty():
+        found.add_column("the prompt" if len(kept) == n_prompt else f"{len(kept)} of the prompt's tokens")
+    for place, weights_T in list(zip(places, weights_ST, strict=True))[:MOST_ROWS]:
+        most = int(weights_T.argmax())
+        cells = [shown_word(words[place]), f"{weights_T[:n_prompt].sum():.2f}"]
+        cells.append(f"{shown_word(words[most])} ({most}) {weights_T[most]:.2f}")
+        row: list[str | Text] = [*cells]
+        if colours:
+            spans = [(shown_word(words[at]), behind(float(weights_T[at]))) for at in kept]
+            row.append(Text.assemble(*(part for span in spans for part in (span, " "))))
+        found.add_row(*row)
+    if len(places) > MOST_ROWS:
+        found.caption = f"the first {MOST_ROWS} of {len(places):,} tokens; the page has more"
+    print_table(found)
+
+
+def behind(weight: float) -> str:
+    """The style of a token in a terminal."""
+    if not weight >= FAINT:
+        return ""
+    red, green, blue = (round(dark + weight * (bright - dark)) for dark, bright in zip(DARK, BRIGHT, strict=True))
+    return f"{'black' if weight > 0.5 else 'white'} on rgb({red},{green},{blue})"
+
+
+# -- the page
+
+
+def view(files: RunFiles, records: list[Record]) -> View:
+    """A row for each text, what the head looked at, then the numbers."""
+    found = files.json(TEXTS)
+    texts = found.get("texts") if isinstance(found, dict) else None
+    rows = [
+        [number, str(text.get("text")), text.get("tokens"), "the model" if text.get("ended") else "length"]
+        for number, text in enumerate(texts if isinstance(texts, list) else [], 1)
+        if isinstance(text, dict)
+    ]
+    written = [Table("texts", ["number", "text", "tokens", "ended by"], rows)] if rows else []
+    data = attention_of(files)
+    where = {} if data is None else {"where": f"layer {data['layer']}, head {data['head']}"}
+    looked = Section("Attention", part=None if data is None else "attention.html.j2", values=where)
+    sections = [Section("Texts", tables=written), looked, Section("Results", tables=tables_of(records))]
+    return View(sections, data=data, scripts=() if data is None else ("attention.js",))
+
+
+def attention_of(files: RunFiles) -> dict[str, Any] | None:
+    """What the page's script reads: words, and for each written token its place and thousandths of weight before it."""
+    arrays = files.arrays(ATTENTION)
+    if "weights" not in arrays or not len(arrays["weights"]):
+        return None
+    weights_ST, places = arrays["weights"], arrays["places"].tolist()
+    about = files.about(ATTENTION)
+    words = [shown_word(word) for word in files.words(ATTENTION)]
+    steps: list[dict[str, Any]] = []
+    room = DRAWN - length_of(words)
+    for place, weights_T in zip(places, np.rint(1000 * np.nan_to_num(weights_ST)).astype(int), strict=True):
+        step = {"place": place, "weights": weights_T[:place].tolist()}
+        if (room := room - length_of(step)) < 0 and steps:
+            files.remarks.append(f"attention is shown for the first {len(steps):,} of {len(places):,} written tokens: ")
+            files.remarks[-1] += f"a page has up to 2 MB, and {ATTENTION} has all"
+            break
+        steps.append(step)
+    n_text = steps[-1]["place"] + 1
+    return {"layer": about.get("layer"), "head": about.get("head"), "words": words[:n_text], "steps": steps}

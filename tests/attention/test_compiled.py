@@ -1,0 +1,66 @@
+"""The compiler is asked once; what it leaves is whole, belongs to the user, and is not missed where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roundround.attention import compiled
+
+USE = """
+import torch
+from roundround.attention import compiled
+print(compiled.library() is not None)
+"""
+
+
+def use(cache: Path, **environment: str) -> subprocess.Popen[str]:
+    """A process, as safe as a child of a run is, that wants the library."""
+    words = [sys.executable, "-P", "-c", USE]
+    settings = {**os.environ, "XDG_CACHE_HOME": str(cache), **environment}
+    return subprocess.Popen(words, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler on this machine")
+def test_processes_that_compile_at_once_leave_one_library(tmp_path: Path) -> None:
+    processes = [use(tmp_path) for _ in range(2)]
+    assert [process.communicate()[0] for process in processes] == ["True\n"] * 2
+    (left,) = (tmp_path / "roundround").iterdir()
+    assert left.suffix == ".so"
+    assert (tmp_path / "roundround").stat().st_mode & 0o077 == 0
+    made = left.stat().st_mtime_ns
+    assert use(tmp_path, CXX="false").communicate()[0] == "True\n"
+    assert left.stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize("compiler", ["false", "/no/such/compiler"])
+def test_without_a_compiler_one_line_names_the_log(tmp_path: Path, compiler: str) -> None:
+    out, said = use(tmp_path, CXX=compiler).communicate()
+    assert out == "False\n"
+    (log,) = (tmp_path / "roundround").iterdir()
+    assert log.suffix == ".log"
+    assert said.count("NotCompiled") == 1
+    assert str(log) in said
+    assert compiler in log.read_text()
+
+
+def test_a_library_that_is_cut_short_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = compiled.own_cache() / f"whole_rows-{compiled.fingerprint()}.so"
+    path.write_bytes(b"")
+    assert use(tmp_path, CXX="false").communicate()[0] == "False\n"
+    assert not path.stat().st_size
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compiled.own_cache() == tmp_path / "roundround"
+    (tmp_path / "roundround").chmod(0o777)
+    elsewhere = compiled.own_cache()
+    assert elsewhere != tmp_path / "roundround"
+    assert elsewhere.stat().st_mode & 0o077 == 0
+    elsewhere.rmdir()
