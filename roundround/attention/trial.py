@@ -71,7 +71,9 @@ def passes(
         except Exception as failure:  # whatever a compiler raises
             outcomes[key] = False
             reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
-            say(f"{kernel} fails on {device} in {dtype_name(dtype)} ({reason}; {log(kernel)}): {instead}")
+            say(
+                f"{kernel} fails on {device} in {str(dtype).removeprefix('torch.')} ({reason}; {log(kernel)}): {instead}"
+            )
     return outcomes[key]
 
 
@@ -116,7 +118,3 @@ def log(kernel: str) -> str:
     except OSError as failure:
         return f"no log: {failure}"
     return f"log: {path}"
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

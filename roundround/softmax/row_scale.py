@@ -84,7 +84,7 @@ class RowScale(AttentionSoftmax):
     ) -> Tensor:
         n_visible = self.n_counted(keys).to(wide_dtype(q_BHQC.dtype))
         if self.adds_in_kernel(q_BHQC, keys, bias):
-            beta = self.beta(n_visible, lambda: n_visible)
+            beta = self.beta(n_visible, no_entropy)
             return flex.attend(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, modify=multiplied(beta))[0]
         assert bias is None or isinstance(bias, LinearBias), "no other bias has this form"
         linear: LinearBias | None = bias
