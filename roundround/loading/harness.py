@@ -100,7 +100,7 @@ class HarnessModel(TemplateLM):
                 f"{trained.directory} learns a task, whose vocabulary reads no text; lm_eval's tasks are text"
             )
         vocabulary = trained.vocabulary()
-        first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+        first = trained.first_token(vocabulary)
         writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder.requires_grad_(False), vocabulary, first)
         return cls(writer, first=first, **options)
 

@@ -176,6 +176,10 @@ class TrainedRun:
         own = self.manifest["config"]["tokenizer"] is None  # the vocabulary of a task, as `config_of_task` leaves it
         return replace(saved, first=BOS) if own else saved
 
+    def first_token(self, vocabulary: Vocabulary) -> int | None:
+        """The token with which a text begins; None where documents were trained on apart: nothing stood before one."""
+        return None if self.separate_documents else vocabulary.first_token
+
     def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
         """The options that results name: the run's own, or what the command gave in their place."""
         own = ("pe", "softmax", "data", "pattern")

@@ -256,7 +256,7 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
     trained = run_of(config)
     decoder, vocabulary = trained.decoder(config.checkpoint).requires_grad_(False), trained.vocabulary()
     name = "/".join(trained.directory.parts[-2:])
-    first_token = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+    first_token = trained.first_token(vocabulary)
     yield ProbedDecoder(name, decoder.to(device), vocabulary.tokenizer, first_token), trained
 
 

@@ -202,7 +202,7 @@ def pretrained_writer(probed: ProbedHuggingFaceModel) -> PretrainedWriter:
 def decoder_writer(trained: TrainedRun, decoder: Decoder) -> DecoderWriter:
     """The decoder of a run, which writes. UserError where it has no cache."""
     vocabulary = trained.vocabulary()
-    first = None if trained.separate_documents else vocabulary.first_token  # nothing stood before a document
+    first = trained.first_token(vocabulary)
     writer = DecoderWriter("/".join(trained.directory.parts[-2:]), decoder, vocabulary, first)
     try:
         writer.begin(None)

@@ -85,7 +85,7 @@ def subject_of_run(trained: TrainedRun, decoder: Decoder, choices: dict[str, str
     return Subject(
         model=decoder,
         vocabulary=vocabulary,
-        first=None if trained.separate_documents else vocabulary.first_token,  # nothing stood before a document
+        first=trained.first_token(vocabulary),
         longest=decoder.longest(),
         seed=int(trained.config.seed),
         text=lambda: ("the run's held-out text", trained.held_out_text()),
