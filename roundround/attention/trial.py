@@ -71,9 +71,8 @@ def passes(
         except Exception as failure:  # whatever a compiler raises
             outcomes[key] = False
             reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
-            say(
-                f"{kernel} fails on {device} in {str(dtype).removeprefix('torch.')} ({reason}; {log(kernel)}): {instead}"
-            )
+            precision = str(dtype).removeprefix("torch.")
+            say(f"{kernel} fails on {device} in {precision} ({reason}; {log(kernel)}): {instead}")
     return outcomes[key]
 
 
