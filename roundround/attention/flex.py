@@ -74,7 +74,11 @@ def compiled(*args: Any, **options: Any) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     function = flex_attention if args[0].device.type == "cpu" else compiled_function()
-    with _dynamo.config.patch(recompile_limit=RECOMPILATIONS, accumulated_recompile_limit=RECOMPILATIONS):
+    with _dynamo.config.patch(
+        recompile_limit=RECOMPILATIONS,
+        accumulated_recompile_limit=RECOMPILATIONS,
+        specialize_float=True,  # else a second scale or cap is a symbol, which the kernel refuses
+    ):
         return function(*args, **options)
 
 

@@ -28,6 +28,7 @@ from roundround.attention import flex, trial
 from roundround.attention.bias import LinearBias
 from roundround.attention.keys import Keys
 from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.soft_cap import SoftCap
 
 # the reference says that it is one, and the compiler that some of its own functions are old
 pytestmark = pytest.mark.filterwarnings(
@@ -127,6 +128,16 @@ def test_the_fused_form_is_the_definition(
         for x in (out, expected)
     )
     torch.testing.assert_close(mine, its)
+
+
+def test_another_number_within_the_logits_is_honoured_wherever_it_comes_second() -> None:
+    for n, cap in ((20, 50.0), (30, 5.0), (40, 2.0)):
+        keys = keys_of(n, n)
+        q, k, v, _ = inputs(keys, 2)
+        softmax = SoftCap(shape_of(2), cap=cap).double()
+        options: dict[str, Any] = {"scale": 10 / cap, "keys": keys, "rows": {}, "bias": None}
+        expected = softmax.attend_in_blocks(q, k, v, **options)
+        torch.testing.assert_close(softmax.attend_fused(q, k, v, **options), expected)
 
 
 @pytest.mark.parametrize("padded", [False, True])
