@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import nn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,3 +38,14 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def compile_in_place(module: nn.Module) -> None:
+    """`module.compile()`, where a float that differs from layer to layer is a number in each one's graph.
+
+    PyTorch would make a symbol of it the second time, which FlexAttention refuses.
+    """
+    from torch import _dynamo
+
+    _dynamo.config.specialize_float = True
+    module.compile()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from roundround.attention.compilation import compile_in_place
 from roundround.config.verbs.train import TrainConfig
 from roundround.loading.models import decoder_of_config, planned
 from roundround.loading.start import Start
@@ -82,7 +83,7 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
 
     def shard_layer(layer: Block) -> None:
         if compiled:
-            layer.compile()
+            compile_in_place(layer)
         fully_shard(layer, mesh=mesh)
 
     torch.manual_seed(seed)

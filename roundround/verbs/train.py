@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 
 from roundround.analysis.past_run import past_run
+from roundround.attention.compilation import compile_in_place
 from roundround.attention.trial import FallsBack
 from roundround.config.build import build, checked, plain, target_class
 from roundround.config.recorded import as_dict
@@ -101,7 +102,7 @@ def fit(
         for note in notes:
             print_status(note)
     if config.compile and share is None:
-        decoder.compile()
+        compile_in_place(decoder)
     try:
         if first_step < n_steps:
             with warnings_as_lines(FallsBack), processes_of_lightning(invocation.peers):

@@ -8,8 +8,9 @@ import pytest
 import torch
 from conftest import ROOT, Done, option
 from omegaconf import OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
+from roundround.attention.compilation import compile_in_place
 from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
@@ -115,3 +116,28 @@ def test_the_experiment_that_ships_with_compile_compiles(
     done = train("experiment=rope/table2_paper", "pe=p_rope", "tokenizer=bytes", "data=text", *small)
     assert done.code == 0, done.err
     assert len(compiled) == 1
+
+
+def test_a_number_that_differs_from_layer_to_layer_is_no_input_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "specialize_float", False)  # as PyTorch has it
+    graphs: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph.code)
+        return graph
+
+    monkeypatch.setattr(Scaled, "compile", lambda module: nn.Module.compile(module, backend=backend))
+    for scale in (0.5, 0.25, 0.125):
+        module = Scaled(scale)
+        compile_in_place(module)
+        torch.testing.assert_close(module(torch.ones(3)), torch.full((3,), scale))
+    assert len(graphs) == 3, graphs
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
