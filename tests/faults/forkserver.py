@@ -125,7 +125,10 @@ def in_a_process(
 
 
 def process_of(rank: str, variable: str, folder: Path) -> int | None:
-    """The process that works in a folder and has this rank in this variable, by its number; rank 0 may lack it."""
+    """The process that works in a folder and has this rank in this variable, by its number; rank 0 may lack it.
+
+    A word that begins with the package's name is its module; a checkout and its Python may lie in a folder of that name.
+    """
     for of_process in Path("/proc").glob("[0-9]*"):
         try:
             words, environment = (of_process / "cmdline").read_bytes(), (of_process / "environ").read_bytes()
@@ -133,7 +136,8 @@ def process_of(rank: str, variable: str, folder: Path) -> int | None:
         except OSError:
             continue
         own = dict(line.partition("=")[::2] for line in environment.decode(errors="replace").split("\0"))
-        if inside and b"roundround" in words and b"distributed" not in words and own.get(variable, "0") == rank:
+        ours = b"\0roundround" in words and b"\0torch.distributed" not in words
+        if inside and ours and own.get(variable, "0") == rank:
             return int(of_process.name)
     return None
 

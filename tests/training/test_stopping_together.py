@@ -71,7 +71,7 @@ def test_a_signal_to_one_of_two_processes_stops_both(here: Path, fast: list[str]
             assert time.monotonic() < deadline
             time.sleep(0.05)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(next(int(pid) for pid in children if b"roundround" in Path(f"/proc/{pid}/cmdline").read_bytes()), 15)
+        os.kill(next(int(pid) for pid in children if b"\0roundround" in Path(f"/proc/{pid}/cmdline").read_bytes()), 15)
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
