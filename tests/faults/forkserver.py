@@ -127,7 +127,7 @@ def in_a_process(
 def process_of(rank: str, variable: str, folder: Path) -> int | None:
     """The process that works in a folder and has this rank in this variable, by its number; rank 0 may lack it.
 
-    A word that begins with the package's name is its module; a checkout and its Python may lie in a folder of that name.
+    A word that begins with the package's name is its module: a checkout and its Python may lie in such a folder.
     """
     for of_process in Path("/proc").glob("[0-9]*"):
         try:
