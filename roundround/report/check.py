@@ -86,9 +86,8 @@ def records(reports: Sequence[LayerReport]) -> list[dict[str, Any]]:
 
 
 def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
-    """The table, and the differences. where: what declares, such as config.json."""
-    columns = (
-        "layers",
+    """A column for each kind of layer, and the differences. where: what declares, such as config.json."""
+    names = (
         "performs",
         "pairing",
         "pairs",
@@ -100,11 +99,12 @@ def show(reports: Sequence[LayerReport], name: str, where: str) -> None:
         "scale",
     )
     groups = alike(reports)
-    rows = [(runs_of([r.number for r in group]).partition(" ")[2], *row(group[0])) for group in groups]
-    used = [i for i in range(len(columns)) if any(cells[i] for cells in rows)]
-    table = Table(*(columns[i] for i in used), title=f"{name}: what its layers perform", caption=EXPLAINED)
-    for cells in rows:
-        table.add_row(*(cells[i] for i in used))
+    table = Table("", title=f"{name}: what its layers perform", caption=EXPLAINED)
+    for group in groups:
+        table.add_column(runs_of([report.number for report in group]), overflow="fold")
+    for of_all in zip(names, *(row(group[0]) for group in groups), strict=True):
+        if any(of_all[1:]):
+            table.add_row(*of_all)
     print_table(table)
     told = False
     for group in groups:
