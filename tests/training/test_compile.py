@@ -33,7 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
-    yield
+    with torch._dynamo.config.patch(specialize_float=False):  # as PyTorch has it, before and after
+        yield
     torch.compiler.reset()
 
 
@@ -119,7 +120,6 @@ def test_the_experiment_that_ships_with_compile_compiles(
 
 
 def test_a_number_that_differs_from_layer_to_layer_is_no_input_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "specialize_float", False)  # as PyTorch has it
     graphs: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
