@@ -47,6 +47,7 @@ SCALE = HEAD_DIM**-0.5
 FUSED = ["softmax", "temperature", "log_n", "ssmax", "softmax1", "sink"]
 WHOLE_ROWS = ["entmax15", "sparsemax", "alpha_entmax", "as_entmax", "sigmoid", "softpick", "soft_cap", "top_k", "hard"]
 WITH_BIAS = {"softmax + T5 bias": ("softmax", "t5_bias"), "softmax + KERPLE": ("softmax", "kerple")}
+WITH_BIAS |= {"softmax + FIRE": ("softmax", "fire"), "entmax15 + FIRE": ("entmax15", "fire")}
 WITH_BIAS |= {"sink + T5 bias": ("sink", "t5_bias"), "entmax15 + ALiBi": ("entmax15", "alibi")}
 DENSE_UP_TO = 4096  # tokens; beyond, matrices of logits take minutes and most of the memory
 WHOLE_ROWS_UP_TO = 8192
@@ -134,8 +135,6 @@ def implementations(n: int, device: torch.device, only: list[str]) -> dict[str, 
     if n <= WHOLE_ROWS_UP_TO:
         made |= {name: ours(name, None, n, device) for name in WHOLE_ROWS}
         made |= {name: ours(*parts, n, device) for name, parts in WITH_BIAS.items()}
-    if n <= DENSE_UP_TO:
-        made["softmax + FIRE"] = ours("softmax", "fire", n, device)
     if n <= DENSE_UP_TO:
         made["dense adaptive (the paper)"] = dense_adaptive
         if not only or any(name.startswith("x-transformers") for name in only):

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Step:
     """A command, the seconds that it may take, and the file of numbers that it leaves, if any.
 
     gpu, dry: its arguments on a GPU, and on a CPU to see that it runs.
+    says: what the line has that the table shows of what it prints; by default the last line.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Step:
     gpu: list[str]
     dry: list[str]
     numbers: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    says: str = ""
 
 
 def steps(folder: Path) -> list[Step]:
@@ -61,21 +62,12 @@ def steps(folder: Path) -> list[Step]:
         out = [] if to is None else ["--json", str(folder / to)]
         return Step(title, limit, [*path, *gpu.split("|"), *out], [*path, *dry.split("|"), *out], to)
 
-    def verb(name: str, gpu: list[str], dry: list[str], limit: int, title: str) -> Step:
+    def verb(name: str, gpu: list[str], dry: list[str], limit: int, title: str, says: str = "") -> Step:
         common = ["-m", "roundround", name, "logger=none", f"outputs={folder / 'runs'}"]
-        return Step(title, limit, [*common, *gpu], [*common, *dry])
+        return Step(title, limit, [*common, *gpu], [*common, *dry], says=says)
 
     def tests(what: str, gpu: str, dry: str, limit: int, title: str) -> Step:
-        common = [
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--maxfail=25",
-            "--tb=line",
-            str(ROOT / "tests" / what),
-        ]
+        common = ["-m", "pytest", "-p", "no:cacheprovider", "--maxfail=25", "--tb=line", str(ROOT / "tests" / what)]
         return Step(title, limit, [*common, "-m", "cuda", "-k", gpu], [*common, "-k", dry])
 
     few = "softmax and plain and cpu"
@@ -95,14 +87,14 @@ def steps(folder: Path) -> list[Step]:
         script("train_throughput", "throughput.json", "--compile|--sizes|30m|125m|--precisions|bf16-mixed|--rounds|5",
                "--sizes|tiny|--precisions|float32|--rounds|1|--skip-overhead|--only-ours", 220,
                "training, 30M and 125M"),
-        verb("train", [*compiled, "pe=p_rope"], [*tiny, "compile=false"], 90, "a compiled run"),
+        verb("train", [*compiled, "pe=p_rope"], [*tiny, "compile=false"], 90, "a compiled run", "tokens/s"),
         verb("train", [*compiled, "pe=t5_bias", "softmax=sigmoid"], [*tiny, "pe=t5_bias", "softmax=sigmoid"], 90,
-             "a compiled run of sigmoid and T5's bias"),
+             "a compiled run of sigmoid and T5's bias", "tokens/s"),
         script("max_retrieval", "max_retrieval.json", "--device|cuda|--rounds|10", "--rounds|1|--steps|2", 40,
                "max retrieval, speed"),
         verb("max-retrieval", ["max_steps=10000", "device=cuda"],
              ["max_steps=3", "seeds=2", "test_sizes=[16]", "test_sets=8", "device=cpu"], 100,
-             "max retrieval, ten seeds"),
+             "max retrieval, ten seeds", "evaluated"),
     ]  # fmt: skip
     if "bench" in {entry.name for entry in VERBS}:
         found.append(verb("bench", [], ["--help"], 90, "bench"))
@@ -113,7 +105,7 @@ def steps(folder: Path) -> list[Step]:
 def run(step: Step, folder: Path, *, dry: bool) -> dict[str, Any]:
     """What came of it: status, seconds, the end of what it printed, and its numbers."""
     begin = time.monotonic()
-    environment = os.environ | step.environment
+    environment = dict(os.environ)
     if dry:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     if step.numbers is not None:
@@ -134,16 +126,22 @@ def run(step: Step, folder: Path, *, dry: bool) -> dict[str, Any]:
     numbers = None
     if step.numbers is not None and (folder / step.numbers).exists():
         numbers = json.loads((folder / step.numbers).read_text(encoding="utf-8"))
-    seconds = round(time.monotonic() - begin, 1)
-    return {"step": step.name, "status": status, "seconds": seconds, "numbers": numbers, "printed": printed[-KEPT:]}
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    says = next(
+        (line for line in reversed(lines) if status == "done" and step.says in line), lines[-1] if lines else ""
+    )
+    return {
+        "step": step.name, "status": status, "seconds": round(time.monotonic() - begin, 1), "says": says,
+        "numbers": numbers, "printed": printed[-KEPT:],
+    }  # fmt: skip
 
 
 def table(machine: str, results: list[dict[str, Any]]) -> str:
     """Markdown: a line a step, then the numbers that any of them left."""
-    lines = [machine, "", "| step | status | seconds | last line |", "|---|---|---|---|"]
+    lines = [machine, "", "| step | status | seconds | it says |", "|---|---|---|---|"]
     for result in results:
-        last = next((line for line in reversed(result["printed"].splitlines()) if line.strip()), "")
-        cells = (result["step"], result["status"], f"{result['seconds']:.0f}", re.sub(r"\s*\|\s*", " / ", last)[:100])
+        says = re.sub(r"\s+", " ", result["says"].replace("|", "/"))[:120]
+        cells = (result["step"], result["status"], f"{result['seconds']:.0f}", says)
         lines.append("| " + " | ".join(cells) + " |")
     for result in results:
         if not result["numbers"]:

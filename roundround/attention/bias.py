@@ -53,6 +53,25 @@ class Bias:
         return [self] * len(documents.n_in_groups)
 
 
+class PiecewiseBias(Bias):
+    """A bias of straight pieces that meet: what a network of one hidden ReLU layer is of one number.
+
+    b(i, j) = slope_p s + level_p between the knots p - 1 and p, s = u(|j - i|) / span(i)
+    """
+
+    def u(self, distances: Tensor) -> Tensor:
+        """What grows with the size of these distances in tokens, int64; at least float32 and their shape."""
+        raise NotImplementedError
+
+    def span(self, q_pos: Tensor) -> Tensor:
+        """What u is divided by at these query positions; at least float32, above 0 and their shape."""
+        raise NotImplementedError
+
+    def pieces(self) -> tuple[Tensor, Tensor]:
+        """Slopes and levels [H, P, 2], and the knots between the P pieces, ascending [P - 1], without a gradient."""
+        raise NotImplementedError
+
+
 @final
 class LinearBias(Bias):
     """A bias linear in a coordinate of the tokens, which a fused kernel takes as one more channel.

@@ -23,7 +23,9 @@ from pathlib import Path
 
 from roundround.attention.trial import FallsBack
 
-SOURCES = [Path(__file__).with_name(name) for name in ("whole_rows.cpp", "row_functions.h", "row_vectors.h")]
+SOURCES = [
+    Path(__file__).with_name(name) for name in ("whole_rows.cpp", "row_blocks.h", "row_functions.h", "row_vectors.h")
+]
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w"]
 LONGEST = 300  # seconds for a compiler
 

@@ -10,7 +10,7 @@ constexpr Index SAVED = 4;  // numbers of a row that the backward pass reads aga
 
 struct Call {
     Index n_batch, n_heads, n_key_heads, n_queries, n_keys, n_channels, n_values;
-    Index kind, causal, window, chunk, n_threads, k, n_coefficients, n_coordinate_heads;
+    Index kind, causal, window, chunk, n_threads, k, n_coefficients, n_coordinate_heads, n_pieces;
     double scale, cap, eps, min_entropy, min_beta, lowest, highest, through_beta;
     const double* coefficients;
     // [batch, heads, rows, channels] with the strides of the first three in elements
@@ -21,8 +21,10 @@ struct Call {
     const void* table;                   // [heads, 2 keys - 1] by key minus query or null
     const void* slopes;                  // [batch, heads, queries] or null, with
     const double *t_q, *t_k;             // [batch, coordinate heads, queries or keys]
+    const void *pieces, *knots;          // [heads, pieces, 2]: slope and level; [pieces - 1]; or null, with
+    const void* row_scale;               // [batch, queries]: table times this is what the pieces are functions of
     void *out, *saved;                   // contiguous, as all that follow
-    void *dq, *dk, *dv, *d_factor, *d_shift, *d_alpha, *d_table, *d_slopes, *d_t_q, *d_t_k;
+    void *dq, *dk, *dv, *d_factor, *d_shift, *d_alpha, *d_table, *d_slopes, *d_t_q, *d_t_k, *d_pieces, *d_row_scale;
 };
 
 template <class T> struct Row {

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from roundround.attention.bias import Bias, LinearBias
+from roundround.attention.bias import Bias, LinearBias, PiecewiseBias
 from roundround.attention.compilation import outside_compilation
 from roundround.attention.compiled import library
 from roundround.attention.keys import Keys
@@ -66,12 +66,12 @@ class Call(ctypes.Structure):
     """whole_rows.cpp, `Call`: sizes, numbers and addresses."""
 
     INTEGERS = "n_batch n_heads n_key_heads n_queries n_keys n_channels n_values kind causal window chunk n_threads k"
-    INTEGERS += " n_coefficients n_coordinate_heads"
+    INTEGERS += " n_coefficients n_coordinate_heads n_pieces"
     NUMBERS = "scale cap eps min_entropy min_beta lowest highest through_beta"
     STRIDED = "q key v grad_out"
     STRIDES = "q_strides k_strides v_strides grad_strides"
-    TENSORS = "valid factor shift alpha table slopes t_q t_k out saved"
-    TENSORS += " dq dk dv d_factor d_shift d_alpha d_table d_slopes d_t_q d_t_k"
+    TENSORS = "valid factor shift alpha table slopes t_q t_k pieces knots row_scale out saved"
+    TENSORS += " dq dk dv d_factor d_shift d_alpha d_table d_slopes d_t_q d_t_k d_pieces d_row_scale"
     _fields_ = [
         *((name, ctypes.c_int64) for name in INTEGERS.split()),
         *((name, ctypes.c_double) for name in NUMBERS.split()),
@@ -90,7 +90,9 @@ def fits(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
         return False
     if keys.chunks_are_shifted:
         return False
-    return bias is None or isinstance(bias, LinearBias) or (bias.of_distance and positions_are_consecutive(keys))
+    if bias is None or isinstance(bias, LinearBias):
+        return True
+    return (bias.of_distance or isinstance(bias, PiecewiseBias)) and positions_are_consecutive(keys)
 
 
 def positions_are_consecutive(keys: Keys) -> bool:
@@ -118,28 +120,35 @@ def attention(
     logit that is not finite NaN.
     """
     dtype, rows = wide_dtype(q_BHQC.dtype), (*q_BHQC.shape[:3], 1)
-    table = slopes = t_q = t_k = None
+    table = slopes = t_q = t_k = pieces = knots = row_scale = None
     if isinstance(bias, LinearBias):
         t_q, t_k = (t.to(torch.float64).expand(q_BHQC.shape[0], -1, -1).contiguous() for t in bias.coordinates(keys))
         slopes = bias.slopes.to(dtype).expand(rows).contiguous()
     elif bias is not None:
         distances = torch.arange(1 - keys.n_keys, keys.n_keys, device=q_BHQC.device)
-        table = bias.by_distance(distances).to(dtype).expand(q_BHQC.shape[1], -1).contiguous()
+        of_distance = bias.u(distances) if isinstance(bias, PiecewiseBias) else bias.by_distance(distances)
+        table = of_distance.to(dtype).expand(q_BHQC.shape[1], -1).contiguous()
+        if isinstance(bias, PiecewiseBias):
+            pieces, knots = (x.to(dtype).contiguous() for x in bias.pieces())
+            row_scale = bias.span(keys.q_pos_BQ).reciprocal().to(dtype).expand(len(q_BHQC), -1).contiguous()
     of_rows = [
         None if x is None else x.to(dtype).expand(rows).contiguous()
         for x in (function.factor, function.shift, function.alpha)
     ]
+    of_bias = (table, slopes, t_q, t_k, pieces, row_scale, knots)
     tensors = (x.to(dtype) for x in (q_BHQC, k_BGKC, v_BGKC))
     with torch.autocast("cpu", enabled=False):
-        out = WholeRows.apply(*tensors, table, slopes, t_q, t_k, *of_rows, function, scale, keys)  # type: ignore[no-untyped-call]
+        out = WholeRows.apply(*tensors, *of_bias, *of_rows, function, scale, keys)  # type: ignore[no-untyped-call]
     return cast("Tensor", out).to(q_BHQC.dtype)
 
 
 class WholeRows(torch.autograd.Function):
-    """apply(q, k, v, table, slopes, t_q, t_k, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
+    """apply(q, k, v, *of the bias, factor, shift, alpha, function, scale, keys) gives [B, H, Q, C].
 
-    table: a bias by key minus query position, from 1 - K on, [H, 2 K - 1]; slopes and coordinates: those of a
-    `LinearBias`. The forward pass keeps four numbers for each row.
+    Of the bias, None where it has another form: table, slopes, t_q, t_k, pieces, row_scale, knots. The table is the
+    bias by key minus query position, from 1 - K on, [H, 2 K - 1], or the u of a `PiecewiseBias`, whose pieces and knots
+    follow with 1 / span [B, Q]; slopes and coordinates are those of a `LinearBias`. The forward pass keeps four numbers
+    for each row.
     """
 
     @staticmethod
@@ -157,10 +166,10 @@ class WholeRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, saved = ctx.saved_tensors
-        q, k, v, table, slopes, t_q, t_k, *of_rows = tensors
+        q, k, v, table, slopes, t_q, t_k, pieces, _, _, *of_rows = tensors
         grads = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
         grads = {name: grad.contiguous() for name, grad in grads.items()}
-        for name, x, wanted in zip(OF_ROWS, of_rows, ctx.needs_input_grad[7:10], strict=True):
+        for name, x, wanted in zip(OF_ROWS, of_rows, ctx.needs_input_grad[10:13], strict=True):
             if x is not None and (wanted or name == "d_factor"):
                 grads[name] = torch.zeros_like(x)
         if table is not None:
@@ -168,18 +177,24 @@ class WholeRows(torch.autograd.Function):
         if slopes is not None:
             grads |= {"d_slopes": torch.zeros_like(slopes), "d_t_q": torch.zeros_like(slopes)}
             grads["d_t_k"] = q.new_empty(*q.shape[:2], k.shape[2])
+        if pieces is not None:
+            grads["d_pieces"] = q.new_zeros(q.shape[0], *pieces.shape)
+            grads["d_row_scale"] = q.new_zeros(q.shape[:3])
         name = f"backward_{KINDS[q.dtype]}"
         call(name, tensors, ctx.function, ctx.scale, ctx.keys, saved=saved, grad_out=in_rows(grad_out), **grads)
-        d_table = grads["d_table"].sum(0) if table is not None else None
+        of_tables = [grads[n].sum(d) if n in grads else None for n, d in SUMMED.items()]
         d_t: list[Tensor | None] = [None, None]
         if slopes is not None:
             d_t = [summed_to(t, grads[n]) for t, n in ((t_q, "d_t_q"), (t_k, "d_t_k"))]
         of_q_k_v, d_rows = [grads[n] for n in ("dq", "dk", "dv")], [grads.get(n) for n in OF_ROWS]
-        return *of_q_k_v, d_table, grads.get("d_slopes"), *d_t, *d_rows, None, None, None
+        d_table, d_pieces, d_row_scale = of_tables
+        of_bias = (d_table, grads.get("d_slopes"), *d_t, d_pieces, d_row_scale, None)
+        return *of_q_k_v, *of_bias, *d_rows, None, None, None
 
 
 KINDS = {torch.float32: "float", torch.float64: "double"}
 OF_ROWS = ("d_factor", "d_shift", "d_alpha")
+SUMMED = {"d_table": 0, "d_pieces": 0, "d_row_scale": 1}  # over texts, or heads
 
 
 def in_rows(x: Tensor) -> Tensor:
@@ -195,7 +210,7 @@ def summed_to(t: Tensor, grad: Tensor) -> Tensor:
 
 def call(name: str, tensors: list[Any], function: RowFunction, scale: float, keys: Keys, **results: Tensor) -> None:
     """Call this function of whole_rows.cpp."""
-    q, k, v, table, slopes, t_q, t_k, factor, shift, alpha = tensors
+    q, k, v, table, slopes, t_q, t_k, pieces, row_scale, knots, factor, shift, alpha = tensors
     n_batch, n_heads, n_queries, n_channels = q.shape
     work = 4.0 * n_batch * n_heads * n_queries * keys.n_keys * n_channels
     numbers = {"min_entropy": -math.inf, "min_beta": -math.inf, "lowest": -math.inf, "highest": math.inf}
@@ -205,12 +220,14 @@ def call(name: str, tensors: list[Any], function: RowFunction, scale: float, key
         window=keys.window or 0, chunk=keys.chunk or 0, scale=scale, cap=function.cap,
         n_threads=max(1, min(torch.get_num_threads(), int(work / FLOPS_OF_A_THREAD))),
         n_coefficients=len(function.coefficients), n_coordinate_heads=0 if t_k is None else t_k.shape[1],
+        n_pieces=0 if pieces is None else pieces.shape[1],
         **{**numbers, **function.numbers},
     )  # fmt: skip
     coefficients = torch.tensor(function.coefficients, dtype=torch.float64)
     valid = None if keys.valid_BK is None else keys.valid_BK.expand(n_batch, -1).contiguous()
     given = {"key": k, "q": q, "v": v, "table": table, "slopes": slopes, "t_q": t_q, "t_k": t_k, "factor": factor}
-    given |= {"shift": shift, "alpha": alpha, "valid": valid, "coefficients": coefficients, **results}
+    given |= {"pieces": pieces, "knots": knots, "row_scale": row_scale, "shift": shift, "alpha": alpha, "valid": valid}
+    given |= {"coefficients": coefficients, **results}
     for field_name, x in given.items():
         setattr(asked, field_name, None if x is None else x.data_ptr())
     for field_name, x in (("q", q), ("k", k), ("v", v), ("grad", results.get("grad_out", q))):

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roundround.attention.bias import Bias, relative_positions
+from roundround.attention.bias import Bias, PiecewiseBias, relative_positions
 from roundround.attention.checks import checked_positive
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.attention.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
 
 
-class InterpolatedBias(Bias):
+class InterpolatedBias(PiecewiseBias):
     """A small network of the distance, log-scaled and divided by the log-scaled query position; blind to the sign."""
 
     def __init__(self, fire: FIRE) -> None:
@@ -24,11 +24,18 @@ class InterpolatedBias(Bias):
         self.n_hidden = fire.enter.out_features
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        share_BQK = self.u(relative_positions(keys, a, b)[:, 0]) / self.span(keys.q_pos_BQ[:, a:b, None])
+        return self.fire.network(share_BQK).permute(0, 3, 1, 2)
+
+    def u(self, distances: Tensor) -> Tensor:
+        return torch.log1p(at_least_float32(self.fire.log_c).exp() * distances.abs())
+
+    def span(self, q_pos: Tensor) -> Tensor:
         c, threshold = at_least_float32(self.fire.log_c).exp(), at_least_float32(self.fire.log_threshold).exp()
-        distance_B1QK = relative_positions(keys, a, b).abs()
-        query_B1Q1 = keys.q_pos_BQ[:, None, a:b, None].to(threshold.dtype)
-        share_B1QK = torch.log1p(c * distance_B1QK) / torch.log1p(c * torch.maximum(threshold, query_B1Q1))
-        return self.fire.network(share_B1QK[:, 0]).permute(0, 3, 1, 2)
+        return torch.log1p(c * torch.maximum(threshold, q_pos.to(threshold.dtype)))
+
+    def pieces(self) -> tuple[Tensor, Tensor]:
+        return self.fire.pieces()
 
 
 @final
@@ -70,6 +77,20 @@ class FIRE(PositionalEncoding):
                 F.linear(share_BQK[..., None], at_least_float32(self.enter.weight), at_least_float32(self.enter.bias))
             )
             return F.linear(hidden, at_least_float32(self.leave.weight), at_least_float32(self.leave.bias))
+
+    def pieces(self) -> tuple[Tensor, Tensor]:
+        """The same function as a slope and a level between its knots: `PiecewiseBias.pieces`.
+
+        Unit m of the hidden layer acts on one side of -b_m / w_m: after it where w_m is above 0, before it where below.
+        """
+        w_M, b_M = at_least_float32(self.enter.weight)[:, 0], at_least_float32(self.enter.bias)
+        out_HM, level_H = at_least_float32(self.leave.weight), at_least_float32(self.leave.bias)
+        knots_M, order_M = torch.where(w_M == 0, torch.inf, -b_M / w_M).detach().sort()
+        after_MP = torch.arange(len(w_M) + 1, device=w_M.device) > order_M.argsort()[:, None]
+        acts_MP = torch.where(w_M[:, None] == 0, b_M[:, None] > 0, after_MP == (w_M[:, None] > 0)).to(w_M.dtype)
+        with torch.autocast(w_M.device.type, enabled=False):
+            slopes_HP, levels_HP = (out_HM * w_M) @ acts_MP, (out_HM * b_M) @ acts_MP + level_H[:, None]
+        return torch.stack((slopes_HP, levels_HP), -1), knots_M
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias:
         return InterpolatedBias(self)

@@ -27,7 +27,7 @@ from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
 pytestmark = pytest.mark.skipif(compiled.library() is None, reason="no C++ compiler on this machine")
-BIASES = [None, "alibi", "fox", "t5_bias", "kerple"]
+BIASES = [None, "alibi", "fox", "t5_bias", "kerple", "fire"]
 WAYS: dict[str, dict[str, Any]] = {
     "causal": {},
     "both ways": {"causal": False},
@@ -77,6 +77,8 @@ class Case:
         self.softmax = build(name).double()
         self.keys = self.softmax.narrowed(keys_of(n_queries, n, valid_BK=valid_BK, **options))
         encoding = PositionalEncoding(attention_shape()) if bias is None else encoding_from(bias).double()
+        if bias == "fire":
+            encoding.log_threshold.data.fill_(3.0)  # so that rows lie on both sides of it, position 20
         sizes = [(2, heads, tokens, n_channels) for heads, tokens in ((4, n_queries), (2, n), (2, n), (4, n_queries))]
         tensors = [noise(*size, seed=seed).mul(gain if seed == 0 else 1).to(dtype) for seed, size in enumerate(sizes)]
         self.q, self.k, self.v = (x.requires_grad_() for x in tensors[:3])
@@ -120,7 +122,7 @@ def test_compiled_attention_is_the_definition_gradients_included(name: str, way:
     assert_equal_with_gradients(Case(name, 65, way, bias))
 
 
-@covering("name,way,bias", [name for name in NAMES if name not in ALONE], WAYS, ["t5_bias", "kerple"])
+@covering("name,way,bias", [name for name in NAMES if name not in ALONE], WAYS, ["t5_bias", "kerple", "fire"])
 def test_a_fused_softmax_with_a_bias_that_is_not_linear_is_the_definition(name: str, way: str, bias: str) -> None:
     assert_equal_with_gradients(Case(name, 50, way, bias))
 
@@ -209,9 +211,9 @@ def test_what_the_compiled_code_does_not_know_is_left_to_the_definition() -> Non
     q, keys = torch.zeros(1, 2, 9, 4), keys_of(9, 9)
     assert whole_rows.fits(q, keys, None)
     assert not whole_rows.fits(q.to("meta"), keys, None)
-    assert not whole_rows.fits(q, keys, layer_bias(encoding_from("fire"), keys, q, q))
     drawn = Keys(q_pos_BQ=keys.q_pos_BQ * 2, k_pos_BK=keys.k_pos_BK * 2)
-    assert not whole_rows.fits(q, drawn, layer_bias(encoding_from("t5_bias"), drawn, q, q))
+    for name in ("t5_bias", "fire"):
+        assert not whole_rows.fits(q, drawn, layer_bias(encoding_from(name), drawn, q, q))
 
 
 def test_few_queries_and_no_compiler_are_served_by_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:

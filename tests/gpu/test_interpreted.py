@@ -22,7 +22,7 @@ WITHOUT = pytest.mark.skipif(
 def test_the_kernels_compute_the_definition_where_triton_interprets_them(marks: str) -> None:
     script = Path(__file__).with_name("interpreted.py")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks, str(script)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marks, str(script)],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         cwd=ROOT,
         capture_output=True,
