@@ -33,6 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "both ways": {"causal": False},
     "window": {"window": 7},
     "chunks": {"chunk": 9},
+    "chunks both ways": {"chunk": 9, "causal": False},
     "half of them in a cache": {"in_cache": True},
     "padded": {"padded": True},
     "padded, a window both ways": {"padded": True, "window": 7, "causal": False},
