@@ -82,8 +82,8 @@ def assert_alike(found: Tensor, expected: Tensor, valid_BT: Tensor | None = None
 @pytest.mark.parametrize("pe", ENCODINGS)
 @pytest.mark.parametrize("softmax", NORMALISERS)
 def test_a_cache_changes_no_logit(pe: str, softmax: str) -> None:
-    """Left-padded texts, grouped queries, in pieces of 64, 7 and 1."""
-    model, valid_BT = decoder(pe, softmax), padded()
+    """Left-padded texts, grouped queries, in pieces of 64, 7 and 1; the tests below have layers above each other."""
+    model, valid_BT = decoder(pe, softmax, n_layers=1), padded()
     expected = at_once(model, tokens(), valid_BT)
     assert_alike(in_pieces(model, tokens(), PIECES, valid_BT), expected, valid_BT)
 

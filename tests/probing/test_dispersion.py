@@ -188,7 +188,7 @@ def test_a_polynomial_that_never_sharpens_has_no_active_range() -> None:
 
 
 def test_memory_does_not_grow_with_the_square_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_softmax import Peak, keys_of
+    from helpers_attention import Peak, keys_of
 
     monkeypatch.setattr(blocks, "LOGITS_PER_BLOCK", 2**15)
     peaks = []

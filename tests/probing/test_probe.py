@@ -185,7 +185,7 @@ def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) 
 
 def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
     """Statistics of one layer of given queries and keys."""
-    from test_softmax import shape_of
+    from helpers_attention import shape_of
 
     from roundround.attention.keys import Keys
 
