@@ -15,13 +15,14 @@ from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
 CONF = ROOT / "conf"
-# attention by tiles, projections that sort as much as they need, and a generator are left to run outside the graph
+# attention by tiles, projections that sort as much as they need, a generator, and a table of frequencies that is chosen by
+# the length of the text are left to run outside the graph
 READS_NUMBERS = {
     "softmax": {
-        "adaptive_temperature_trained", "alpha_entmax", "alpha_entmax_learned", "as_entmax", "entmax15", "sink",
-        "softmax1", "sparsemax",
+        "adaptive_temperature_trained", "alpha_entmax", "alpha_entmax_learned", "as_entmax", "as_entmax_nape",
+        "entmax15", "input_sink", "sink", "softmax1", "sparsemax",
     },
-    "pe": {"alibi", "fox", "nape", "rope_random"},
+    "pe": {"alibi", "fox", "longrope", "nape", "rope_random"},
 }  # fmt: skip
 PAIRS = [("rope", path.stem) for path in sorted((CONF / "softmax").glob("*.yaml"))]
 PAIRS += [(path.stem, "softmax") for path in sorted((CONF / "pe").glob("*.yaml"))]
@@ -73,6 +74,7 @@ def test_every_decoder_that_reads_no_number_is_one_graph(pe: str, softmax: str) 
     ("pe", "softmax"),
     [
         ("rope", "sink"),
+        ("longrope", "softmax"),
         *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [("rope", "entmax15"), ("rope_random", "softmax")]),
     ],
 )
