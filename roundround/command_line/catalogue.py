@@ -1,6 +1,6 @@
 """What each group offers, read off the yamls and the docstrings of the classes they name, without importing torch.
 
-But for `list pe`, which says how many pairs each rotary encoding rotates, and how slowly.
+How many pairs a rotary encoding rotates, and how slowly, is computed by torch: so a line of its yaml says it.
 
 Tested by tests/command_line/test_command_line.py.
 """
@@ -8,7 +8,6 @@ Tested by tests/command_line/test_command_line.py.
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,13 @@ GROUPS = {
 }
 
 
+ROTATES = "rotates: "  # begins a line of the yaml of a rotary encoding: tests compare it with what the encoding does
+EXPLAINED = (
+    "rotates: pairs of a head of 64 channels that rotate, and the tokens in which the slowest of them turns once; what "
+    "is scaled is scaled by 4"
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One option of a group, as `roundround list` shows it."""
@@ -46,6 +52,7 @@ class Entry:
     idea: str
     paper: str
     parameters: str
+    rotates: str = ""
 
 
 def group_names() -> list[str]:
@@ -66,11 +73,13 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     remarks = [
         line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
     ]
-    own_idea = " ".join(remarks[1:])  # the first is the command that uses the file
+    rotates = " ".join(line.removeprefix(ROTATES) for line in remarks if line.startswith(ROTATES)).strip()
+    # the first is the command that uses the file
+    own_idea = " ".join(line for line in remarks[1:] if not line.startswith(ROTATES))
     if "order" in values:  # a pattern of layers
         return Entry(name, own_idea, paper, letters(values))
     numbers = "\n".join(f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN)
-    return Entry(name, own_idea or idea, paper, numbers)
+    return Entry(name, own_idea or idea, paper, numbers, rotates)
 
 
 def read_yaml(path: Path) -> tuple[str, Any]:
@@ -162,12 +171,11 @@ def print_group(group: str, config_dir: str | None) -> None:
     table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
     table.add_column("parameters", ratio=2, overflow="fold")
     found = entries(group, config_dir)
-    rotating = None if group != "pe" else importlib.import_module("roundround.loading.plane")  # with torch, for these
-    points = {} if rotating is None else rotating.points_of_options(entry.name for entry in found)
-    if rotating is not None:
+    rotary = any(entry.rotates for entry in found)
+    if rotary:
         table.add_column("rotates", overflow="fold", min_width=8)
-        table.caption = rotating.EXPLAINED
+        table.caption = EXPLAINED
     for entry in found:
-        own = [] if rotating is None else [points.get(entry.name, "").replace(", ", "\n")]
+        own = [entry.rotates.replace(", ", "\n")] if rotary else []
         table.add_row(entry.name, entry.idea, entry.paper, entry.parameters, *own)
     print_table(table, on_output=True)

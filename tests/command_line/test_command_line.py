@@ -12,7 +12,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import ROOT, Done, assert_refused, shell
+from conftest import ROOT, Done, assert_refused, option, shell, variants
+from helpers_attention import attention_shape
+
+from roundround.config.build import build
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.rotary import RotaryEncoding
 
 # -- help
 
@@ -38,6 +43,10 @@ def test_help_imports_neither_torch_nor_hydra() -> None:
 def test_cfg_job_imports_no_torch() -> None:
     printed = printed_without_importing({"torch", "lightning", "transformers"}, "train", "--cfg", "job")
     assert "_target_: roundround.pe.rope.RoPE" in printed
+
+
+def test_a_list_imports_no_torch() -> None:
+    assert "24 of 32" in printed_without_importing({"torch", "lightning", "transformers"}, "list", "pe")
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["pe=rope", "--help"]])
@@ -67,6 +76,21 @@ def test_list_pe_prints_both_numbers_of_the_plane(roundround: Callable[..., Done
     assert numbers("rope") == ["32 of 32", f"{round(2 * math.pi * 1e4 ** (31 / 32)):,}"]
     assert numbers("p_rope_25") == ["8 of 32", f"{round(2 * math.pi * 1e4 ** (7 / 32)):,}"]
     assert "of 32" not in lines[next(i for i, line in enumerate(lines) if line.split()[:1] == ["alibi"])]
+
+
+@pytest.mark.parametrize("name", sorted(variants("pe")))
+def test_the_yaml_of_a_rotary_encoding_says_what_it_rotates(name: str) -> None:
+    """The line "# rotates: PAIRS of 32, SLOWEST WAVELENGTH", which `roundround list pe` reads."""
+    from roundround.command_line.catalogue import ROTATES, entry_of
+
+    shape = attention_shape(n_heads=1, n_key_heads=1, head_dim=64, d_model=64, train_length=2048)
+    encoding = build(option("pe", name), PositionalEncoding, shape)
+    expected = ""
+    if isinstance(encoding, RotaryEncoding):
+        facts = encoding.facts()
+        slowest = f", {facts['slowest_wavelength']:,}" if facts["rotated_pairs"] else ""
+        expected = f"{facts['rotated_pairs']} of {facts['pairs']}{slowest}"
+    assert entry_of(name, variants("pe")[name], None).rotates == expected, f"{ROTATES}{expected}"
 
 
 @pytest.mark.parametrize("group", [path.name for path in (ROOT / "conf").iterdir() if path.is_dir()])
