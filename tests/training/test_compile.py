@@ -15,8 +15,8 @@ from roundround.loading.models import build_decoder
 from roundround.model.decoder import Decoder
 
 CONF = ROOT / "conf"
-# left to run outside the graph: attention by tiles, projections that sort as much as they need, a generator, and a choice
-# of frequencies by the length of the text
+# left to run outside the graph: attention by tiles, projections that sort as much as they need, a generator, and
+# frequencies chosen by the length of the text
 READS_NUMBERS = {
     "softmax": {
         "adaptive_temperature_trained", "alpha_entmax", "alpha_entmax_learned", "as_entmax", "as_entmax_nape",
