@@ -52,7 +52,6 @@ class Entry:
     idea: str
     paper: str
     parameters: str
-    rotates: str = ""
 
 
 def group_names() -> list[str]:
@@ -73,13 +72,12 @@ def entry_of(name: str, path: Path, config_dir: str | None) -> Entry:
     remarks = [
         line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
     ]
-    rotates = " ".join(line.removeprefix(ROTATES) for line in remarks if line.startswith(ROTATES)).strip()
-    # the first is the command that uses the file
-    own_idea = " ".join(line for line in remarks[1:] if not line.startswith(ROTATES))
+    rotates = [line for line in remarks if line.startswith(ROTATES)]
+    own_idea = " ".join(line for line in remarks[1:] if line not in rotates)  # the first is the command that uses it
     if "order" in values:  # a pattern of layers
         return Entry(name, own_idea, paper, letters(values))
-    numbers = "\n".join(f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN)
-    return Entry(name, own_idea or idea, paper, numbers, rotates)
+    numbers = [f"{key}={as_typed(value)}" for key, value in values.items() if key not in NOT_SHOWN]
+    return Entry(name, own_idea or idea, paper, "\n".join([*numbers, *rotates]))
 
 
 def read_yaml(path: Path) -> tuple[str, Any]:
@@ -171,11 +169,8 @@ def print_group(group: str, config_dir: str | None) -> None:
     table.add_column("paper", ratio=2, overflow="fold", min_width=len("arXiv:0000.00000,"))
     table.add_column("parameters", ratio=2, overflow="fold")
     found = entries(group, config_dir)
-    rotary = any(entry.rotates for entry in found)
-    if rotary:
-        table.add_column("rotates", overflow="fold", min_width=8)
+    if any(ROTATES in entry.parameters for entry in found):
         table.caption = EXPLAINED
     for entry in found:
-        own = [entry.rotates.replace(", ", "\n")] if rotary else []
-        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters, *own)
+        table.add_row(entry.name, entry.idea, entry.paper, entry.parameters)
     print_table(table, on_output=True)
