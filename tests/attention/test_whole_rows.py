@@ -123,6 +123,12 @@ def test_compiled_attention_is_the_definition_gradients_included(name: str, way:
     assert_equal_with_gradients(Case(name, 65, way, bias))
 
 
+def test_rows_of_little_entropy_keep_their_temperature() -> None:
+    case = Case("adaptive_temperature", 65)
+    case.softmax.min_entropy = 2.5  # where the polynomial is above 1; the default stops where it is below
+    assert_equal_with_gradients(case)
+
+
 @covering("name,way,bias", [name for name in NAMES if name not in ALONE], WAYS, ["t5_bias", "kerple", "fire"])
 def test_a_fused_softmax_with_a_bias_that_is_not_linear_is_the_definition(name: str, way: str, bias: str) -> None:
     assert_equal_with_gradients(Case(name, 50, way, bias))
