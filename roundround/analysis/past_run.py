@@ -169,9 +169,10 @@ class PastRun:
         """The lines of its metrics.jsonl, in order, and how many more could not be read. UserError where none can."""
         lines = [line for line in (self.text_of(METRICS) or "").split("\n") if line]
         found: list[Any] = []
-        try:
+        with suppress(ValueError):
             found = parse_json(f"[{','.join(lines)}]")  # all at once, four times as fast
-        except ValueError:
+        if len(found) != len(lines):
+            found = []
             for line in lines:
                 with suppress(ValueError):
                     found.append(parse_json(line))
