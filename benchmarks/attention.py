@@ -37,9 +37,10 @@ from torch import Tensor
 from roundround.attention.keys import AttentionShape, Keys
 from roundround.config.build import maker
 from roundround.pe.base import PositionalEncoding
-from roundround.report.figures import colour_map, subplots
+from roundround.report.figures import save_drawing
 from roundround.softmax.adaptive_temperature import inverse_temperature
 from roundround.softmax.base import AttentionSoftmax, RunsInBlocks
+from roundround.support.panels import Curve, Drawing, Panel
 
 ROOT = Path(__file__).resolve().parent.parent
 N_HEADS, HEAD_DIM = 8, 64
@@ -164,6 +165,10 @@ def both(attention: Attention, tensors: list[Tensor]) -> None:
 
 
 PASSES = {"forward": forward, "forward+backward": both}
+CHARTED = (
+    "adaptive, full gradient", "entmax15", "softpick", "softmax + ALiBi", "softmax + FIRE",
+    "dense adaptive (the paper)", "x-transformers plain", "dense entmax15 (package)",
+)  # fmt: skip
 
 
 def seconds(call: Callable[[], None], device: torch.device) -> float:
@@ -248,25 +253,18 @@ def memory(n: int, names: list[str]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Chart of the ratio to SDPA against length, forward and forward+backward."""
-    figure, axes = subplots(1, 2, figsize=(11, 4.2), sharey=True)
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    colours = dict(zip(names, colour_map("tab20")([i % 20 for i in range(len(names))]), strict=True))
-    for axis, direction in zip(axes, PASSES, strict=True):
-        for name in names:
+    """Chart of the ratio to SDPA against length, forward and forward+backward, of those in `CHARTED`."""
+    panels = []
+    for direction in PASSES:
+        curves = []
+        for name in CHARTED:
             points = [(row["n"], row["ratio"]) for row in rows if row["name"] == name and row["pass"] == direction]
-            others = name == "SDPA" or name.startswith(("dense", "x-transformers"))
-            style = {"marker": "o", "markersize": 3, "linewidth": 1, "linestyle": "--" if others else "-"}
-            axis.plot(*zip(*points, strict=True), color=colours[name], label=name, **style)
+            if points:
+                curves.append(Curve(name, *zip(*points, strict=True)))
         lengths = sorted({row["n"] for row in rows})
-        axis.set(xscale="log", yscale="log", xlabel="tokens", title=direction)
-        axis.set_xticks(lengths, [f"{n // 1024}k" for n in lengths])
-        axis.minorticks_off()
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("time / SDPA's")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="x-small")
-    figure.savefig(path)
+        panels.append(Panel("tokens", "time / SDPA's", curves, "xy", title=direction, x_ticks=lengths))
+    drawing = Drawing(path.stem, "Attention on a CPU, times PyTorch's F.scaled_dot_product_attention", panels)
+    save_drawing(drawing, path.parent, [path.suffix[1:]], alike=True)
 
 
 def main() -> None:
