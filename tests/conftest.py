@@ -117,7 +117,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         own = own_variants()
         calls = {item: getattr(item, "callspec", None) for item in items}  # only a test with parameters has one
         about_own = [
-            item for item, call in calls.items() if call and any(value in own for value in call.params.values())
+            item
+            for item, call in calls.items()
+            if call and any(isinstance(value, str) and value in own for value in call.params.values())
         ]
         config.hook.pytest_deselected(items=[item for item in items if item not in about_own])
         items[:] = about_own

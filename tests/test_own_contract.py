@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import ROOT
 
 CONTRACTS = [
@@ -79,7 +78,6 @@ def test_every_promise_is_named_on_the_page() -> None:
         assert [promise for promise in promises.values() if " ".join(str(promise).split()) not in page] == []
 
 
-@pytest.mark.slow
 def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_path: Path) -> None:
     # the files that docs/variants.md shows, by their place in the folder
     page = (ROOT / "docs" / "variants.md").read_text()
