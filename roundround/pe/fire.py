@@ -35,7 +35,18 @@ class InterpolatedBias(PiecewiseBias):
         return torch.log1p(c * torch.maximum(threshold, q_pos.to(threshold.dtype)))
 
     def pieces(self) -> tuple[Tensor, Tensor]:
-        return self.fire.pieces()
+        """FIRE's network f as a slope and a level between its knots: `PiecewiseBias.pieces`.
+
+        Unit m of the hidden layer acts on one side of -b_m / w_m: after it where w_m is above 0, before it where below.
+        """
+        w_M, b_M = at_least_float32(self.fire.enter.weight)[:, 0], at_least_float32(self.fire.enter.bias)
+        out_HM, level_H = at_least_float32(self.fire.leave.weight), at_least_float32(self.fire.leave.bias)
+        knots_M, order_M = torch.where(w_M == 0, torch.inf, -b_M / w_M).detach().sort()
+        after_MP = torch.arange(len(w_M) + 1, device=w_M.device) > order_M.argsort()[:, None]
+        acts_MP = torch.where(w_M[:, None] == 0, b_M[:, None] > 0, after_MP == (w_M[:, None] > 0)).to(w_M.dtype)
+        with torch.autocast(w_M.device.type, enabled=False):
+            slopes_HP, levels_HP = (out_HM * w_M) @ acts_MP, (out_HM * b_M) @ acts_MP + level_H[:, None]
+        return torch.stack((slopes_HP, levels_HP), -1), knots_M
 
 
 @final
@@ -77,20 +88,6 @@ class FIRE(PositionalEncoding):
                 F.linear(share_BQK[..., None], at_least_float32(self.enter.weight), at_least_float32(self.enter.bias))
             )
             return F.linear(hidden, at_least_float32(self.leave.weight), at_least_float32(self.leave.bias))
-
-    def pieces(self) -> tuple[Tensor, Tensor]:
-        """The same function as a slope and a level between its knots: `PiecewiseBias.pieces`.
-
-        Unit m of the hidden layer acts on one side of -b_m / w_m: after it where w_m is above 0, before it where below.
-        """
-        w_M, b_M = at_least_float32(self.enter.weight)[:, 0], at_least_float32(self.enter.bias)
-        out_HM, level_H = at_least_float32(self.leave.weight), at_least_float32(self.leave.bias)
-        knots_M, order_M = torch.where(w_M == 0, torch.inf, -b_M / w_M).detach().sort()
-        after_MP = torch.arange(len(w_M) + 1, device=w_M.device) > order_M.argsort()[:, None]
-        acts_MP = torch.where(w_M[:, None] == 0, b_M[:, None] > 0, after_MP == (w_M[:, None] > 0)).to(w_M.dtype)
-        with torch.autocast(w_M.device.type, enabled=False):
-            slopes_HP, levels_HP = (out_HM * w_M) @ acts_MP, (out_HM * b_M) @ acts_MP + level_H[:, None]
-        return torch.stack((slopes_HP, levels_HP), -1), knots_M
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias:
         return InterpolatedBias(self)
