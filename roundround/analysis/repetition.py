@@ -12,7 +12,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,11 @@ from roundround.config.options import compose, config_name, usual_config
 from roundround.config.recorded import as_dict, flat, overridden, own_options
 from roundround.config.verbs import VERBS, WHERE, keys_of, verb_named
 from roundround.config.verbs.probe import SubjectConfig
-from roundround.runs.directories import MANIFEST, RESULTS
+from roundround.distributed.child import start, start_warm
+from roundround.runs.directories import MANIFEST, RESULTS, all_runs, runs_of
 from roundround.runs.provenance import git_state, versions
 from roundround.support import __version__
+from roundround.support.console import print_status
 from roundround.support.errors import UserError, printable
 
 NO_RESULT = keys_of(WHERE) - {"run"}  # which run is looked at is what makes the numbers
@@ -159,6 +161,65 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
     """The values that numbers depend on, by dotted key, as they are read again from a manifest."""
     return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
+
+
+# -- what is taken, resumed or run
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that a verb took or started for its own results."""
+
+    command: str
+    directory: Path
+    taken: bool  # finished before
+
+
+@dataclass
+class Runner:
+    """Runs verbs for another one, each in a process of its own, and keeps what it ran.
+
+    A finished run of the same numbers is taken, and a stopped one resumed where its verb can be. for_training: words of
+    every `train`, which has no device=. log: a file for what they print on standard error, and nothing is said here of
+    what runs; None: it is printed.
+    """
+
+    outputs: str
+    config_dir: str | None
+    device: str
+    trust: bool
+    for_training: Sequence[str] = ()
+    log: Path | None = None
+    made: list[Made] = field(default_factory=list)
+
+    def __call__(self, verb: str, *overrides: str) -> Path:
+        command = shlex.join(["roundround", verb, *overrides])
+        entry = verb_named(verb)
+        own = (f"device={self.device}",) if "device" in entry.keys else self.for_training
+        words = [*overrides, "logger=none", f"trust={str(self.trust).lower()}", *own]
+        planned = planned_config(verb, words, self.outputs, self.config_dir)
+        same = [
+            (path, manifest["status"])
+            for path, manifest in all_runs(runs_of(self.outputs, verb), verb, done=False)
+            if has_same_numbers(manifest, planned)
+        ]
+        done = [path for path, status in same if status == "done"]
+        begun = [path for path, _ in same] if entry.trains else []
+        if done:
+            self.tell(f"{command}: takes {done[-1]}")
+            directory = done[-1]
+        else:
+            self.tell(command if not begun else f"{command}: resumes {begun[-1]}")
+            again = [verb, f"resume={begun[-1]}", "logger=none"] if begun else [verb, *words]
+            own_folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
+            whole = [*again, f"outputs={self.outputs}", *own_folder]
+            directory = start(whole) if self.log is None else start_warm(whole, self.log)
+        self.made.append(Made(command, directory, taken=bool(done)))
+        return directory
+
+    def tell(self, line: str) -> None:
+        if self.log is None:
+            print_status(line)
 
 
 # -- what is typed again

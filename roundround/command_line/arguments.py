@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import posixpath
@@ -176,8 +177,16 @@ def expand_paths(args: list[str], values: set[int], verb: Verb) -> list[str]:
             rest.append(f"{key}=[{','.join(map(in_quotes, arg.partition('=')[2].strip('[]').split(',')))}]")
         else:
             rest.append(arg)
-    lists = [(verb.words, paths), (verb.filters, filters)]
-    return [*rest, *(f"{key}=[{','.join(map(in_quotes, words))}]" for key, words in lists if words)]
+    found = [*rest, *([f"{verb.words}=[{listed(paths)}]"] if paths else [])]
+    if filters and verb.sweeps_filters and {"-m", "--multirun"} & {*args}:  # a job for each combination of their values
+        parts = [word.partition("=") for word in filters]
+        jobs = itertools.product(*([f"{name}={value}" for value in values.split(",")] for name, _, values in parts))
+        return [*found, f"{verb.filters}={','.join(f'[{listed(job)}]' for job in jobs)}"]
+    return [*found, *([f"{verb.filters}=[{listed(filters)}]"] if filters else [])]
+
+
+def listed(words: Iterable[str]) -> str:
+    return ",".join(map(in_quotes, words))
 
 
 def in_quotes(value: str) -> str:

@@ -8,16 +8,19 @@ Tested by tests/probing/test_probe.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from roundround.attention.blocks import logits_of_rows, rows_between
 from roundround.attention.kernels import repeated
 from roundround.attention.keys import Keys
 from roundround.attention.precision import at_least_float32
 from roundround.attention.row_measures import entropy_of_weights, extreme_logits
 from roundround.probing.layout import Layout, add_to
+from roundround.probing.probed_model import watching
 from roundround.softmax.base import AttentionSoftmax
 
 PLACES = ("diagonal", "previous", "sink", "offset", "semantic", "local", "diffuse")
@@ -309,3 +312,29 @@ def extremes(alpha_HRK: Tensor, logits_HRK: Tensor, visible_RK: Tensor) -> dict[
         "logit_spread": largest - smallest,
         "ln_n": visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest),
     }
+
+
+@torch.no_grad()
+def places_of_heads(
+    normalisers: Sequence[AttentionSoftmax], read: Callable[[Tensor], object], tokens_BT: Tensor
+) -> Tensor:
+    """Shares of each head's weight by PLACES, [L, H, 7], whatever the encoding: of all rows while `read` reads texts.
+
+    `RowStatistics` knows the same of RoPE, and which frequencies make it.
+    """
+    sums: dict[int, dict[str, Tensor]] = {softmax.shape.layer: {} for softmax in normalisers}
+
+    def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+        keys, n = options["keys"], qkv[0].shape[2]
+        q, k = (at_least_float32(x) for x in qkv[:2])
+        logits, visible = logits_of_rows(q, k, options["scale"], keys, options["bias"], 0, n)
+        weights = softmax.weights(logits, visible, rows_between(options["rows"], visible, 0, n))
+        rows_R = torch.arange(n, device=weights.device)
+        for alpha_HRK, visible_RK in zip(weights, visible[:, 0].expand(len(weights), -1, -1), strict=True):
+            sink_HK = sinks(*votes(alpha_HRK, rows_R, visible_RK), n)
+            for name, value in where_weight_goes(alpha_HRK, rows_R, visible_RK, sink_HK).items():
+                add_to(sums[softmax.shape.layer], name, value[:, FIRST_ROW:].mean(1) / len(weights))
+
+    with watching(normalisers, take_in):
+        read(tokens_BT)
+    return torch.stack([shares_of(mean, mean["apart"], mean["apart"].argmax(-1)) for mean in sums.values()])

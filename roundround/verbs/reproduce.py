@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from roundround.analysis.repetition import has_same_numbers, planned_config
+from roundround.analysis.repetition import Runner
 from roundround.config.build import build, checked
 from roundround.config.options import load_option
-from roundround.config.verbs import verb_named
 from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.data.hub import hub_is_reachable, is_cached
-from roundround.distributed.child import VerbFailed, start
+from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
 from roundround.papers import figure_names, item_names
 from roundround.papers.figures import (
@@ -24,7 +21,6 @@ from roundround.papers.figures import (
     DIFFERS,
     Entry,
     Figure,
-    Made,
     Outcome,
     Subject,
     figures_of,
@@ -32,7 +28,6 @@ from roundround.papers.figures import (
     write_entries,
 )
 from roundround.report import reproduction as report
-from roundround.runs.directories import all_runs, runs_of
 from roundround.runs.opening import now, opened_run
 from roundround.runs.run import Invocation
 from roundround.support.console import print_result, print_status
@@ -82,7 +77,9 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
             if name in missing:
                 continue
             began = time.monotonic()
-            runner = Runner(config, invocation)
+            runner = Runner(
+                config.outputs, invocation.config_dir, config.device, config.trust, given(invocation, "data")
+            )
             try:
                 outcome = figure.make(runner, subjects[name])
             except (VerbFailed, UserError) as error:
@@ -114,43 +111,6 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
                 write_entries(entries, run.directory)
         report.show(figures, entries)
         return [entry.name for entry in entries if entry.verdict == DIFFERS]
-
-
-@dataclass
-class Runner:
-    """Runs the verbs that one figure needs, each in a process of its own, and keeps what it ran.
-
-    A finished run of the same numbers is taken, and a stopped one resumed where its verb can be.
-    """
-
-    config: ReproduceConfig
-    invocation: Invocation
-    made: list[Made] = field(default_factory=list)
-
-    def __call__(self, verb: str, *overrides: str) -> Path:
-        outputs, config_dir = self.config.outputs, self.invocation.config_dir
-        command = shlex.join(["roundround", verb, *overrides])
-        entry = verb_named(verb)
-        own = (f"device={self.config.device}",) if "device" in entry.keys else given(self.invocation, "data")
-        words = [*overrides, "logger=none", f"trust={str(self.config.trust).lower()}", *own]
-        planned = planned_config(verb, words, outputs, config_dir)
-        same = [
-            (path, manifest["status"])
-            for path, manifest in all_runs(runs_of(outputs, verb), verb, done=False)
-            if has_same_numbers(manifest, planned)
-        ]
-        done = [path for path, status in same if status == "done"]
-        begun = [path for path, _ in same] if entry.trains else []
-        if done:
-            print_status(f"{command}: takes {done[-1]}")
-            directory = done[-1]
-        else:
-            print_status(command if not begun else f"{command}: resumes {begun[-1]}")
-            again = [verb, f"resume={begun[-1]}", "logger=none"] if begun else [verb, *words]
-            own_folder = [] if config_dir is None else ["--config-dir", config_dir]
-            directory = start([*again, f"outputs={outputs}", *own_folder])
-        self.made.append(Made(command, directory, taken=bool(done)))
-        return directory
 
 
 def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subject | None:

@@ -18,11 +18,12 @@ import pytest
 from conftest import ROOT, Done, assert_refused
 
 from roundround import papers
+from roundround.analysis import repetition
+from roundround.analysis.repetition import Runner
 from roundround.command_line.arguments import expand_sugar
 from roundround.command_line.completion import complete_override
 from roundround.config.options import compose
 from roundround.config.verbs import verb_named
-from roundround.config.verbs.reproduce import ReproduceConfig
 from roundround.distributed.child import start
 from roundround.distributed.interruption import interrupt, on_signals, put_back
 from roundround.papers import figure_names
@@ -32,8 +33,7 @@ from roundround.papers.figures.probed import FOLDER, heat_map
 from roundround.report import reproduction as report
 from roundround.runs.run import Invocation
 from roundround.support.errors import AlreadyReported, Interrupted, UserError
-from roundround.verbs import reproduce
-from roundround.verbs.reproduce import Runner, chosen, subject_of
+from roundround.verbs.reproduce import chosen, subject_of
 
 FIGURES = figures_of(figure_names())
 
@@ -214,9 +214,8 @@ def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(her
 # -- what a figure is made from
 
 
-def runner(directory: Path) -> Runner:
-    config = ReproduceConfig(device="cpu", trust=False, outputs="outputs", item=[], write_docs=False, logger=None)
-    return Runner(config, Invocation(verb="reproduce", directory=directory, overrides=[], choices={}))
+def runner(*, trust: bool = False) -> Runner:
+    return Runner("outputs", None, "cpu", trust)
 
 
 def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
@@ -224,8 +223,8 @@ def test_a_finished_run_is_taken_a_stopped_one_resumed_and_another_config_begun(
 ) -> None:
     done = roundround("max-retrieval", *QUICK, "device=cpu")
     started: list[list[str]] = []
-    monkeypatch.setattr(reproduce, "start", lambda words: started.append(words) or Path("new"))
-    ours = runner(done.directory)
+    monkeypatch.setattr(repetition, "start", lambda words: started.append(words) or Path("new"))
+    ours = runner()
     assert ours("max-retrieval", *QUICK) == done.directory
     assert ours("max-retrieval", *QUICK, "seed=7") == Path("new")
     (done.directory / "run.json").write_text(json.dumps({**done.manifest, "status": "interrupted"}))
@@ -241,15 +240,14 @@ def test_a_finished_run_is_taken_whether_or_not_it_was_made_with_trust(
     roundround: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = roundround("max-retrieval", *QUICK, "device=cpu")
-    monkeypatch.setattr(reproduce, "start", lambda words: Path("new"))
-    trusting = runner(done.directory)
-    trusting.config.trust = True
+    monkeypatch.setattr(repetition, "start", lambda words: Path("new"))
+    trusting = runner(trust=True)
     assert not done.manifest["config"]["trust"]
     assert trusting("max-retrieval", *QUICK) == done.directory
 
 
 def test_a_verb_runs_in_a_process_and_says_where_its_run_is(here: Path) -> None:
-    directory = runner(here)("theory", "claim=[rope.lemma_a_3]")
+    directory = runner()("theory", "claim=[rope.lemma_a_3]")
     assert json.loads((directory / "run.json").read_text())["status"] == "done"
 
 

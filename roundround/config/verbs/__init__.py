@@ -59,8 +59,9 @@ class Verb:
     has.
 
     words: the key whose list takes words without `=`. names: what these words may name, as "module:function"; empty
-    where they name runs. filters: the key whose list takes every key=value that is not the verb's own. pairs: keys
-    whose value is key=value itself. flags: its own ones.
+    where they name runs. filters: the key whose list takes every key=value that is not the verb's own; sweeps_filters:
+    with --multirun each combination of their values is a job. pairs: keys whose value is key=value itself. flags: its
+    own ones.
 
     parallel: the processes of a launcher share its work. measures: its records are numbers of a model, which `compare`
     can put side by side. repeats: `rerun` can do it again and compare. title: of its page. page: what its page shows,
@@ -78,6 +79,7 @@ class Verb:
     words: str = ""
     names: str = ""
     filters: str = ""
+    sweeps_filters: bool = False
     pairs: tuple[str, ...] = ()
     flags: Mapping[str, Flag] = field(default_factory=dict)
     parallel: bool = False

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from roundround.analysis.repetition import Made
 from roundround.papers import FIGURES
 from roundround.papers.claim import (
     Comparison,
@@ -150,15 +151,6 @@ def count_verdicts(verdicts: Iterable[str]) -> str:
 ENTRIES = "outcomes.json"
 LARGEST = 16 << 20  # bytes
 UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.inf}  # what stands in the file as null
-
-
-@dataclass(frozen=True)
-class Made:
-    """A run that a figure was made from."""
-
-    command: str
-    directory: Path
-    taken: bool  # finished before
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from roundround.support.panels import HeatMap, Panel
 class Section:
     """A heading and what stands below it. `part` is a template of its own, with `values` for it.
 
-    Panels without a point are left out.
+    Panels without a point are left out. anchor: what a link to the section names.
     """
 
     title: str
@@ -25,6 +25,7 @@ class Section:
     note: str = ""
     part: str | None = None
     values: dict[str, Any] = field(default_factory=dict)
+    anchor: str = ""
 
     @property
     def drawn(self) -> list[Panel | HeatMap]:

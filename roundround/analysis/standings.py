@@ -1,0 +1,375 @@
+"""The standard set of `roundround bench`, the values that variants reached on it, and how two variants compare.
+
+A set is yamls: conf/bench/v1.yaml and a part in each file of conf/bench/v1. A standing is a json file: what one variant
+reached, seed by seed. Those that travel with the package lie in roundround/standings.
+
+Tested by tests/analysis/test_standings.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from roundround.analysis.intervals import holm, moderated
+from roundround.config.options import options_of
+from roundround.support.errors import UserError, nearest
+from roundround.support.files import parse_json, read_text
+
+STANDINGS = Path(__file__).parents[1] / "standings"
+GROUPS = ("pe", "softmax", "qk_norm", "gate", "pattern")  # what a variant may choose; all else is the set's
+USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", "pattern": "uniform"}
+SIGNIFICANT = 0.05
+BETTER, WORSE, NOT_TOLD_APART, NOT_JUDGED = "better", "worse", "not told apart", ""
+NO_VALUE = "no value"
+LARGEST = 1 << 20  # bytes of a file of values
+Variant = dict[str, str]
+
+
+# -- the set
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A number that is compared. number: which, such as exact_match@20. better: higher, lower, or none: not judged."""
+
+    name: str
+    part: str
+    number: str
+    unit: str
+    better: str
+
+    def verdict(self, difference: float, p: float) -> str:
+        """By the p-value after Holm's correction."""
+        if self.better == "none":
+            return NOT_JUDGED
+        if math.isnan(p) or p >= SIGNIFICANT:
+            return NOT_TOLD_APART
+        return BETTER if (difference > 0) == (self.better == "higher") else WORSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What is trained, what the trained model is asked, and which numbers are kept of it.
+
+    train: words of `roundround train`. looks: verbs with their words, on that run. measures: of a part that trains
+    nothing, the part whose model is looked at, and the name of the measurement. keeps: by metric, what becomes of the
+    records of one length: each, mean or max over heads.
+    """
+
+    name: str
+    question: str
+    columns: tuple[Column, ...]
+    train: tuple[str, ...] = ()
+    looks: tuple[tuple[str, ...], ...] = ()
+    keeps: Mapping[str, str] = field(default_factory=dict)
+    measures: str = ""
+    model_of: str = ""
+
+    def numbers_of(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Of what a look left, the numbers that the part keeps, by metric@length.
+
+        Those by position in the window are kept of the longest windows, by metric:position@last position.
+        """
+        found: dict[str, list[float]] = {}
+        longest = max((record["length"] for record in records if "length" in record), default=None)
+        for record in records:
+            metric, length = record["metric"], record.get("length")
+            per_head, by_position = "head" in record, "first_position" in record
+            if metric not in self.keeps or per_head != (self.keeps[metric] != "each") or "depth" in record:
+                continue
+            if not by_position:
+                name = metric if length is None else f"{metric}@{length}"
+            elif length == longest:
+                name = f"{metric}:position@{record['last_position']}"
+            else:
+                continue
+            found.setdefault(name, []).append(float(record["value"]))  # what is not finite is recorded as its name
+        over: dict[str, Callable[[list[float]], float]] = {"each": max, "mean": statistics.fmean, "max": max}
+        return {name: over[self.keeps[re.split("[:@]", name)[0]]](some) for name, some in found.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardSet:
+    """Parts in their order, and the words of every training. hash: of all that decides a number.
+
+    rates: learning rates; a variant is run at each. size: which of the set's sizes, with its own `more` words.
+    """
+
+    name: str
+    size: str
+    hash: str
+    seeds: int
+    train: tuple[str, ...]
+    more: tuple[str, ...]
+    rates: tuple[float, ...]
+    tuned: tuple[float, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def columns(self) -> list[Column]:
+        return [column for part in self.parts for column in part.columns]
+
+    @cached_property
+    def is_standard(self) -> bool:
+        """Whether the values that travel with the package were made by it, as it is now."""
+        hashes = {standing.hash for standing in stored(self.name, self.size)}
+        return not hashes or self.hash in hashes
+
+    def words(self, part: Part, variant: Variant, seed: int, rate: float) -> list[str]:
+        """What follows `roundround train`."""
+        own = [f"{key}={value}" for key, value in variant.items()]
+        return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={rate:g}"]
+
+
+def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
+    """The set of this name, of roundround's own or of the user's folder. UserError where it is none."""
+    found = options_of("bench", config_dir)
+    sets = {option: path for option, path in found.items() if "/" not in option}
+    if name not in sets:
+        raise UserError(f"no set={name}{nearest(name, sets)}")
+    whole = read_yaml(sets[name])
+    sizes = whole["sizes"]
+    if size not in sizes:
+        raise UserError(f"no size={size}{nearest(size, sizes)}")
+    parts = {part: read_yaml(found[f"{name}/{part}"]) for part in whole["parts"]}
+    decides = {"train": whole["train"], "rates": whole["rates"], "more": sizes[size], "parts": parts}
+    return StandardSet(
+        name=name,
+        size=size,
+        hash=hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16],
+        seeds=whole["seeds"],
+        train=tuple(whole["train"]),
+        more=tuple(sizes[size]),
+        rates=tuple(whole["rates"]),
+        tuned=tuple(whole["tuned"]),
+        parts=tuple(part_of(part, node) for part, node in parts.items()),
+    )
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        found = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (OSError, OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
+
+
+def part_of(name: str, node: Mapping[str, Any]) -> Part:
+    columns = tuple(Column(name=key, part=name, **column) for key, column in node["columns"].items())
+    for column in columns:
+        assert column.better in ("higher", "lower", "none"), column
+    own = {key: value for key, value in node.items() if key != "columns"}
+    own["train"], own["looks"] = tuple(node.get("train", ())), tuple(map(tuple, node.get("looks", ())))
+    return Part(name=name, columns=columns, **own)
+
+
+# -- variants
+
+
+def variants_of(words: Sequence[str]) -> list[Variant]:
+    """The variants that `pe=a,b softmax=c` names: every combination. UserError for what a set fixes."""
+    choices: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value or key.split(".")[0] not in GROUPS:
+            raise UserError(
+                f"{word}: the set fixes everything but {', '.join(GROUPS)}; another set is a yaml of your own, "
+                "bench/NAME.yaml below --config-dir, and set=NAME"
+            )
+        choices[key] = value.split(",") if "." not in key else [value]
+    return [complete(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
+
+
+def complete(variant: Variant) -> Variant:
+    """With rope and softmax where it names neither, and without the options that are the usual ones of other groups."""
+    whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | variant
+    return {key: value for key, value in whole.items() if key in ("pe", "softmax") or USUAL.get(key) != value}
+
+
+def format_variant(variant: Mapping[str, str]) -> str:
+    """`p_rope`, `rope + ssmax`: the plain softmax goes without saying, and RoPE where the normaliser is another."""
+    named = [variant["pe"]] + [variant["softmax"]] * (variant["softmax"] != USUAL["softmax"])
+    return " + ".join([*named, *(f"{k}={v}" for k, v in variant.items() if k not in ("pe", "softmax"))])
+
+
+# -- the values of a variant
+
+
+@dataclass
+class Standing:
+    """What a variant reached on a set.
+
+    numbers: by part and by metric@length, the value of each seed, None where there is none. remarks: by part, what
+    happened there that a number does not say. made: of each seed the commit, the machine, the command and the minutes.
+    """
+
+    set: str
+    size: str
+    hash: str
+    variant: Variant
+    rate: float
+    seeds: list[int] = field(default_factory=list)
+    numbers: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+    made: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return format_variant(self.variant)
+
+    @property
+    def file_name(self) -> str:
+        return re.sub(r"[^\w.-]+", "_", "+".join(f"{k}={v}" for k, v in self.variant.items())) + ".json"
+
+    def add(
+        self,
+        seed: int,
+        numbers: Mapping[str, Mapping[str, float]],
+        remarks: Sequence[tuple[str, str]],
+        made: dict[str, Any],
+    ) -> None:
+        """The values of another seed, by part and metric@length."""
+        for part, found in numbers.items():
+            for name, value in found.items():
+                column = self.numbers.setdefault(part, {}).setdefault(name, [None] * len(self.seeds))
+                column.append(value if math.isfinite(value) else None)
+        self.seeds.append(seed)
+        for column in (column for some in self.numbers.values() for column in some.values()):
+            column += [None] * (len(self.seeds) - len(column))
+        for part, remark in remarks:
+            self.remarks.setdefault(part, []).append(f"seed {seed}: {remark}")
+        self.made.append({"seed": seed, **made})
+
+    def values(self, column: Column) -> dict[int, float]:
+        """The value of each seed that has one."""
+        return self.series(column.part, column.number)
+
+    def series(self, part: str, number: str) -> dict[int, float]:
+        some = self.numbers.get(part, {}).get(number, [])
+        return {seed: value for seed, value in zip(self.seeds, some, strict=False) if value is not None}
+
+    def curve(self, part: str, metric: str) -> dict[int, list[float]]:
+        """A metric by length: the values of all seeds at each."""
+        found = {}
+        for name in self.numbers.get(part, {}):
+            own, at, length = name.partition("@")
+            if own == metric and at and length.isdigit():
+                found[int(length)] = list(self.series(part, name).values())
+        return dict(sorted(found.items()))
+
+    def as_json(self) -> str:
+        """With a line for each list of numbers, so that two files can be compared line by line."""
+        text = json.dumps(asdict(self), indent=1)
+        return re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
+def read_standing(path: Path) -> Standing:
+    """UserError for a file that is none, or whose lists are not one number a seed."""
+    try:
+        standing = Standing(**parse_json(read_text(path, LARGEST)))
+        columns = [column for part in standing.numbers.values() for column in part.values()]
+        assert {len(column) for column in columns} <= {len(standing.seeds)}
+        assert all(value is None or isinstance(value, int | float) for column in columns for value in column)
+        assert {"pe", "softmax"} <= standing.variant.keys()
+    except (OSError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise UserError(
+            f"{path} is no file of values as roundround bench leaves it ({type(error).__name__})"
+        ) from error
+    return standing
+
+
+def stored(name: str, size: str) -> list[Standing]:
+    """The values that travel with the package."""
+    return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
+
+
+def joined(first: Standing, second: Standing) -> Standing:
+    """The seeds of both; of one that both have, the first one's values."""
+    whole = replace(first, seeds=[], numbers={}, remarks=dict(first.remarks), made=[])
+    for source in (first, second):
+        for place, seed in enumerate(source.seeds):
+            if seed not in whole.seeds:
+                numbers = {
+                    part: {name: math.nan if c[place] is None else c[place] for name, c in some.items()}
+                    for part, some in source.numbers.items()
+                }
+                whole.add(seed, numbers, [], {k: v for k, v in source.made[place].items() if k != "seed"})  # type: ignore[arg-type]
+    return whole
+
+
+# -- how two compare
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A variant's number beside the baseline's, paired by seed; None where there is none.
+
+    mean: of all the variant's seeds. low, high: the 95 % interval of the difference. p_holm: corrected for the columns.
+    """
+
+    column: Column
+    mean: float | None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    n_pairs: int = 0
+    verdict: str = NOT_JUDGED
+
+
+def compared(
+    own: Standing, baseline: Standing, all_of_them: Sequence[Standing], columns: Sequence[Column]
+) -> list[Comparison]:
+    """Every column, with Holm's correction over those that are judged.
+
+    With three seeds a variance is hardly known: it is moderated by those of the other variants (Smyth 2004).
+    """
+    pairs = [paired(own, baseline, column) for column in columns]
+    tests = []
+    for column, values in zip(columns, pairs, strict=True):
+        others = [paired(other, baseline, column) for other in all_of_them if other is not baseline]
+        tests.append(moderated(values, [some for some in others if len(some) > 1]))
+    judged = [n for n, column in enumerate(columns) if column.better != "none" and own is not baseline]
+    corrected = dict(zip(judged, holm([tests[n].p for n in judged]), strict=True))
+    found = []
+    for n, (column, values, test) in enumerate(zip(columns, pairs, tests, strict=True)):
+        numbers = list(own.values(column).values())
+        mean = float(np.mean(numbers)) if numbers else None
+        if own is baseline or not len(values):
+            verdict = NO_VALUE if mean is None else NOT_JUDGED
+            found.append(Comparison(column, mean, verdict=verdict))
+            continue
+        p = corrected.get(n, math.nan)
+        found.append(
+            Comparison(
+                column, mean, test.mean, finite(test.low), finite(test.high), finite(test.p), finite(p), len(values),
+                column.verdict(test.mean, p),
+            )
+        )  # fmt: skip
+    return found
+
+
+def paired(own: Standing, baseline: Standing, column: Column) -> list[float]:
+    """The difference of each seed that both have."""
+    mine, theirs = own.values(column), baseline.values(column)
+    return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

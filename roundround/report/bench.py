@@ -1,0 +1,385 @@
+"""Where variants stand on the standard set: a terminal table, csv, Markdown, sentences, a page, a report to cite.
+
+All of it is made of the records of `results.json` and of the curves in `bench.json`.
+
+Tested by tests/verbs/test_bench.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from roundround.analysis.standings import (
+    BETTER,
+    NO_VALUE,
+    SIGNIFICANT,
+    WORSE,
+    Column,
+    Comparison,
+    StandardSet,
+    Standing,
+    compared,
+)
+from roundround.report.figures import save_drawing
+from roundround.report.numbers import fixed, number, shown_p
+from roundround.report.page.sources import RunFiles
+from roundround.report.page.view import Section, View
+from roundround.report.tables import Cell, Record, Table
+from roundround.support.console import print_result, print_status, print_table
+from roundround.support.files import write_atomically, write_json
+from roundround.support.panels import Curve, Drawing, Panel
+
+ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
+FEW = 4  # variants beside the baseline that a terminal shows as columns, with intervals
+MOST_CURVES = 6
+WIDEST = 100  # characters of a terminal's table of many variants
+MARKS = {BETTER: "+", WORSE: "-"}
+BAND = "all variants, from the lowest to the highest tenth"
+
+
+@dataclass
+class Standings:
+    """The chosen variants beside the baseline; `found` are all that have values."""
+
+    set: StandardSet
+    found: Sequence[Standing]
+    chosen: Sequence[Standing]
+    baseline: Standing
+
+    @cached_property
+    def rows(self) -> list[tuple[Standing, list[Comparison]]]:
+        """The baseline first, then by name."""
+        order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
+        return [(s, compared(s, self.baseline, self.found, self.set.columns)) for s in order]
+
+    def label(self, standing: Standing) -> str:
+        """The variant's name, with its learning rate where that is not the set's."""
+        return standing.name if standing.rate in self.set.rates else f"{standing.name}, lr {standing.rate:g}"
+
+    def records(self) -> list[Record]:
+        return [
+            {
+                "metric": c.column.name,
+                "part": c.column.part,
+                "variant": self.label(standing),
+                "value": c.mean,
+                "difference": c.difference,
+                "difference_low": c.low,
+                "difference_high": c.high,
+                "p": c.p,
+                "p_holm": c.p_holm,
+                "verdict": c.verdict,
+                "n_seeds": len(standing.values(c.column)),
+                "n_pairs": c.n_pairs,
+                "unit": c.column.unit,
+                "better": c.column.better,
+            }
+            for standing, comparisons in self.rows
+            for c in comparisons
+        ]
+
+    # -- files
+
+    def leave(self, directory: Path) -> None:
+        records = self.records()
+        write_json(directory / ABOUT, self.about())
+        DataFrame(records).to_csv(directory / CSV, index=False)
+        write_atomically(directory / MARKDOWN, self.markdown())
+
+    def about(self) -> dict[str, Any]:
+        """What the page needs beside the records."""
+        shown = [standing for standing, _ in self.rows][:MOST_CURVES]
+        return {
+            "set": self.set.name,
+            "size": self.set.size,
+            "hash": self.set.hash,
+            "standard": self.set.is_standard,
+            "baseline": self.label(self.baseline),
+            "spread": {c.name: self.spread(c) for c in self.set.columns},
+            "remarks": self.remarks(),
+            "parts": [
+                {
+                    "name": part.name,
+                    "question": part.question,
+                    "columns": [asdict(column) for column in part.columns],
+                    "curves": {self.label(s): s.curve(part.name, metric) for s in shown},
+                    "band": band([s.curve(part.name, metric) for s in self.found]) if len(self.found) > FEW else {},
+                    "metric": metric,
+                }
+                for part in self.set.parts
+                for metric in [part.columns[0].number.partition("@")[0]]
+            ],
+        }
+
+    def spread(self, column: Column) -> float:
+        """The size of a large difference in this column: that which a tenth of all variants exceed."""
+        means = [np.mean(list(s.values(column).values())) for s in self.found if s.values(column)]
+        own = list(self.baseline.values(column).values())
+        sizes = [abs(mean - np.mean(own)) for mean in means] if own else []
+        return float(np.quantile(sizes, 0.9)) if sizes else 0.0
+
+    def remarks(self) -> list[str]:
+        found = (
+            []
+            if self.set.is_standard
+            else [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
+        )
+        return found + [
+            f"{self.label(standing)}: {part}: {remark}"
+            for standing, _ in self.rows
+            for part, some in standing.remarks.items()
+            for remark in some
+        ]
+
+    def leave_report(self, folder: Path, command: str) -> None:
+        """What a paper cites: table, csv, figures as pdf, and a paragraph on methods."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.leave(folder)
+        panels = panels_of(self.about())
+        for part, panel in panels.items():
+            save_drawing(Drawing(f"bench_{part}", panel.title, [panel]), folder, ("pdf", "svg"))
+        write_atomically(folder / "methods.md", self.methods(command))
+        print_status(f"to cite: {folder}")
+
+    def methods(self, command: str) -> str:
+        seeds = sorted({len(standing.seeds) for standing, _ in self.rows})
+        n = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        judged = [column for column in self.set.columns if column.better != "none"]
+        parts = ", ".join(part.name for part in self.set.parts)
+        return (
+            f"Variants were run on version {self.set.name} (size {self.set.size}, hash {self.set.hash}) of "
+            f"roundround's standard set, whose parts are {parts}, with {n} seeds each. All variants of a seed begin "
+            "with the same weights where shapes agree and see the same batches. Differences from "
+            f"{self.label(self.baseline)} are paired by seed; their t-test has a variance moderated by those of the "
+            f"{len(self.found)} variants with stored values (Smyth 2004), and Holm's correction over {len(judged)} "
+            f"numbers; a difference counts as one below p = {SIGNIFICANT}. Command: `{command}`.\n\n"
+            + "\n\n".join(self.sentences())
+            + "\n"
+        )
+
+    # -- in words and tables
+
+    def sentences(self) -> list[str]:
+        """One for each variant but the baseline."""
+        return [
+            sentence(self.label(s), self.label(self.baseline), some) for s, some in self.rows if s is not self.baseline
+        ]
+
+    def show(self) -> None:
+        """The table, and what is to be known, above the run directory."""
+        few = len(self.rows) <= FEW + 1 and len(self.rows) > 1
+        print_table((self.side_by_side() if few else self.overview(WIDEST)).rich(), on_output=True)
+        if few:
+            for line in self.sentences():
+                print_result(line)
+        for remark in self.remarks() if few else self.remarks()[:3]:
+            print_status(remark)
+        judged = sum(column.better != "none" for column in self.set.columns)
+        print_status(
+            f"+ better, - worse than {self.label(self.baseline)}: paired by seed, p < {SIGNIFICANT} after Holm over "
+            f"{judged} numbers; all numbers are in {CSV} of the run"
+        )
+
+    def side_by_side(self) -> Table:
+        """A row for each number, a column for each variant."""
+        columns = ["part", "number", *(self.label(s) for s, _ in self.rows), "better"]
+        rows = []
+        for n, column in enumerate(self.set.columns):
+            cells = [Cell(text_of(some[n], whole=True), some[n].mean) for _, some in self.rows]
+            rows.append([column.part, column.name, *cells, {"none": ""}.get(column.better, column.better)])
+        return Table(self.title, columns, rows, names=2)
+
+    def overview(self, widest: int | None = None) -> Table:
+        """A row for each variant, a column for each number, as many as have room."""
+        names = [column.name for column in self.set.columns]
+        rows = [[Cell(self.label(s)), len(s.seeds), *(Cell(text_of(c), c.mean) for c in some)] for s, some in self.rows]
+        table = Table(self.title, ["variant", "seeds", *names], rows, names=1)
+        if widest is None:
+            return table
+        texts = [table.columns, *table.texts()]
+        widths = [max(len(row[n]) for row in texts) + 3 for n in range(len(table.columns))]
+        n_shown = next((n for n in range(len(widths), 0, -1) if sum(widths[:n]) <= widest), 2)
+        return Table(self.title, table.columns[:n_shown], [row[:n_shown] for row in rows], names=1)
+
+    @property
+    def title(self) -> str:
+        changed = "" if self.set.is_standard else ", changed: not the standard set"
+        return f"standard set {self.set.name}, size {self.set.size}{changed}"
+
+    def markdown(self) -> str:
+        told = [*self.sentences(), *self.remarks()] if len(self.rows) <= FEW + 1 else self.remarks()
+        return self.overview().markdown() + "\n" + "".join(f"- {line}\n" for line in told)
+
+
+def text_of(comparison: Comparison, *, whole: bool = False) -> str:
+    """The mean with a mark where it differs; whole: with the difference and its interval."""
+    c = comparison
+    if c.mean is None:
+        return "-" if not whole else NO_VALUE
+    text = f"{fixed(c.mean, decimals(c.mean))}"
+    mark = MARKS.get(c.verdict, "")
+    if not whole or c.difference is None:
+        return f"{text}{mark}"
+    half = "" if c.low is None or c.high is None else f" ±{fixed((c.high - c.low) / 2, 3)}"
+    return f"{text} ({fixed(c.difference, 3, '+')}{half}){mark}"
+
+
+def decimals(value: float) -> int:
+    return 3 if abs(value) < 10 else 1
+
+
+def sentence(name: str, baseline: str, comparisons: Sequence[Comparison]) -> str:
+    """`half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...; not told apart in 11.`"""
+    told = []
+    for verdict in (BETTER, WORSE):
+        some = [c for c in comparisons if c.verdict == verdict]
+        if some:
+            listed = ", ".join(
+                f"{c.column.name} ({fixed(c.difference or 0.0, 3, '+')}, p {shown_p(c.p_holm)})" for c in some
+            )
+            told.append(f"{verdict} in {listed}")
+    judged = [c for c in comparisons if c.column.better != "none"]
+    rest = [c for c in judged if c.difference is not None and c.verdict not in (BETTER, WORSE)]
+    missing = [c.column.name for c in judged if c.difference is None]
+    if rest:
+        told.append(f"not told apart in {len(rest)} of {len(judged)} numbers")
+    if missing:
+        told.append(f"no value in {', '.join(missing)}")
+    return f"{name} against {baseline}: {'; '.join(told)}."
+
+
+def band(curves: Sequence[Mapping[int, Sequence[float]]]) -> dict[int, list[float]]:
+    """By length, the ends between which the means of eight tenths of all variants lie, and their median."""
+    lengths = sorted({length for curve in curves for length in curve})
+    means = {n: [float(np.mean(curve[n])) for curve in curves if curve.get(n)] for n in lengths}
+    return {n: [float(q) for q in np.quantile(some, [0.1, 0.5, 0.9])] for n, some in means.items() if some}
+
+
+# -- the page
+
+
+def view(files: RunFiles, records: list[Record]) -> View:
+    """The grid of variants and numbers, then each part with its curves."""
+    about = files.json(ABOUT)
+    if not isinstance(about, dict):
+        return View([])
+    panels = panels_of(about)
+    grid = Section(
+        "Standings",
+        note=(
+            "Each number is the mean over the seeds. A cell is coloured where the difference from "
+            f"{about['baseline']} is told apart (p < {SIGNIFICANT}, paired by seed, Holm over the row's numbers): blue "
+            "better, orange worse, the stronger the larger. A number's name leads to its part."
+        ),
+        part="bench.html.j2",
+        values={"grid": grid_of(records, about)},
+    )
+    parts = [
+        Section(
+            part["name"].replace("_", " "),
+            panels=[panels[part["name"]]] if part["name"] in panels else [],
+            tables=[table_of(part, records)],
+            note=part["question"],
+            anchor=f"part-{part['name']}",
+        )
+        for part in about["parts"]
+    ]
+    files.remarks.extend(about["remarks"])
+    scope = [f"set {about['set']}, size {about['size']}, hash {about['hash']}"]
+    return View([grid, *parts], scope=scope)
+
+
+def grid_of(records: Sequence[Record], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of cells with their text, class and strength of colour."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        difference, spread = number(record["difference"]), number(about["spread"].get(record["metric"])) or 0.0
+        share = min(1.0, abs(difference) / spread) if difference is not None and spread else 0.0
+        mean = number(record["value"])
+        rows.setdefault(record["variant"], []).append(
+            {
+                "text": "-" if mean is None else fixed(mean, decimals(mean)),
+                "title": f"{record['variant']}: {record['metric']}, {record['unit']}" + difference_in_words(record),
+                "kind": record["verdict"] if record["verdict"] in (BETTER, WORSE) else "",
+                "share": f"{share:.2f}",
+            }
+        )
+    columns = [(c["name"], part["name"]) for part in about["parts"] for c in part["columns"]]
+    return {"columns": columns, "rows": list(rows.items()), "baseline": about["baseline"]}
+
+
+def difference_in_words(record: Record) -> str:
+    if not interval(record):
+        return ""
+    return f"; difference {text(record['difference'], '+')} ({interval(record)}), p {shown_p(record['p_holm'])}"
+
+
+def table_of(part: Mapping[str, Any], records: Sequence[Record]) -> Table:
+    """The numbers of a part, a row for each variant and number."""
+    columns: dict[str, Callable[[Record], Any]] = {
+        "variant": lambda r: Cell(r["variant"]),
+        "number": lambda r: Cell(r["metric"]),
+        "mean": lambda r: Cell(text(r["value"]), r["value"]),
+        "difference": lambda r: Cell(text(r["difference"], "+"), r["difference"]),
+        "95 % interval": lambda r: Cell(interval(r)),
+        "p (Holm)": lambda r: Cell(shown_p(number(r["p_holm"])), r["p_holm"]),
+        "verdict": lambda r: Cell(r["verdict"]),
+        "seeds": lambda r: r["n_seeds"],
+    }
+    rows = [[of(r) for of in columns.values()] for r in records if r["part"] == part["name"]]
+    units = "; ".join(f"{column['name']}: {column['unit']}" for column in part["columns"])
+    return Table(f"{part['name']}: {units}", list(columns), rows, names=2, folded=True)
+
+
+def text(value: Any, sign: str = "") -> str:
+    found = number(value)
+    return "" if found is None else fixed(found, decimals(found), sign)
+
+
+def interval(record: Record) -> str:
+    low, high = number(record["difference_low"]), number(record["difference_high"])
+    return "" if low is None or high is None else f"{fixed(low, 3, '+')} to {fixed(high, 3, '+')}"
+
+
+def panels_of(about: Mapping[str, Any]) -> dict[str, Panel]:
+    """A panel for each part that was measured at several lengths."""
+    found = {}
+    for part in about["parts"]:
+        curves = []
+        for name, by_length in part["curves"].items():
+            lengths = sorted(by_length, key=int)
+            if len(lengths) > 1:
+                values = [by_length[n] for n in lengths]
+                ends = [(min(some), max(some)) if some else (np.nan, np.nan) for some in values]
+                mean = [np.mean(some) if some else np.nan for some in values]
+                x = [int(n) for n in lengths]
+                curves.append(Curve(name, x, mean, low=[low for low, _ in ends], high=[high for _, high in ends]))
+        if not curves:
+            continue
+        band_of = part["band"]
+        if band_of:
+            x = sorted(band_of, key=int)
+            low, middle, high = ([band_of[n][k] for n in x] for k in range(3))
+            curves.append(Curve(BAND, [int(n) for n in x], middle, low=low, high=high, reference=True))
+        unit = part["columns"][0]["unit"]
+        ticks = sorted({int(n) for by_length in part["curves"].values() for n in by_length})
+        share = part["columns"][0]["better"] == "higher"
+        found[part["name"]] = Panel(
+            "length", unit, curves, log="x", title=part["name"].replace("_", " "), x_ticks=ticks,
+            possible=(0.0, 1.0) if share else (0.0, None), whole=share,
+            note="Means over the seeds; the band is from the lowest seed to the highest.",
+        )  # fmt: skip
+    return found
+
+
+def copy_page(directory: Path, folder: Path) -> None:
+    """The page of the run, once it is there."""
+    shutil.copy(directory / "report.html", folder / "report.html")
